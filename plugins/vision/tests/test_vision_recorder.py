@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,9 +11,19 @@ import av
 import numpy as np
 import pytest
 import supervision as sv
+import yaml
 
 import headrace_vision
-from headrace_vision import Frame, SaveImages, SaveJSONL, SaveVideo, SaveYOLO, VideoRunner
+from headrace_vision import (
+    Frame,
+    SaveCOCO,
+    SaveImages,
+    SaveJSONL,
+    SaveVideo,
+    SaveYOLO,
+    VideoRunner,
+    datasets,
+)
 
 
 def frames(kit, times, events=(), source="door"):
@@ -213,3 +224,82 @@ def test_a_source_that_begins_again_has_nothing_of_before_in_its_recording(kit, 
     (found,) = videos(tmp_path).values()
     assert [time for time, _ in found] == [0, 1]
     assert np.ptp([shade for _, shade in found]) > 4
+
+
+PROMPT = [("libx264", {}), ("libx264", {"tune": "film", "preset": "slow"}), ("mpeg4", {})]
+PROMPT += [("libx265", {}), ("libsvtav1", {}), ("libvpx-vp9", {})]
+
+
+@pytest.mark.parametrize("rate", [1, 4, 25, 60])
+@pytest.mark.parametrize(("codec", "options"), PROMPT)
+def test_what_a_killed_program_leaves_lacks_two_seconds_at_most(
+    kit, tmp_path, codec, options, rate
+):
+    """A copy of the file after each frame is what the end of the process would leave."""
+    if codec not in av.codecs_available:
+        pytest.skip(f"this FFmpeg has no {codec}")
+    sink = SaveVideo(tmp_path, codec=codec, options=options)
+    sink.open()
+    count = max(6, 3 * rate + 1)
+    for number, frame in enumerate(frames(kit, [n / rate for n in range(count)])):
+        sink.write(frame)
+        now_s = (number + 1) / rate  # the next frame is about to come
+        if now_s > 2 and (number % 7 == 0 or rate < 5):
+            left = io.BytesIO((tmp_path / "door.mp4.part").read_bytes())
+            with av.open(left) as container:
+                next(container.decode(video=0))
+                container.seek(0)
+                times = [
+                    float(one.pts * one.time_base) for one in container.demux(video=0) if one.size
+                ]
+            assert times == pytest.approx([n / rate for n in range(len(times))], abs=1e-3)
+            assert now_s - (times[-1] + 1 / rate) < 2 - 0.5
+    sink.close()
+    with av.open(str(tmp_path / "door.mp4")) as container:
+        (stream,) = container.streams
+        assert stream.frames == count
+        assert stream.duration * stream.time_base == pytest.approx(count / rate, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(SaveCOCO, "annotations.json"), (SaveYOLO, "data.yaml")]
+)
+def test_a_data_set_is_whole_as_it_goes(kit, tmp_path, monkeypatch, kind, name):
+    """A clock of the test: frames come each 0.3 s, and the file is never two seconds behind them."""
+    now = [100.0]
+    monkeypatch.setattr(datasets.time, "monotonic", lambda: now[0])
+    sink = kind(tmp_path, images=False)
+    sink.open()
+    for number in range(20):
+        found = sv.Detections(np.array([[1, 1, 9, 9]], np.float32), class_id=np.array([number]))
+        sink.write(Frame("door", number, number * 0.3, image=kit.picture(0), result=found))
+        whole = yaml.safe_load((tmp_path / name).read_text())  # JSON is YAML
+        count = len(whole["images"] if kind is SaveCOCO else whole["names"])
+        assert count >= number + 1 - 2 / 0.3
+        now[0] += 0.3
+    assert len(list(tmp_path.rglob("*.part"))) == 0
+
+
+def test_a_large_data_set_is_written_less_often(kit, tmp_path, monkeypatch):
+    """Each look at this clock takes 2 s, so that the file may be written each 40 s."""
+    now, written, whole = [0.0], [], SaveCOCO.content
+
+    def look():
+        now[0] += 2
+        return now[0]
+
+    def content(sink):
+        written.append(now[0])
+        return whole(sink)
+
+    monkeypatch.setattr(datasets.time, "monotonic", look)
+    monkeypatch.setattr(SaveCOCO, "content", content)
+    sink = SaveCOCO(tmp_path, images=False)
+    sink.open()
+    for number in range(100):
+        sink.write(
+            Frame("door", number, number, image=kit.picture(0), result=sv.Detections.empty())
+        )
+    assert len(written) == pytest.approx(200 / 42, abs=1)
+    sink.close()
+    assert len(json.loads((tmp_path / "annotations.json").read_text())["images"]) == 100

@@ -27,12 +27,23 @@ __all__ = ["SaveVideo"]
 _TICKS = 60_000
 """Units of time per second in a video; MPEG-4 has room for 65535."""
 
+_PROMPT = {
+    "libx264": {"tune": "zerolatency"},
+    "libx265": {"tune": "zerolatency"},
+    "libsvtav1": {"svtav1-params": "pred-struct=1"},
+    "libvpx-vp9": {"lag-in-frames": "0"},
+    "libaom-av1": {"lag-in-frames": "0"},
+    "h264_nvenc": {"zerolatency": "1", "delay": "0"},
+    "hevc_nvenc": {"zerolatency": "1", "delay": "0"},
+}
+"""Options of FFmpeg's encoders by which they give out each picture at once. Others hold back up to 60: a minute, at one a second."""
+
 
 class SaveVideo(Sink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
     A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
-    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was,
+    can be played: where the program is killed it lacks the last second, or the last two pictures. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was,
     and one that is full to the end is finished with what it has room for.
     After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
     boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source,
@@ -46,7 +57,7 @@ class SaveVideo(Sink):
         folder: Where the videos go. It is made.
         draw: Whether detections are drawn.
         codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not.
-        options: Options of the encoder, as ``{"crf": "20"}``.
+        options: Options of the encoder, as ``{"crf": "20"}``. It holds no picture back, unless they say so.
         every_s: Seconds after which a video ends, and another one begins. None for one of any length.
         before_s: Seconds that are recorded before an event. They are kept as JPEG until then.
         after_s: Seconds that are recorded after an event.
@@ -331,13 +342,13 @@ class _VideoFile:
         self.error: str | None = None
         self.path = path
         self._part = path.with_name(f"{path.name}.part")
-        self._last = -1
+        self._last, self._step = -1, 0
         self.count = 0
         self._is_encoded = False
         self._output = _Output(self._part)
         flags = {
             "movflags": "+frag_keyframe+delay_moov+default_base_moof",
-            "frag_duration": "1000000",
+            "frag_duration": "500000",  # us
         }
         self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
         self._container.metadata["title"] = title
@@ -365,12 +376,21 @@ class _VideoFile:
             image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         self.first_s = min(self.first_s, timestamp)
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="bgr24")
-        self._last = max(round((timestamp - self.first_s) * _TICKS), self._last + 1)
+        before = self._last
+        self._last = max(round((timestamp - self.first_s) * _TICKS), before + 1)
+        if before >= 0:
+            self._step = self._last - before
         picture.pts, picture.time_base = self._last, Fraction(1, _TICKS)
-        self._container.mux(self._stream.encode(picture))
+        self._encode(picture)
         self.last_s = timestamp
         self.flush()
         self.count += 1
+
+    def _encode(self, picture: Any = None) -> None:
+        """Encode a picture, or what waits in the encoder. The last one is shown as long as the one before."""
+        for packet in self._stream.encode(picture):
+            packet.duration = self._step or packet.duration
+            self._container.mux(packet)
 
     def flush(self) -> None:
         """Write what FFmpeg has given out.
@@ -397,7 +417,7 @@ class _VideoFile:
         """
         if not self._is_encoded:
             self._is_encoded = True
-            self._container.mux(self._stream.encode())
+            self._encode()
             self._container.close()
         try:
             self.flush()
@@ -425,11 +445,13 @@ class _VideoFile:
                 av.open(str(whole), "w", format="mp4", options=flags) as target,
             ):
                 target.metadata.update(source.metadata)
-                stream = target.add_stream_from_template(source.streams.video[0])
-                found = 0
+                stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+                found = last = 0
                 for packet in _packets(source):
                     found += 1
-                    packet.stream = stream
+                    # FFmpeg says none of VP9, and a last picture without one is not shown.
+                    packet.duration = packet.duration or packet.dts - last or 1
+                    packet.stream, last = stream, packet.dts
                     target.mux(packet)
             whole.replace(self._part)
         except (OSError, av.FFmpegError, LookupError):
@@ -455,4 +477,7 @@ def _packets(container: Any) -> Iterator[Any]:
 
 
 def _video_stream(container: Any, codec: str, options: dict[str, str]) -> Any:
+    options = _PROMPT.get(codec, {}) | options
+    if codec == "libx264" and "zerolatency" not in options["tune"]:
+        options["tune"] += ",zerolatency"
     return container.add_stream(codec, rate=30, options=options)
