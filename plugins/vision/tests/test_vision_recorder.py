@@ -6,6 +6,8 @@ import io
 import json
 import os
 import re
+import socket
+from pathlib import Path
 
 import av
 import numpy as np
@@ -303,3 +305,20 @@ def test_a_large_data_set_is_written_less_often(kit, tmp_path, monkeypatch):
     assert len(written) == pytest.approx(200 / 42, abs=1)
     sink.close()
     assert len(json.loads((tmp_path / "annotations.json").read_text())["images"]) == 100
+
+
+@pytest.mark.parametrize(
+    "name", ["2026-11-27T10:30:00", "http://127.0.0.1:{}/x", "concat:a|b", "%d", "a\nb"]
+)
+def test_a_folder_of_any_name_is_a_folder(kit, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        folder = name.format(server.getsockname()[1])
+        record(SaveVideo(folder), frames(kit, [0, 0.5, 1]))
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has called
+            server.accept()
+    (path,) = (one for one in tmp_path.rglob("*") if one.is_file())
+    assert path.relative_to(tmp_path) == Path(folder) / "door.mp4"
+    with path.open("rb") as file, av.open(file) as container:
+        assert [one.time for one in container.decode(video=0)] == [0, 0.5, 1]

@@ -441,8 +441,8 @@ class _VideoFile:
         flags = {"movflags": "+faststart"}
         try:
             with (
-                av.open(str(self._part)) as source,
-                av.open(str(whole), "w", format="mp4", options=flags) as target,
+                av.open(f"file:{self._part}") as source,
+                av.open(f"file:{whole}", "w", format="mp4", options=flags) as target,
             ):
                 target.metadata.update(source.metadata)
                 stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
@@ -459,7 +459,7 @@ class _VideoFile:
                 whole.unlink(missing_ok=True)
             # There is no room, where fragments are played as well; or there is nothing.
             try:
-                with av.open(str(self._part)) as source:
+                with av.open(f"file:{self._part}") as source:
                     return sum(1 for _ in _packets(source))
             except (OSError, av.FFmpegError):
                 return 0
