@@ -27,6 +27,11 @@ __all__ = ["SaveVideo"]
 _TICKS = 60_000
 """Units of time per second in a video; MPEG-4 has room for 65535."""
 
+_MATRICES = (1, 4, 5, 6, 7, 9)
+"""Matrices of colours that FFmpeg converts to: BT.709, FCC, BT.601 (625 and 525 lines), SMPTE 240M, BT.2020 (``AVColorSpace``)."""
+
+_BT601, _LIMITED = 6, 1
+
 _PROMPT = {
     "libx264": {"tune": "zerolatency"},
     "libx265": {"tune": "zerolatency"},
@@ -43,7 +48,8 @@ class SaveVideo(Sink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
     A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
-    can be played: where the program is killed it lacks the last second, or the last two pictures. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was,
+    can be played: where the program is killed it lacks the last second, or the last two pictures. A frame of another size begins another file, ``NAME-size2.mp4``. The
+    shape of pixels, the matrix and the range of colours are those of the source. After a full disk a video goes on where it was,
     and one that is full to the end is finished with what it has room for.
     After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
     boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source,
@@ -93,6 +99,7 @@ class SaveVideo(Sink):
         self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
         self._keep_s = keep_s
         self._rings: dict[str, _Ring] = {}
+        self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
         self._folder = Path(folder)
         self._draw = draw
         self._codec = codec
@@ -110,6 +117,10 @@ class SaveVideo(Sink):
         image = picture_of(frame, draw=self._draw)
         if image is None:
             return
+        look = (frame.aspect, frame.color)
+        if self._looks.get(frame.source, look) != look:
+            self._end(frame.source)
+        self._looks[frame.source] = look
         if not self._is_around:
             self._record(frame.source, image, frame.timestamp)
             return
@@ -162,7 +173,9 @@ class SaveVideo(Sink):
             name += f"-{kind}{count}"
         path = self._folder / f"{name}.mp4"
         title = self._names.of(source) if is_address(source) else source  # which may have a key
+        aspect, color = self._looks[source]
         file = _VideoFile(path, size, self._codec, self._options, title=title)
+        file.set_look(aspect, color)
         self._counts[source] = count
         return file
 
@@ -202,6 +215,7 @@ class SaveVideo(Sink):
         """Finish the video of a source."""
         self._rings.pop(source, None)
         self._end(source)
+        self._looks.pop(source, None)
 
     def close(self) -> None:
         """Finish all videos."""
@@ -347,11 +361,11 @@ class _VideoFile:
         self._is_encoded = False
         self._output = _Output(self._part)
         flags = {
-            "movflags": "+frag_keyframe+delay_moov+default_base_moof",
+            "movflags": "+frag_keyframe+delay_moov+default_base_moof+write_colr",
             "frag_duration": "500000",  # us
         }
         self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
-        self._container.metadata["title"] = title
+        self._container.metadata["title"] = title.encode(errors="replace").decode()
         try:
             self._stream = _video_stream(self._container, codec, options)
             self._stream.height, self._stream.width = size[0] + size[0] % 2, size[1] + size[1] % 2
@@ -361,6 +375,15 @@ class _VideoFile:
             self._output.close()
             self._part.unlink(missing_ok=True)
             raise
+
+    def set_look(self, aspect: tuple[int, int], color: tuple[int, int, int, int]) -> None:
+        """Say the shape of pixels and how colours are stored; see `headrace_vision.Frame`. Call it before `add`."""
+        codec = self._stream.codec_context
+        codec.sample_aspect_ratio = Fraction(*aspect)
+        matrix, range_, codec.color_primaries, codec.color_trc = color
+        # What FFmpeg takes colours for where nobody says it, and has no formula for, is as in TV.
+        self._color = (matrix if matrix in _MATRICES else _BT601, range_ or _LIMITED)
+        codec.colorspace, codec.color_range = self._color
 
     def add(self, image: Any, timestamp: float) -> None:
         """Add a picture at a time in seconds. The first one begins the video.
@@ -376,6 +399,8 @@ class _VideoFile:
             image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         self.first_s = min(self.first_s, timestamp)
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="bgr24")
+        matrix, range_ = self._color
+        picture = picture.reformat(format="yuv420p", dst_colorspace=matrix, dst_color_range=range_)
         before = self._last
         self._last = max(round((timestamp - self.first_s) * _TICKS), before + 1)
         if before >= 0:
@@ -438,7 +463,7 @@ class _VideoFile:
         import av
 
         whole = self._part.with_name(f"{self._part.name}.part")
-        flags = {"movflags": "+faststart"}
+        flags = {"movflags": "+faststart+write_colr"}
         try:
             with (
                 av.open(f"file:{self._part}") as source,

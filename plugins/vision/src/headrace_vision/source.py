@@ -147,6 +147,7 @@ class Source:
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
+        frame.aspect, frame.color = shot.aspect, shot.color
         if shot.error is None:
             try:
                 frame.image = shot.convert()

@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,14 @@ from headrace.errors import InputError
 from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS
 from headrace_vision.options import check_name
-from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video
+from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video, turns
 from headrace_vision.playlists import PlaylistOpener, is_playlist
 from headrace_vision.rtsp_relay import RtspRelay
 from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
+    from headrace_vision.orientation import Matrix
     from headrace_vision.timing import PictureTimes
 
 __all__ = [
@@ -360,7 +362,7 @@ def video_shots(
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
-            yield Shot(partial(pixels_of_video, picture, matrix), time_s, gap, path)
+            yield _shot_of(picture, stream, matrix, time_s, gap, path)
             gap = False
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
@@ -368,6 +370,32 @@ def video_shots(
             expected="a frame that can be decoded; it may be cut off, or damaged",
             got=said,
         )
+
+
+def _shot_of(
+    picture: Any,
+    stream: Any,
+    matrix: Matrix | None,
+    time_s: float | None,
+    gap: bool,
+    path: str | None,
+) -> Shot:
+    aspect = stream.sample_aspect_ratio or Fraction(1)
+    if matrix and turns(*matrix):
+        aspect = 1 / aspect
+    return Shot(
+        partial(pixels_of_video, picture, matrix),
+        time_s,
+        gap,
+        path,
+        aspect=(aspect.numerator, aspect.denominator),
+        color=(
+            int(picture.colorspace),
+            int(picture.color_range),
+            int(picture.color_primaries),
+            int(picture.color_trc),
+        ),
+    )
 
 
 def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:
