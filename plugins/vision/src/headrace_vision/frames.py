@@ -71,6 +71,7 @@ class Shot:
         path: The file it was read from, or None.
         error: Why there is no picture, then ``convert`` is not called.
         aspect, color: See `Frame`.
+        stream_s: Its presentation time in seconds as its packet has it. None where there is none.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -80,6 +81,7 @@ class Shot:
     error: Exception | None = None
     aspect: tuple[int, int] = (1, 1)
     color: tuple[int, int, int, int] = UNKNOWN_COLOR
+    stream_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -10,9 +10,11 @@ import time
 from collections import deque
 from contextlib import suppress
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.saving import Names, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
@@ -20,6 +22,7 @@ from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace_vision.copying import Connection
     from headrace_vision.frames import Frame
 
 __all__ = ["SaveVideo"]
@@ -61,21 +64,24 @@ class SaveVideo(Sink):
 
     Args:
         folder: Where the videos go. It is made.
-        draw: Whether detections are drawn.
-        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not.
+        draw: Whether detections are drawn. None: unless packets are copied.
+        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not. ``"copy"`` records the packets
+            of the source at their full rate, not decoded. A video then begins at a key frame, that before
+            ``before_s``, and another one begins at a reconnect.
         options: Options of the encoder, as ``{"crf": "20"}``. It holds no picture back, unless they say so.
         every_s: Seconds after which a video ends, and another one begins. None for one of any length.
         before_s: Seconds that are recorded before an event. They are kept as JPEG until then.
         after_s: Seconds that are recorded after an event.
         keep_s: Finished videos with a time in their name are deleted once they are so many seconds old. None keeps all.
-        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`. Of each source that is copied
+            ``spool_bytes`` of packets are kept.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
         self,
         folder: str | os.PathLike[str],
         *,
-        draw: bool = True,
+        draw: bool | None = None,
         codec: str = "libx264",
         options: dict[str, str] | None = None,
         every_s: float | None = None,
@@ -101,19 +107,42 @@ class SaveVideo(Sink):
         self._rings: dict[str, _Ring] = {}
         self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
         self._folder = Path(folder)
-        self._draw = draw
+        if codec == "copy" and (draw or options):
+            raise ValueError(
+                'codec = "copy" records what the camera encoded, without boxes and options of an encoder: '
+                "leave out draw and options, or name an encoder"
+            )
+        self._draw = draw is not False
         self._codec = codec
         self._options = dict(options or {})
         self._names = Names(lambda name: not self._has_time and self._is_there(name))
         self._files: dict[str, _VideoFile] = {}
         self._counts: dict[str, int] = {}
+        self._copies: dict[str, Packets] = {}
+        self._lost = 0
+        self._is_copy = codec == "copy"
+        self.needs_image = not self._is_copy
+        before = self._before_s if self._is_around else None
+        self._span = Span(before, self._after_s, self._every_s, spool_bytes)
 
     def open(self) -> None:
         """Make the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
+    def packets_of(self, source: str) -> Packets | None:
+        """Return what gets the packets of a source, which are copied without decoding."""
+        if not self._is_copy:
+            return None
+        self._copies[source] = Packets(self._span, partial(self._begin_copy, source))
+        return self._copies[source]
+
     def write(self, frame: Frame) -> None:
         """Add a frame to the video of its source."""
+        if self._is_copy:
+            is_event = bool(frame.request.get("events"))
+            self._copies[frame.source].see(frame.timestamp, is_event=is_event)
+            self._finish_copies(frame.source)
+            return
         image = picture_of(frame, draw=self._draw)
         if image is None:
             return
@@ -162,6 +191,27 @@ class SaveVideo(Sink):
         self._files[source].add(image, timestamp)
 
     def _begin(self, source: str, size: tuple[int, ...], kind: str) -> _VideoFile:
+        path, title = self._place_of(source, kind)
+        file = _VideoFile(path, size, self._codec, self._options, title=title)
+        file.set_look(*self._looks[source])
+        self._counts[source] = self._counts.get(source, 0) + 1
+        return file
+
+    def _finish_copies(self, source: str) -> None:
+        packets = self._copies[source]
+        for file in list(packets.ended):
+            packets.lost += file.finish()
+            packets.ended.remove(file)
+            self._delete_old(source, file.path)
+
+    def _begin_copy(self, source: str, connection: Connection) -> CopiedFile:
+        path, title = self._place_of(source, "part")
+        file = CopiedFile(path, connection, self._span.most_bytes, title=title)
+        self._counts[source] = self._counts.get(source, 0) + 1
+        return file
+
+    def _place_of(self, source: str, kind: str) -> tuple[Path, str]:
+        """Return the path of the next video of a source, and its title."""
         count = self._counts.get(source, 0) + 1
         name = self._names.of(source)
         if self._has_time:
@@ -173,11 +223,7 @@ class SaveVideo(Sink):
             name += f"-{kind}{count}"
         path = self._folder / f"{name}.mp4"
         title = self._names.of(source) if is_address(source) else source  # which may have a key
-        aspect, color = self._looks[source]
-        file = _VideoFile(path, size, self._codec, self._options, title=title)
-        file.set_look(aspect, color)
-        self._counts[source] = count
-        return file
+        return path, title
 
     def _is_there(self, name: str) -> bool:
         return any((self._folder / f"{name}.mp4{end}").exists() for end in ("", ".part"))
@@ -213,6 +259,10 @@ class SaveVideo(Sink):
 
     def source_ended(self, source: str) -> None:
         """Finish the video of a source."""
+        if source in self._copies:
+            self._copies[source].end()
+            self._finish_copies(source)
+            self._lost += self._copies.pop(source).lost
         self._rings.pop(source, None)
         self._end(source)
         self._looks.pop(source, None)
@@ -220,9 +270,9 @@ class SaveVideo(Sink):
     def close(self) -> None:
         """Finish all videos."""
         errors = []
-        for source in list(self._files):
+        for source in [*self._files, *self._copies]:
             try:
-                self._end(source)
+                self.source_ended(source)
             except Exception as error:  # noqa: BLE001 - the others are finished all the same
                 errors.append(error)
         if errors:
@@ -231,6 +281,8 @@ class SaveVideo(Sink):
     def give_up(self) -> int:
         """Finish all videos with what the disk has room for. Return how many frames are lost."""
         lost = 0
+        for packets in self._copies.values():
+            self._lost += packets.lost + sum(one.finish(is_last=True) for one in packets.ended)
         for file in self._files.values():
             try:
                 lost += file.finish(is_last=True)
@@ -240,8 +292,16 @@ class SaveVideo(Sink):
         return lost
 
     def status(self) -> dict[str, Any]:
-        """Return how many frames are ``missing`` in the videos: of files that could not be gone on with."""
-        return {"missing": self.missing}
+        """Return how many frames are ``missing`` in the videos: of files that could not be gone on with.
+
+        With ``codec = "copy"`` also how many packets are in no file, ``lost_packets``, and why, ``copy_error``.
+        """
+        if not self._is_copy:
+            return {"missing": self.missing}
+        copies = list(self._copies.values())
+        errors = [one.error for one in copies if one.error]
+        lost = self._lost + sum(one.lost for one in copies)
+        return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
 
 
 class _Ring:
@@ -305,6 +365,11 @@ class _Output:
         self._kept += data
         return len(data)
 
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes wait for the disk."""
+        return len(self._kept)
+
     def flush(self) -> None:
         """Write what is kept. What was written stays whole.
 
@@ -367,14 +432,18 @@ class _VideoFile:
         self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
         self._container.metadata["title"] = title.encode(errors="replace").decode()
         try:
-            self._stream = _video_stream(self._container, codec, options)
-            self._stream.height, self._stream.width = size[0] + size[0] % 2, size[1] + size[1] % 2
-            self._stream.pix_fmt = "yuv420p"
-            self._stream.codec_context.time_base = Fraction(1, _TICKS)
+            self._stream = self._add_stream(codec, options)
         except BaseException:
             self._output.close()
             self._part.unlink(missing_ok=True)
             raise
+
+    def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
+        stream = _video_stream(self._container, codec, options)
+        stream.height, stream.width = (side + side % 2 for side in self.size)
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.time_base = Fraction(1, _TICKS)
+        return stream
 
     def set_look(self, aspect: tuple[int, int], color: tuple[int, int, int, int]) -> None:
         """Say the shape of pixels and how colours are stored; see `headrace_vision.Frame`. Call it before `add`."""
@@ -486,9 +555,51 @@ class _VideoFile:
             try:
                 with av.open(f"file:{self._part}") as source:
                     return sum(1 for _ in _packets(source))
-            except (OSError, av.FFmpegError):
+            except (OSError, av.FFmpegError, LookupError):
                 return 0
         return found
+
+
+class CopiedFile(_VideoFile):
+    """A video of packets as they came.
+
+    Args:
+        path: Where it goes.
+        connection: Where its packets come from.
+        most_bytes: Most bytes that are kept while the disk is full.
+        title: Its title.
+    """
+
+    def __init__(self, path: Path, connection: Connection, most_bytes: int, *, title: str) -> None:
+        self.connection = connection
+        self._most_bytes = most_bytes
+        self._base: int | None = None
+        super().__init__(path, (0, 0), "copy", {}, title=title)
+
+    def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
+        stream = self._container.add_stream_from_template(self.connection.template, opaque=True)
+        stream.codec_context.width, stream.codec_context.height = self.connection.size
+        stream.time_base = self.connection.unit
+        return stream
+
+    def _encode(self, picture: Any = None) -> None:
+        """There is nothing to encode."""
+
+    def seconds_at(self, dts: int) -> float:
+        """Return how long the video is at a time of decoding."""
+        return float((dts - (self._base or 0)) * self.connection.unit)
+
+    def copy(self, packet: Any, pts: int, dts: int) -> None:
+        """Add a packet, whose times are in units of its connection. `flush` writes it."""
+        dts -= self.connection.early
+        if self._base is None:  # it is a key frame, and the first that is shown
+            self._base, self._last = pts, dts - pts - 1
+        self._last = max(dts - self._base, self._last + 1)
+        packet.stream, packet.time_base = self._stream, self.connection.unit
+        packet.pts, packet.dts = max(pts - self._base, self._last), self._last
+        self._container.mux(packet)
+        self.count += 1
+        self.has_failed = self.has_failed or self._output.kept_bytes > self._most_bytes
 
 
 def _packets(container: Any) -> Iterator[Any]:

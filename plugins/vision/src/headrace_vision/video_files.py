@@ -32,6 +32,7 @@ __all__ = [
     "Damage",
     "check_hardware",
     "clock_of",
+    "has_times",
     "open_address",
     "open_camera",
     "open_video",
@@ -294,9 +295,14 @@ def clock_of(container: Any, *, is_live: bool) -> str | None:
 
     FFmpeg makes times up where a format has none.
     """
-    if is_live and container.format.flags & _NO_TIMES:
+    if is_live and not has_times(container):
         return "arrival"
     return "dts" if container.format.name == "avi" else None  # it has no presentation times
+
+
+def has_times(container: Any) -> bool:
+    """Return whether the format of an open video has times."""
+    return not container.format.flags & _NO_TIMES
 
 
 def rate_of(container: Any) -> float:
@@ -311,6 +317,7 @@ def video_shots(
     path: str | None,
     times: PictureTimes,
     after_s: float | None = None,
+    seen: Callable[[Any], object] = lambda packet: None,
 ) -> Iterator[Shot | Damage]:
     """Yield the pictures of an open video, and each packet that cannot be decoded.
 
@@ -320,6 +327,7 @@ def video_shots(
         path: The file it is, for the shots.
         times: Says the times of the pictures.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
+        seen: Gets each packet before it is decoded.
 
     Raises:
         InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded, or a picture is too large.
@@ -338,6 +346,7 @@ def video_shots(
         _seek(container, begin_s)
     damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
     for packet in _packets(container, stream):
+        seen(packet)
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
@@ -395,6 +404,7 @@ def _shot_of(
             int(picture.color_primaries),
             int(picture.color_trc),
         ),
+        stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
     )
 
 
