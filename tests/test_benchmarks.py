@@ -371,6 +371,14 @@ def test_vision_live_says_what_came_of_each_load(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="limits the size of files as POSIX does")
+def test_vision_recording_measures_both_recorders(tmp_path):
+    pytest.importorskip("headrace_vision")
+    text, figures = run("benchmarks.vision.recording", tmp_path)
+    assert "copying over libx264" in text
+    assert set(figures["ms"]) == {"none", "copy", "libx264"}
+    assert all(one > 0 for row in figures["ms"].values() for one in row)
+
+
 def test_vision_outages_delivers_every_event_and_grows_nothing(tmp_path):
     pytest.importorskip("headrace_vision")
     text, figures = run("benchmarks.vision.outages", tmp_path)

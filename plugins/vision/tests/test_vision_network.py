@@ -20,7 +20,7 @@ import trackers
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision import VideoRunner
+from headrace_vision import SaveVideo, VideoRunner
 
 
 class Peer:
@@ -315,13 +315,14 @@ class Camera:
         self.server.server_close()
 
 
-def test_a_camera_without_times_has_those_of_arrival(kit):
+def test_a_camera_without_times_has_those_of_arrival_and_so_has_its_copy(kit, tmp_path):
     clock, found, first = Quick(), [], 3  # so many are needed before a stream is known
     steps_s = [0.2, 0.2, 1.5, 0.2, 4.0, 0.2]
     camera = Camera([kit.encoded(kit.picture(n), ".jpg") for n in range(first + len(steps_s))])
     camera.may_send.release(first)
-    with runner(frames="every", machine_clock=clock) as r, camera as url:
-        frames = r.run(url)
+    sink = SaveVideo(tmp_path, codec="copy")
+    with runner(frames="every", machine_clock=clock, sinks=[sink]) as r, camera as url:
+        frames = r.run({"door": url})
         found.extend(itertools.islice(frames, first))
         assert found[-1].timestamp < 1e-3  # the clock stands still
         for step_s in steps_s:
@@ -331,6 +332,9 @@ def test_a_camera_without_times_has_those_of_arrival(kit):
         frames.close()
     times = [f.timestamp for f in found]
     np.testing.assert_allclose(np.diff(times[first - 1 :]), steps_s, atol=1e-5)
+    with av.open(str(tmp_path / "door.mp4")) as container:
+        copied = [frame.time for frame in container.decode(video=0)]
+    np.testing.assert_allclose(np.diff(copied[first - 1 :]), steps_s, atol=1e-4)
     assert [f.frame for f in found] == list(range(len(found)))
 
 

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import socket
+import struct
+from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
 import pytest
 import supervision as sv
+import yaml
 
 import headrace_vision
-from headrace_vision import Frame, SaveImages, SaveJSONL, SaveVideo, SaveYOLO, VideoRunner
+from headrace_vision import (
+    Frame,
+    SaveCOCO,
+    SaveImages,
+    SaveJSONL,
+    SaveVideo,
+    SaveYOLO,
+    VideoRunner,
+    datasets,
+)
 
 
 def frames(kit, times, events=(), source="door"):
@@ -213,3 +228,181 @@ def test_a_source_that_begins_again_has_nothing_of_before_in_its_recording(kit, 
     (found,) = videos(tmp_path).values()
     assert [time for time, _ in found] == [0, 1]
     assert np.ptp([shade for _, shade in found]) > 4
+
+
+PROMPT = [("libx264", {}), ("libx264", {"tune": "film", "preset": "slow"}), ("mpeg4", {})]
+PROMPT += [("libx265", {}), ("libsvtav1", {}), ("libvpx-vp9", {})]
+
+
+@pytest.mark.parametrize("rate", [1, 4, 25, 60])
+@pytest.mark.parametrize(("codec", "options"), PROMPT)
+def test_what_a_killed_program_leaves_lacks_two_seconds_at_most(
+    kit, tmp_path, codec, options, rate
+):
+    """A copy of the file after each frame is what the end of the process would leave."""
+    if codec not in av.codecs_available:
+        pytest.skip(f"this FFmpeg has no {codec}")
+    sink = SaveVideo(tmp_path, codec=codec, options=options)
+    sink.open()
+    count = max(6, 3 * rate + 1)
+    for number, frame in enumerate(frames(kit, [n / rate for n in range(count)])):
+        sink.write(frame)
+        now_s = (number + 1) / rate  # the next frame is about to come
+        if now_s > 2 and (number % 7 == 0 or rate < 5):
+            left = io.BytesIO((tmp_path / "door.mp4.part").read_bytes())
+            with av.open(left) as container:
+                next(container.decode(video=0))
+                container.seek(0)
+                times = [
+                    float(one.pts * one.time_base) for one in container.demux(video=0) if one.size
+                ]
+            assert times == pytest.approx([n / rate for n in range(len(times))], abs=1e-3)
+            assert now_s - (times[-1] + 1 / rate) < 2 - 0.5
+    sink.close()
+    with av.open(str(tmp_path / "door.mp4")) as container:
+        (stream,) = container.streams
+        assert stream.frames == count
+        assert stream.duration * stream.time_base == pytest.approx(count / rate, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(SaveCOCO, "annotations.json"), (SaveYOLO, "data.yaml")]
+)
+def test_a_data_set_is_whole_as_it_goes(kit, tmp_path, monkeypatch, kind, name):
+    """A clock of the test: frames come each 0.3 s, and the file is never two seconds behind them."""
+    now = [100.0]
+    monkeypatch.setattr(datasets.time, "monotonic", lambda: now[0])
+    sink = kind(tmp_path, images=False)
+    sink.open()
+    for number in range(20):
+        found = sv.Detections(np.array([[1, 1, 9, 9]], np.float32), class_id=np.array([number]))
+        sink.write(Frame("door", number, number * 0.3, image=kit.picture(0), result=found))
+        whole = yaml.safe_load((tmp_path / name).read_text())  # JSON is YAML
+        count = len(whole["images"] if kind is SaveCOCO else whole["names"])
+        assert count >= number + 1 - 2 / 0.3
+        now[0] += 0.3
+    assert len(list(tmp_path.rglob("*.part"))) == 0
+
+
+def test_a_large_data_set_is_written_less_often(kit, tmp_path, monkeypatch):
+    """Each look at this clock takes 2 s, so that the file may be written each 40 s."""
+    now, written, whole = [0.0], [], SaveCOCO.content
+
+    def look():
+        now[0] += 2
+        return now[0]
+
+    def content(sink):
+        written.append(now[0])
+        return whole(sink)
+
+    monkeypatch.setattr(datasets.time, "monotonic", look)
+    monkeypatch.setattr(SaveCOCO, "content", content)
+    sink = SaveCOCO(tmp_path, images=False)
+    sink.open()
+    for number in range(100):
+        sink.write(
+            Frame("door", number, number, image=kit.picture(0), result=sv.Detections.empty())
+        )
+    assert len(written) == pytest.approx(200 / 42, abs=1)
+    sink.close()
+    assert len(json.loads((tmp_path / "annotations.json").read_text())["images"]) == 100
+
+
+@pytest.mark.parametrize(
+    "name", ["2026-11-27T10:30:00", "http://127.0.0.1:{}/x", "concat:a|b", "%d", "a\nb"]
+)
+def test_a_folder_of_any_name_is_a_folder(kit, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        folder = name.format(server.getsockname()[1])
+        record(SaveVideo(folder), frames(kit, [0, 0.5, 1]))
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody has called
+            server.accept()
+    (path,) = (one for one in tmp_path.rglob("*") if one.is_file())
+    assert path.relative_to(tmp_path) == Path(folder) / "door.mp4"
+    with path.open("rb") as file, av.open(file) as container:
+        assert [one.time for one in container.decode(video=0)] == [0, 0.5, 1]
+
+
+PATCHES = np.array([(0, 0, 255), (0, 255, 0), (255, 0, 0), (255, 255, 255), (90, 30, 180)])
+
+
+def film_of_patches(path, aspect, matrix, range_, primaries=2, codec="libx264"):
+    """A video of patches of colour, converted by FFmpeg with this matrix and range, and marked with them."""
+    image = np.repeat(np.repeat(PATCHES.astype(np.uint8)[None], 96, 0), 32, 1)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=5)
+        stream.height, stream.width = image.shape[:2]
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+        context = stream.codec_context
+        context.sample_aspect_ratio = Fraction(*aspect)
+        context.colorspace, context.color_range, context.color_primaries = matrix, range_, primaries
+        for number in range(4):
+            picture = av.VideoFrame.from_ndarray(image, format="bgr24").reformat(
+                format=stream.pix_fmt, dst_colorspace=matrix, dst_color_range=range_ or 1
+            )
+            picture.pts = number
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode())
+    return str(path)
+
+
+def look_of(path):
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        pixels = next(container.decode(stream)).to_ndarray(format="bgr24")
+        codec = stream.codec_context
+        found = (codec.colorspace, codec.color_range, codec.color_primaries)
+        return stream.sample_aspect_ratio, found, pixels[pixels.shape[0] // 2, 16::32].astype(int)
+
+
+@pytest.mark.parametrize("codec", ["libx264", "mpeg4"])
+@pytest.mark.parametrize("range_", [1, 2])
+@pytest.mark.parametrize(("matrix", "primaries"), [(1, 1), (5, 5), (6, 6), (9, 9)])
+def test_pixels_and_colours_keep_their_shape_matrix_and_range(
+    tmp_path, matrix, primaries, range_, codec
+):
+    given = film_of_patches(tmp_path / "door.mp4", (2, 1), matrix, range_, primaries)
+    sink = SaveVideo(tmp_path / "out", codec=codec)
+    with VideoRunner({"backend": "Identity"}, sinks=[sink]) as runner:
+        list(runner.run(given))
+    aspect, found, seen = look_of(tmp_path / "out" / "door.mp4")
+    assert (aspect, found) == (2, (matrix, range_, primaries))
+    assert np.abs(seen - PATCHES).max() < 14
+
+
+def test_colours_of_which_nothing_is_said_are_marked_as_what_they_are_taken_for(kit, tmp_path):
+    """FFmpeg takes them for BT.601. Players take those of 720 lines for BT.709 unless the file says it."""
+    inputs = {"film": film_of_patches(tmp_path / "f.mp4", (1, 1), 2, 0)}
+    inputs["jpeg"] = film_of_patches(tmp_path / "j.avi", (1, 1), 2, 2, codec="mjpeg")
+    inputs["memory"] = [np.repeat(np.repeat(PATCHES.astype(np.uint8)[None], 96, 0), 32, 1)] * 4
+    with VideoRunner({"backend": "Identity"}, sinks=[SaveVideo(tmp_path / "out")]) as runner:
+        list(runner.run(inputs))
+    for name in inputs:
+        aspect, (matrix, range_, _), seen = look_of(tmp_path / "out" / f"{name}.mp4")
+        assert aspect == 1
+        assert matrix in (5, 6)
+        assert range_ == (2 if name == "jpeg" else 1)
+        assert np.abs(seen - PATCHES).max() < 14
+
+
+def test_a_picture_that_is_turned_has_its_pixels_turned_too(tmp_path):
+    path = Path(film_of_patches(tmp_path / "door.mp4", (2, 1), 1, 1))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"tkhd") + 4 + 4 + 20 + 16
+    data[at : at + 36] = struct.pack(">9i", 0, 65536, 0, -65536, 0, 0, 0, 0, 1 << 30)
+    path.write_bytes(data)
+    with VideoRunner({"backend": "Identity"}, sinks=[SaveVideo(tmp_path / "out")]) as runner:
+        (image, *_) = [f.image for f in runner.run(str(path))]
+    assert image.shape == (160, 96, 3)
+    assert look_of(tmp_path / "out" / "door.mp4")[0] == Fraction(1, 2)
+
+
+def test_a_source_whose_pixels_change_their_shape_goes_on_in_another_file(kit, tmp_path):
+    written = list(frames(kit, [0, 1, 2, 3]))
+    written[2].aspect = written[3].aspect = (2, 1)
+    record(SaveVideo(tmp_path), written)
+    found = {path.name: look_of(path)[0] for path in tmp_path.iterdir()}
+    assert found == {"door.mp4": 1, "door-part2.mp4": 2}

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import threading
 
+import av
 import cv2
 import numpy as np
 import pytest
 
-from headrace_vision import VideoRunner
+from headrace_vision import SaveVideo, VideoRunner
 
 STAGES = ("greeting", "OPTIONS", "DESCRIBE", "SETUP", "PLAY", "pictures")
 
@@ -330,3 +331,20 @@ def test_a_transport_is_for_rtsp_and_one_of_two(camera):
         assert "rtsp_transport is for RTSP" in str(frame.error)
         frames = list(itertools.islice(r.run({"a": one.url}, ffmpeg={"rtsp_transport": "tcp"}), 5))
     assert len(frames) == 5
+
+
+def test_a_copy_of_a_camera_begins_a_file_at_each_connection(camera, tmp_path):
+    one = camera({"count": 6}, {"count": 6, "size": (64, 96)}, {"count": 6})
+    sink = SaveVideo(tmp_path, codec="copy")
+    with runner(sinks=[sink]) as r:
+        list(itertools.islice(r.run({"door": one.url}), 18))
+    found = {}
+    for path in tmp_path.iterdir():
+        with av.open(str(path)) as container:
+            found[path.name] = [f.to_ndarray(format="bgr24").shape for f in container.decode()]
+    expected = {
+        "door.mp4": [(48, 64, 3)] * 6,
+        "door-part2.mp4": [(64, 96, 3)] * 6,
+        "door-part3.mp4": [(48, 64, 3)] * 6,
+    }
+    assert {name: found[name] for name in expected} == expected

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -26,6 +28,12 @@ LEAST_PART = 1e-6
 MAX_CLASSES = 100_000
 """A number of a class is below this: ``data.yaml`` has a name for each number up to the highest."""
 
+
+SAVE_S = 1.0
+"""Least seconds between two times at which the file of a data set is written while frames come."""
+
+MOST_SHARE = 0.05
+"""Most of the time that goes into writing it."""
 
 _Boxes: TypeAlias = dict[int, list[float]]
 """``[x1, y1, x2, y2]`` in pixels of what is written, by its row in the detections."""
@@ -58,6 +66,7 @@ class _DataSet(Sink):
         self._classes: dict[int, str] = {}
         self._is_open = False
         self._left_out = 0
+        self._due_s = 0.0
         self._prepare()
 
     def _prepare(self) -> None:
@@ -100,6 +109,16 @@ class _DataSet(Sink):
             text = "sink %s leaves out what has no pixel in its picture: %d of frame %d of %s; status() counts them"
             _LOG.warning(text, self.name, left_out, frame.frame, frame.source)
         self._left_out += left_out
+        if time.monotonic() >= self._due_s:
+            with suppress(OSError):  # it is written again, at the latest by `close`, which says so
+                self._save()
+
+    def _save(self) -> None:
+        """Write the file, and note when it is due again."""
+        begun_s = time.monotonic()
+        write_whole(self._folder / self.file, self.content())
+        done_s = time.monotonic()
+        self._due_s = done_s + max(SAVE_S, (done_s - begun_s) / MOST_SHARE)
 
     def status(self) -> dict[str, Any]:
         """Return how many detections were ``left_out``, as they have no pixel."""
@@ -108,7 +127,7 @@ class _DataSet(Sink):
     def close(self) -> None:
         """Write the file, unless another one is in its place that could not be read."""
         if self._is_open:
-            write_whole(self._folder / self.file, self.content())
+            self._save()
 
     def read(self, text: str) -> None:
         """Take over what the file of a data set says.
@@ -165,8 +184,8 @@ class SaveCOCO(_DataSet):
 
     ``category_id`` is the ``class_id`` of the detections. Boxes are ``[x, y, width, height]`` in pixels. Annotations also have
     ``score`` and ``track_id``. Boxes end at the border of the picture. Detections without a pixel in it, by their box or mask, are left
-    out and counted in ``status()``, and such keypoints are not labelled. The annotations are kept in memory, and the file is written when the sink is closed. A file that is
-    there already is gone on with: images of the same name are replaced, and a class keeps its name.
+    out and counted in ``status()``, and such keypoints are not labelled. The annotations are kept in memory. The file is written each second, or less often where it
+    is so large that this would take more than 5 % of the time, and when the sink is closed. A file that is there already is gone on with: images of the same name are replaced, and a class keeps its name.
 
     Args:
         folder: Where it goes. It is made.
@@ -187,9 +206,8 @@ class SaveCOCO(_DataSet):
         self._next_id = 1
         self._unsaved = 0
 
-    def close(self) -> None:
-        """Write the annotations."""
-        super().close()
+    def _save(self) -> None:
+        super()._save()
         self._unsaved = 0
 
     def give_up(self) -> int:

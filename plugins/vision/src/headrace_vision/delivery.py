@@ -54,6 +54,7 @@ class Delivery:
                 unique, number = f"{name}#{number}", number + 1
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
             source.lanes = lanes_of(self._lanes, group.options)
+            source.packets = self._sinks.packets_of(unique, group.options.sinks)
             self._sources[unique] = source
             self._groups[source] = group
             if group.loop is not None:

@@ -12,7 +12,19 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["Frame", "NoFrameError", "Shot", "TooLargeError", "check_pixels", "too_large"]
+__all__ = [
+    "UNKNOWN_COLOR",
+    "Frame",
+    "NoFrameError",
+    "Shot",
+    "TooLargeError",
+    "check_pixels",
+    "too_large",
+]
+
+
+UNKNOWN_COLOR = (2, 0, 2, 2)
+"""What `Frame.color` is where nobody says it."""
 
 
 class NoFrameError(InputError):
@@ -58,6 +70,8 @@ class Shot:
         gap: Whether pictures are missing between the one before and this one.
         path: The file it was read from, or None.
         error: Why there is no picture, then ``convert`` is not called.
+        aspect, color: See `Frame`.
+        stream_s: Its presentation time in seconds as its packet has it. None where there is none.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -65,6 +79,9 @@ class Shot:
     gap: bool = False
     path: str | None = None
     error: Exception | None = None
+    aspect: tuple[int, int] = (1, 1)
+    color: tuple[int, int, int, int] = UNKNOWN_COLOR
+    stream_s: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +98,9 @@ class Frame:
         gap: Whether frames were lost between the one before and this one: a reconnect, damaged
             packets, the start of another round of a file that is repeated.
         path: The file it was read from, or None.
+        aspect: Width and height of a pixel, as ``(2, 1)``.
+        color: How the file or camera stored the colours: ``(matrix, range, primaries, transfer)``, as FFmpeg numbers them
+            (``AVColorSpace`` and so on, which but for the range are those of ITU-T H.273).
         request: The request as it came back, with all keys that backends wrote.
         models: What each of several models answered, by name: a frame with a ``result`` or an ``error``. Then ``result`` has
             those that there are by name of the model, ``error`` is the first one, and ``request`` has ``counts`` and ``events``,
@@ -95,6 +115,8 @@ class Frame:
     error: BaseException | None = None
     gap: bool = False
     path: str | None = None
+    aspect: tuple[int, int] = (1, 1)
+    color: tuple[int, int, int, int] = UNKNOWN_COLOR
     request: dict[str, Any] = field(default_factory=dict, repr=False)
     models: dict[str, Frame] = field(default_factory=dict, repr=False)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Matrix: TypeAlias = tuple[int, int, int, int]
 
-__all__ = ["matrix_of", "pixels_of_pillow", "pixels_of_video"]
+__all__ = ["Matrix", "matrix_of", "pixels_of_pillow", "pixels_of_video", "turns"]
 
 _UPRIGHT = (1, 0, 0, 1)
 
@@ -63,9 +63,14 @@ def _shown(pixels: NDArray[np.uint8], a: int, b: int, c: int, d: int) -> NDArray
     """
     import numpy as np
 
-    if abs(b) + abs(c) > abs(a) + abs(d):  # the sides change places
+    if turns(a, b, c, d):
         pixels, a, d = pixels.swapaxes(0, 1), c, b
     return np.ascontiguousarray(pixels[:: -1 if d < 0 else 1, :: -1 if a < 0 else 1])
+
+
+def turns(a: int, b: int, c: int, d: int) -> bool:
+    """Return whether the sides of a picture change places."""
+    return abs(b) + abs(c) > abs(a) + abs(d)
 
 
 def matrix_of(picture: Any) -> Matrix | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
@@ -300,12 +301,25 @@ def _shots_of(
     container: Any, source: Source, one: Input, after_s: float | None = None
 ) -> Generator[Shot, None, None]:
     """Yield the shots of an open video, and count its damaged packets."""
-    from headrace_vision.video_files import clock_of, rate_of, video_shots
+    from headrace_vision.video_files import clock_of, has_times, rate_of, video_shots
 
     clock = source.options.clock or clock_of(container, is_live=source.live)
     source.timeline.period_s = period_s = 1.0 / rate_of(container)
     times = PictureTimes(clock, period_s, source.clock.now)
-    for found in video_shots(container, source.options, one.name, times, after_s):
+    count = itertools.count()
+
+    def now_s() -> float:
+        return source.clock.now() if source.live else next(count) * period_s
+
+    for packets in source.packets:
+        begun_s = None if has_times(container) else now_s()
+        packets.begin(container.streams.best("video"), begun_s)
+
+    def put(packet: Any) -> None:
+        for packets in source.packets:
+            packets.put(packet, now_s())
+
+    for found in video_shots(container, source.options, one.name, times, after_s, put):
         if isinstance(found, Shot):
             yield found
         else:

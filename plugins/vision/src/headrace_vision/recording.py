@@ -10,9 +10,11 @@ import time
 from collections import deque
 from contextlib import suppress
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.saving import Names, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
@@ -20,6 +22,7 @@ from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from headrace_vision.copying import Connection
     from headrace_vision.frames import Frame
 
 __all__ = ["SaveVideo"]
@@ -27,12 +30,29 @@ __all__ = ["SaveVideo"]
 _TICKS = 60_000
 """Units of time per second in a video; MPEG-4 has room for 65535."""
 
+_MATRICES = (1, 4, 5, 6, 7, 9)
+"""Matrices of colours that FFmpeg converts to: BT.709, FCC, BT.601 (625 and 525 lines), SMPTE 240M, BT.2020 (``AVColorSpace``)."""
+
+_BT601, _LIMITED = 6, 1
+
+_PROMPT = {
+    "libx264": {"tune": "zerolatency"},
+    "libx265": {"tune": "zerolatency"},
+    "libsvtav1": {"svtav1-params": "pred-struct=1"},
+    "libvpx-vp9": {"lag-in-frames": "0"},
+    "libaom-av1": {"lag-in-frames": "0"},
+    "h264_nvenc": {"zerolatency": "1", "delay": "0"},
+    "hevc_nvenc": {"zerolatency": "1", "delay": "0"},
+}
+"""Options of FFmpeg's encoders by which they give out each picture at once. Others hold back up to 60: a minute, at one a second."""
+
 
 class SaveVideo(Sink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
     A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
-    can be played. A frame of another size begins another file, ``NAME-size2.mp4``. After a full disk a video goes on where it was,
+    can be played: where the program is killed it lacks the last second, or the last two pictures. A frame of another size begins another file, ``NAME-size2.mp4``. The
+    shape of pixels, the matrix and the range of colours are those of the source. After a full disk a video goes on where it was,
     and one that is full to the end is finished with what it has room for.
     After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
     boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source,
@@ -44,21 +64,24 @@ class SaveVideo(Sink):
 
     Args:
         folder: Where the videos go. It is made.
-        draw: Whether detections are drawn.
-        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not.
-        options: Options of the encoder, as ``{"crf": "20"}``.
+        draw: Whether detections are drawn. None: unless packets are copied.
+        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not. ``"copy"`` records the packets
+            of the source at their full rate, not decoded. A video then begins at a key frame, that before
+            ``before_s``, and another one begins at a reconnect.
+        options: Options of the encoder, as ``{"crf": "20"}``. It holds no picture back, unless they say so.
         every_s: Seconds after which a video ends, and another one begins. None for one of any length.
         before_s: Seconds that are recorded before an event. They are kept as JPEG until then.
         after_s: Seconds that are recorded after an event.
         keep_s: Finished videos with a time in their name are deleted once they are so many seconds old. None keeps all.
-        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
+        spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`. Of each source that is copied
+            ``spool_bytes`` of packets are kept.
     """
 
     def __init__(  # noqa: PLR0913 - settings, by name
         self,
         folder: str | os.PathLike[str],
         *,
-        draw: bool = True,
+        draw: bool | None = None,
         codec: str = "libx264",
         options: dict[str, str] | None = None,
         every_s: float | None = None,
@@ -82,23 +105,51 @@ class SaveVideo(Sink):
         self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
         self._keep_s = keep_s
         self._rings: dict[str, _Ring] = {}
+        self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
         self._folder = Path(folder)
-        self._draw = draw
+        if codec == "copy" and (draw or options):
+            raise ValueError(
+                'codec = "copy" records what the camera encoded, without boxes and options of an encoder: '
+                "leave out draw and options, or name an encoder"
+            )
+        self._draw = draw is not False
         self._codec = codec
         self._options = dict(options or {})
         self._names = Names(lambda name: not self._has_time and self._is_there(name))
         self._files: dict[str, _VideoFile] = {}
         self._counts: dict[str, int] = {}
+        self._copies: dict[str, Packets] = {}
+        self._lost = 0
+        self._is_copy = codec == "copy"
+        self.needs_image = not self._is_copy
+        before = self._before_s if self._is_around else None
+        self._span = Span(before, self._after_s, self._every_s, spool_bytes)
 
     def open(self) -> None:
         """Make the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
 
+    def packets_of(self, source: str) -> Packets | None:
+        """Return what gets the packets of a source, which are copied without decoding."""
+        if not self._is_copy:
+            return None
+        self._copies[source] = Packets(self._span, partial(self._begin_copy, source))
+        return self._copies[source]
+
     def write(self, frame: Frame) -> None:
         """Add a frame to the video of its source."""
+        if self._is_copy:
+            is_event = bool(frame.request.get("events"))
+            self._copies[frame.source].see(frame.timestamp, is_event=is_event)
+            self._finish_copies(frame.source)
+            return
         image = picture_of(frame, draw=self._draw)
         if image is None:
             return
+        look = (frame.aspect, frame.color)
+        if self._looks.get(frame.source, look) != look:
+            self._end(frame.source)
+        self._looks[frame.source] = look
         if not self._is_around:
             self._record(frame.source, image, frame.timestamp)
             return
@@ -140,6 +191,27 @@ class SaveVideo(Sink):
         self._files[source].add(image, timestamp)
 
     def _begin(self, source: str, size: tuple[int, ...], kind: str) -> _VideoFile:
+        path, title = self._place_of(source, kind)
+        file = _VideoFile(path, size, self._codec, self._options, title=title)
+        file.set_look(*self._looks[source])
+        self._counts[source] = self._counts.get(source, 0) + 1
+        return file
+
+    def _finish_copies(self, source: str) -> None:
+        packets = self._copies[source]
+        for file in list(packets.ended):
+            packets.lost += file.finish()
+            packets.ended.remove(file)
+            self._delete_old(source, file.path)
+
+    def _begin_copy(self, source: str, connection: Connection) -> CopiedFile:
+        path, title = self._place_of(source, "part")
+        file = CopiedFile(path, connection, self._span.most_bytes, title=title)
+        self._counts[source] = self._counts.get(source, 0) + 1
+        return file
+
+    def _place_of(self, source: str, kind: str) -> tuple[Path, str]:
+        """Return the path of the next video of a source, and its title."""
         count = self._counts.get(source, 0) + 1
         name = self._names.of(source)
         if self._has_time:
@@ -151,9 +223,7 @@ class SaveVideo(Sink):
             name += f"-{kind}{count}"
         path = self._folder / f"{name}.mp4"
         title = self._names.of(source) if is_address(source) else source  # which may have a key
-        file = _VideoFile(path, size, self._codec, self._options, title=title)
-        self._counts[source] = count
-        return file
+        return path, title
 
     def _is_there(self, name: str) -> bool:
         return any((self._folder / f"{name}.mp4{end}").exists() for end in ("", ".part"))
@@ -189,15 +259,20 @@ class SaveVideo(Sink):
 
     def source_ended(self, source: str) -> None:
         """Finish the video of a source."""
+        if source in self._copies:
+            self._copies[source].end()
+            self._finish_copies(source)
+            self._lost += self._copies.pop(source).lost
         self._rings.pop(source, None)
         self._end(source)
+        self._looks.pop(source, None)
 
     def close(self) -> None:
         """Finish all videos."""
         errors = []
-        for source in list(self._files):
+        for source in [*self._files, *self._copies]:
             try:
-                self._end(source)
+                self.source_ended(source)
             except Exception as error:  # noqa: BLE001 - the others are finished all the same
                 errors.append(error)
         if errors:
@@ -206,6 +281,8 @@ class SaveVideo(Sink):
     def give_up(self) -> int:
         """Finish all videos with what the disk has room for. Return how many frames are lost."""
         lost = 0
+        for packets in self._copies.values():
+            self._lost += packets.lost + sum(one.finish(is_last=True) for one in packets.ended)
         for file in self._files.values():
             try:
                 lost += file.finish(is_last=True)
@@ -215,8 +292,16 @@ class SaveVideo(Sink):
         return lost
 
     def status(self) -> dict[str, Any]:
-        """Return how many frames are ``missing`` in the videos: of files that could not be gone on with."""
-        return {"missing": self.missing}
+        """Return how many frames are ``missing`` in the videos: of files that could not be gone on with.
+
+        With ``codec = "copy"`` also how many packets are in no file, ``lost_packets``, and why, ``copy_error``.
+        """
+        if not self._is_copy:
+            return {"missing": self.missing}
+        copies = list(self._copies.values())
+        errors = [one.error for one in copies if one.error]
+        lost = self._lost + sum(one.lost for one in copies)
+        return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
 
 
 class _Ring:
@@ -280,6 +365,11 @@ class _Output:
         self._kept += data
         return len(data)
 
+    @property
+    def kept_bytes(self) -> int:
+        """How many bytes wait for the disk."""
+        return len(self._kept)
+
     def flush(self) -> None:
         """Write what is kept. What was written stays whole.
 
@@ -331,25 +421,38 @@ class _VideoFile:
         self.error: str | None = None
         self.path = path
         self._part = path.with_name(f"{path.name}.part")
-        self._last = -1
+        self._last, self._step = -1, 0
         self.count = 0
         self._is_encoded = False
         self._output = _Output(self._part)
         flags = {
-            "movflags": "+frag_keyframe+delay_moov+default_base_moof",
-            "frag_duration": "1000000",
+            "movflags": "+frag_keyframe+delay_moov+default_base_moof+write_colr",
+            "frag_duration": "500000",  # us
         }
         self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
-        self._container.metadata["title"] = title
+        self._container.metadata["title"] = title.encode(errors="replace").decode()
         try:
-            self._stream = _video_stream(self._container, codec, options)
-            self._stream.height, self._stream.width = size[0] + size[0] % 2, size[1] + size[1] % 2
-            self._stream.pix_fmt = "yuv420p"
-            self._stream.codec_context.time_base = Fraction(1, _TICKS)
+            self._stream = self._add_stream(codec, options)
         except BaseException:
             self._output.close()
             self._part.unlink(missing_ok=True)
             raise
+
+    def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
+        stream = _video_stream(self._container, codec, options)
+        stream.height, stream.width = (side + side % 2 for side in self.size)
+        stream.pix_fmt = "yuv420p"
+        stream.codec_context.time_base = Fraction(1, _TICKS)
+        return stream
+
+    def set_look(self, aspect: tuple[int, int], color: tuple[int, int, int, int]) -> None:
+        """Say the shape of pixels and how colours are stored; see `headrace_vision.Frame`. Call it before `add`."""
+        codec = self._stream.codec_context
+        codec.sample_aspect_ratio = Fraction(*aspect)
+        matrix, range_, codec.color_primaries, codec.color_trc = color
+        # What FFmpeg takes colours for where nobody says it, and has no formula for, is as in TV.
+        self._color = (matrix if matrix in _MATRICES else _BT601, range_ or _LIMITED)
+        codec.colorspace, codec.color_range = self._color
 
     def add(self, image: Any, timestamp: float) -> None:
         """Add a picture at a time in seconds. The first one begins the video.
@@ -365,12 +468,23 @@ class _VideoFile:
             image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
         self.first_s = min(self.first_s, timestamp)
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="bgr24")
-        self._last = max(round((timestamp - self.first_s) * _TICKS), self._last + 1)
+        matrix, range_ = self._color
+        picture = picture.reformat(format="yuv420p", dst_colorspace=matrix, dst_color_range=range_)
+        before = self._last
+        self._last = max(round((timestamp - self.first_s) * _TICKS), before + 1)
+        if before >= 0:
+            self._step = self._last - before
         picture.pts, picture.time_base = self._last, Fraction(1, _TICKS)
-        self._container.mux(self._stream.encode(picture))
+        self._encode(picture)
         self.last_s = timestamp
         self.flush()
         self.count += 1
+
+    def _encode(self, picture: Any = None) -> None:
+        """Encode a picture, or what waits in the encoder. The last one is shown as long as the one before."""
+        for packet in self._stream.encode(picture):
+            packet.duration = self._step or packet.duration
+            self._container.mux(packet)
 
     def flush(self) -> None:
         """Write what FFmpeg has given out.
@@ -397,7 +511,7 @@ class _VideoFile:
         """
         if not self._is_encoded:
             self._is_encoded = True
-            self._container.mux(self._stream.encode())
+            self._encode()
             self._container.close()
         try:
             self.flush()
@@ -418,18 +532,20 @@ class _VideoFile:
         import av
 
         whole = self._part.with_name(f"{self._part.name}.part")
-        flags = {"movflags": "+faststart"}
+        flags = {"movflags": "+faststart+write_colr"}
         try:
             with (
-                av.open(str(self._part)) as source,
-                av.open(str(whole), "w", format="mp4", options=flags) as target,
+                av.open(f"file:{self._part}") as source,
+                av.open(f"file:{whole}", "w", format="mp4", options=flags) as target,
             ):
                 target.metadata.update(source.metadata)
-                stream = target.add_stream_from_template(source.streams.video[0])
-                found = 0
+                stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+                found = last = 0
                 for packet in _packets(source):
                     found += 1
-                    packet.stream = stream
+                    # FFmpeg says none of VP9, and a last picture without one is not shown.
+                    packet.duration = packet.duration or packet.dts - last or 1
+                    packet.stream, last = stream, packet.dts
                     target.mux(packet)
             whole.replace(self._part)
         except (OSError, av.FFmpegError, LookupError):
@@ -437,11 +553,53 @@ class _VideoFile:
                 whole.unlink(missing_ok=True)
             # There is no room, where fragments are played as well; or there is nothing.
             try:
-                with av.open(str(self._part)) as source:
+                with av.open(f"file:{self._part}") as source:
                     return sum(1 for _ in _packets(source))
-            except (OSError, av.FFmpegError):
+            except (OSError, av.FFmpegError, LookupError):
                 return 0
         return found
+
+
+class CopiedFile(_VideoFile):
+    """A video of packets as they came.
+
+    Args:
+        path: Where it goes.
+        connection: Where its packets come from.
+        most_bytes: Most bytes that are kept while the disk is full.
+        title: Its title.
+    """
+
+    def __init__(self, path: Path, connection: Connection, most_bytes: int, *, title: str) -> None:
+        self.connection = connection
+        self._most_bytes = most_bytes
+        self._base: int | None = None
+        super().__init__(path, (0, 0), "copy", {}, title=title)
+
+    def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
+        stream = self._container.add_stream_from_template(self.connection.template, opaque=True)
+        stream.codec_context.width, stream.codec_context.height = self.connection.size
+        stream.time_base = self.connection.unit
+        return stream
+
+    def _encode(self, picture: Any = None) -> None:
+        """There is nothing to encode."""
+
+    def seconds_at(self, dts: int) -> float:
+        """Return how long the video is at a time of decoding."""
+        return float((dts - (self._base or 0)) * self.connection.unit)
+
+    def copy(self, packet: Any, pts: int, dts: int) -> None:
+        """Add a packet, whose times are in units of its connection. `flush` writes it."""
+        dts -= self.connection.early
+        if self._base is None:  # it is a key frame, and the first that is shown
+            self._base, self._last = pts, dts - pts - 1
+        self._last = max(dts - self._base, self._last + 1)
+        packet.stream, packet.time_base = self._stream, self.connection.unit
+        packet.pts, packet.dts = max(pts - self._base, self._last), self._last
+        self._container.mux(packet)
+        self.count += 1
+        self.has_failed = self.has_failed or self._output.kept_bytes > self._most_bytes
 
 
 def _packets(container: Any) -> Iterator[Any]:
@@ -455,4 +613,7 @@ def _packets(container: Any) -> Iterator[Any]:
 
 
 def _video_stream(container: Any, codec: str, options: dict[str, str]) -> Any:
+    options = _PROMPT.get(codec, {}) | options
+    if codec == "libx264" and "zerolatency" not in options["tune"]:
+        options["tune"] += ",zerolatency"
     return container.add_stream(codec, rate=30, options=options)

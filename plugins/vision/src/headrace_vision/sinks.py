@@ -22,6 +22,7 @@ from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_ima
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
+    from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
 
 __all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink", "named_sinks"]
@@ -109,6 +110,10 @@ class Sink:
         What it raises is logged, and the frame is written again later.
         """
         raise NotImplementedError(f"{type(self).__name__} has no write(self, frame)")
+
+    def packets_of(self, source: str) -> Packets | None:
+        """Return what gets the packets of a source as they are read; None for nothing. Called before the first frame."""
+        return None
 
     def source_ended(self, source: str) -> None:
         """Finish what belongs to a source: no frame of it follows."""
@@ -573,6 +578,11 @@ class SinkThreads:
             model = one.sink.model
             if (names is None or one.name in names) and (model is None or model in models):
                 one.put(frame if model is None else frame.models.get(model, frame))
+
+    def packets_of(self, source: str, names: Collection[str] | None) -> list[Packets]:
+        """Return what gets the packets of a source whose frames go to the sinks of some names."""
+        wanted = (one.sink for one in self._threads if names is None or one.name in names)
+        return [found for sink in wanted if (found := sink.packets_of(source)) is not None]
 
     def source_ended(self, source: str) -> None:
         """Queue the end of a source for each."""

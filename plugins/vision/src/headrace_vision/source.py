@@ -16,6 +16,7 @@ from headrace_vision.timing import Thinning, Timeline
 if TYPE_CHECKING:
     from headrace_vision.asking import Answer
     from headrace_vision.clock import Clock
+    from headrace_vision.copying import Packets
     from headrace_vision.lanes import SourceLane
     from headrace_vision.options import SourceOptions
 
@@ -105,6 +106,7 @@ class Source:
         self.reader_done = False
         self.discards = False
         self.lanes: dict[str, SourceLane] = {}
+        self.packets: list[Packets] = []
         self._hang_up: Callable[[], None] | None = None
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
@@ -139,6 +141,8 @@ class Source:
         self._number += 1
         stamp = self.timeline.stamp(shot.time_s)
         self.state = "reading"
+        for one in self.packets:
+            one.note(shot.stream_s, stamp)
         if shot.error is None and not self._thinning.keeps(number, stamp):
             with self.changed:
                 self._counts["read"] += 1
@@ -147,6 +151,7 @@ class Source:
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
+        frame.aspect, frame.color = shot.aspect, shot.color
         if shot.error is None:
             try:
                 frame.image = shot.convert()

@@ -185,8 +185,10 @@ class SaveVideoTable(_Folder):
     """A video per source."""
 
     kind: Literal["SaveVideo"]
-    draw: bool = Field(default=True, description="Whether detections are drawn.")
-    codec: str = Field(default="libx264", description="An encoder of FFmpeg.")
+    draw: bool | None = Field(default=None, description="Whether detections are drawn.")
+    codec: str = Field(
+        default="libx264", description='An encoder of FFmpeg, or "copy": what the camera encoded.'
+    )
     options: dict[str, str] | None = Field(default=None, description="Options of the encoder.")
     every_s: float | None = Field(
         default=None, ge=0, description="Seconds after which another video begins."

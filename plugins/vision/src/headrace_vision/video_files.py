@@ -7,6 +7,7 @@ import io
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,13 +16,14 @@ from headrace.errors import InputError
 from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS
 from headrace_vision.options import check_name
-from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video
+from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video, turns
 from headrace_vision.playlists import PlaylistOpener, is_playlist
 from headrace_vision.rtsp_relay import RtspRelay
 from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
+    from headrace_vision.orientation import Matrix
     from headrace_vision.timing import PictureTimes
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "Damage",
     "check_hardware",
     "clock_of",
+    "has_times",
     "open_address",
     "open_camera",
     "open_video",
@@ -292,9 +295,14 @@ def clock_of(container: Any, *, is_live: bool) -> str | None:
 
     FFmpeg makes times up where a format has none.
     """
-    if is_live and container.format.flags & _NO_TIMES:
+    if is_live and not has_times(container):
         return "arrival"
     return "dts" if container.format.name == "avi" else None  # it has no presentation times
+
+
+def has_times(container: Any) -> bool:
+    """Return whether the format of an open video has times."""
+    return not container.format.flags & _NO_TIMES
 
 
 def rate_of(container: Any) -> float:
@@ -309,6 +317,7 @@ def video_shots(
     path: str | None,
     times: PictureTimes,
     after_s: float | None = None,
+    seen: Callable[[Any], object] = lambda packet: None,
 ) -> Iterator[Shot | Damage]:
     """Yield the pictures of an open video, and each packet that cannot be decoded.
 
@@ -318,6 +327,7 @@ def video_shots(
         path: The file it is, for the shots.
         times: Says the times of the pictures.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
+        seen: Gets each packet before it is decoded.
 
     Raises:
         InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded, or a picture is too large.
@@ -336,6 +346,7 @@ def video_shots(
         _seek(container, begin_s)
     damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
     for packet in _packets(container, stream):
+        seen(packet)
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
@@ -360,7 +371,7 @@ def video_shots(
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
-            yield Shot(partial(pixels_of_video, picture, matrix), time_s, gap, path)
+            yield _shot_of(picture, stream, matrix, time_s, gap, path)
             gap = False
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
@@ -368,6 +379,33 @@ def video_shots(
             expected="a frame that can be decoded; it may be cut off, or damaged",
             got=said,
         )
+
+
+def _shot_of(
+    picture: Any,
+    stream: Any,
+    matrix: Matrix | None,
+    time_s: float | None,
+    gap: bool,
+    path: str | None,
+) -> Shot:
+    aspect = stream.sample_aspect_ratio or Fraction(1)
+    if matrix and turns(*matrix):
+        aspect = 1 / aspect
+    return Shot(
+        partial(pixels_of_video, picture, matrix),
+        time_s,
+        gap,
+        path,
+        aspect=(aspect.numerator, aspect.denominator),
+        color=(
+            int(picture.colorspace),
+            int(picture.color_range),
+            int(picture.color_primaries),
+            int(picture.color_trc),
+        ),
+        stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
+    )
 
 
 def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:

@@ -1,0 +1,265 @@
+"""Recording without decoding: the packets of a source, as its reader sees them, into MP4 files."""
+
+from __future__ import annotations
+
+import io
+import math
+import threading
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from headrace.errors import InputError
+
+__all__ = ["Connection", "Packets", "Span"]
+
+
+class Connection:
+    """What packets share that belong into one file: they come from one connection, or one round of a file.
+
+    Args:
+        stream: A video stream of PyAV. Its parameters are copied.
+        begun_s: When it was opened, in seconds, if its packets have no times but those of arrival, else None.
+
+    Attributes:
+        template: A stream that files are made like.
+        unit: Unit of the times of its packets in seconds.
+        known: A time of a packet, and when it came, in seconds. None until one has a time.
+        offset_s: What is added to times of packets for those of frames. None until a frame was decoded.
+        size: Width and height of its pictures in pixels. (0, 0) until one was decoded.
+        early: By how much packets are decoded before their times of decoding.
+
+    Raises:
+        InputError: MP4 has no place for it, as for the raw pictures of a camera.
+    """
+
+    def __init__(self, stream: Any, begun_s: float | None) -> None:
+        import av
+
+        self.codec = stream.codec_context
+        self.size = (0, 0)
+        self.early = 0
+        self.unit = stream.time_base if begun_s is None else Fraction(1, 90_000)
+        self.has_times = begun_s is None
+        self.known = None if begun_s is None else (0, begun_s)
+        self.offset_s: float | None = None
+        self._container = av.open(io.BytesIO(), "w", format="mp4")  # holds the template
+        try:
+            if self.codec.name in ("rawvideo", "wrapped_avframe"):
+                raise ValueError("its pictures are not encoded")  # noqa: TRY301 - as PyAV does
+            self.template = self._container.add_stream_from_template(stream, opaque=True)
+        except ValueError as error:
+            raise InputError(
+                f'codec = "copy" of SaveVideo cannot record this source: {error}',
+                expected="a stream that MP4 has a place for, as H.264, HEVC, AV1 or MJPEG",
+                got=self.codec.name,
+                hint="Record it with an encoder, or ask the camera for another format.",
+            ) from error
+
+    def seconds(self, ticks: int | None) -> float:
+        """Return the time of a frame in seconds. It is infinite while it is not known."""
+        if ticks is None or self.offset_s is None:
+            return math.inf
+        return float(ticks * self.unit) + self.offset_s
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A packet, with its times in units of its connection. They are None until they are known."""
+
+    packet: Any
+    connection: Connection
+    came_s: float
+    pts: Any
+    dts: Any
+
+
+@dataclass(frozen=True)
+class Span:
+    """What is recorded: everything (``before_s`` is None), or seconds around events, in files of ``every_s`` seconds."""
+
+    before_s: float | None
+    after_s: float
+    every_s: float
+    most_bytes: int
+
+
+class Packets:
+    """The last packets of a source, bounded in bytes. The reader writes those that are to be recorded.
+
+    Args:
+        span: What is recorded.
+        make: Begins a file, a `headrace_vision.recording.CopiedFile`.
+
+    Attributes:
+        lost: How many packets that were to be recorded are in no file.
+        error: Why packets cannot be written now, or None.
+        ended: Files that get no more packets, to be finished by the sink.
+    """
+
+    def __init__(self, span: Span, make: Callable[[Connection], Any]) -> None:
+        self.lost = 0
+        self.error: str | None = None
+        self.ended: list[Any] = []
+        self._span, self._make = span, make
+        self._is_whole = span.before_s is None
+        self._windows = [[-math.inf, math.inf]] if self._is_whole else []
+        self._horizon_s = -math.inf
+        self._lock = threading.Lock()
+        self._kept: list[_Kept] = []
+        self._bytes = self._done = 0
+        self._connection: Connection | None = None
+        self._file: Any = None
+
+    def begin(self, stream: Any, begun_s: float | None) -> None:
+        """Note that a connection or file was opened. See `Connection`."""
+        self._connection = Connection(stream, begun_s)
+
+    def put(self, packet: Any, now_s: float) -> None:
+        """Keep a packet that came at a time in seconds, and write what is to be recorded."""
+        import av
+
+        connection = self._connection
+        if connection is None or not packet.size:
+            return
+        pts, dts = (packet.pts, packet.dts) if connection.has_times else (None, None)
+        pts, dts = dts if pts is None else pts, pts if dts is None else dts
+        with self._lock:
+            if dts is None and connection.known is not None:
+                ticks, then_s = connection.known
+                pts = dts = ticks + round((now_s - then_s) / connection.unit)
+            elif dts is not None and connection.known is None:  # as behind the first of RTSP
+                for one in self._kept:
+                    if one.connection is connection:
+                        one.pts = one.dts = dts - round((now_s - one.came_s) / connection.unit)
+            elif dts is not None and dts < connection.known[0] - 1 / connection.unit:  # type: ignore[index]
+                self._connection = connection = copy(connection)  # its clock began again
+                connection.offset_s = None
+            if dts is not None:
+                connection.known = (dts, now_s)
+            own = av.Packet(packet)  # the decoder has the other one
+            own.is_keyframe, own.duration = packet.is_keyframe, packet.duration
+            self._kept.append(_Kept(own, connection, now_s, pts, dts))
+            self._bytes += own.size
+            while self._bytes > self._span.most_bytes and len(self._kept) > 1:
+                count = self._next_key()
+                self.lost += max(count - self._done, 0) if self._windows else 0
+                self._drop(count)
+            self._advance()
+
+    def note(self, time_s: float | None, timestamp: float) -> None:
+        """Note that a picture, with a time of the stream in seconds, became a frame with this timestamp."""
+        connection = self._connection
+        if connection is None:
+            return
+        if not connection.size[0]:
+            connection.size = (connection.codec.width, connection.codec.height)
+            # FFmpeg takes pictures for shown as they are stored where nobody decoded one. They are not more than a second apart.
+            first = next((one for one in self._kept if one.connection is connection), None)
+            is_wrong = (
+                first is not None and connection.codec.has_b_frames and first.dts == first.pts
+            )
+            connection.early = round(1 / connection.unit) if is_wrong else 0
+        if not connection.has_times or time_s is None:
+            if connection.offset_s is not None or connection.known is None:
+                return
+            time_s = float(connection.known[0] * connection.unit)
+        connection.offset_s = timestamp - time_s
+
+    def see(self, timestamp: float, *, is_event: bool) -> None:
+        """Note how far frames were seen, and that what is around this one is recorded if it has an event.
+
+        Raises:
+            ValueError: The source has no packets.
+        """
+        if self._connection is None:
+            raise ValueError('codec = "copy" has no packets to record: this source is no video')
+        if self._span.before_s is None:
+            return
+        with self._lock:
+            self._horizon_s = timestamp - self._span.before_s
+            until_s = timestamp + self._span.after_s
+            if is_event and self._windows and self._horizon_s <= self._windows[-1][1]:
+                self._windows[-1][1] = until_s
+            elif is_event:
+                self._windows.append([self._horizon_s, until_s])
+
+    def end(self) -> None:
+        """Write what is left: no packet follows."""
+        with self._lock:
+            self._advance(is_over=True)
+            self._connection = None
+
+    def _next_key(self) -> int:
+        """Return how many packets there are before the second key frame."""
+        keys = (at for at, one in enumerate(self._kept) if at and one.packet.is_keyframe)
+        return next(keys, len(self._kept))
+
+    def _drop(self, count: int) -> None:
+        self._bytes -= sum(one.packet.size for one in self._kept[:count])
+        del self._kept[:count]
+        self._done = max(self._done - count, 0)
+
+    def _trim(self) -> None:
+        """Forget what no recording will need: all up to the last key frame before it may begin."""
+        if self._is_whole:
+            self._drop(self._done)
+            return
+        windows = self._windows[1:] if self._file else self._windows
+        start_s = min([self._horizon_s, *(begin_s for begin_s, _ in windows)])
+        while (count := self._next_key()) < len(self._kept):
+            one = self._kept[count]
+            is_needed = self._file is not None and count > self._done
+            if is_needed or one.connection.seconds(one.pts) > start_s:
+                return
+            self._drop(count)
+
+    def _is_due(self, one: _Kept, until_s: float) -> bool:
+        connection = one.connection
+        if one.dts is None or not connection.size[0]:
+            return False
+        return self._is_whole or connection.seconds(one.dts - connection.early) <= until_s
+
+    def _advance(self, *, is_over: bool = False) -> None:
+        while True:
+            self._trim()
+            if not self._windows:
+                return
+            until_s = self._windows[0][1]
+            one = self._kept[self._done] if self._done < len(self._kept) else None
+            if one is not None and self._is_due(one, until_s):
+                self._done += 1
+                self._write(one)
+            elif is_over or self._horizon_s > until_s:
+                self._end_file()
+                self._windows.pop(0)
+                self._done = 0
+            else:
+                return
+
+    def _write(self, one: _Kept) -> None:
+        file, is_key = self._file, one.packet.is_keyframe
+        if file is not None and (
+            file.connection is not one.connection
+            or file.has_failed
+            or (is_key and file.seconds_at(one.dts) >= self._span.every_s)
+        ):
+            self._end_file()
+        try:
+            if self._file is None and is_key:
+                self._file = self._make(one.connection)
+            if self._file is not None:
+                self._file.copy(one.packet, one.pts, one.dts)
+                self._file.flush()
+                self.error = None
+        except OSError as error:  # the file keeps what the disk has no room for
+            self.error = error.strerror or str(error)
+        if self._file is None and self.error:
+            self.lost += 1
+
+    def _end_file(self) -> None:
+        if self._file is not None:
+            self.ended.append(self._file)
+            self._file = None
