@@ -90,8 +90,11 @@ class Answer:
 
     def take_from(self, request: dict[str, Any], future: Future[dict[str, Any]]) -> None:
         """Take the outcome of a request, and nothing else of it."""
-        self.error = CancelledError() if future.cancelled() else future.exception()
-        self.value = None if self.error else request["result"]
+        try:
+            self.error = CancelledError() if future.cancelled() else future.exception()
+            self.value = None if self.error else request["result"]
+        except Exception as error:  # noqa: BLE001 - what answers is no pipeline of ours
+            self.error = error
         with self._lock:
             self.is_done = True
             waiting, self._waiting = self._waiting, []

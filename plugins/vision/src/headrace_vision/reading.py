@@ -117,8 +117,10 @@ def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
         else:
             _read_file(source, one)
     except Exception as error:  # noqa: BLE001 - it is the outcome of this source
-        source.push(failed_shot(_as_input_error(error), one.name))
-        source.finish(error)
+        try:
+            source.push(failed_shot(_as_input_error(error), one.name))
+        finally:
+            source.finish(error)
     else:
         source.finish()
 

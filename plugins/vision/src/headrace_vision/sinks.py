@@ -197,6 +197,13 @@ class _Entry:
         return not isinstance(self.item, str)
 
 
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error of a user, whose text raises another one
+        return type(error).__name__
+
+
 class SinkThread:
     """The thread and the queue of one sink. While the sink fails, the queue is its spool.
 
@@ -225,13 +232,14 @@ class SinkThread:
         self._due_s = 0.0
         self._counts = dict.fromkeys(("written", "dropped", "lost"), 0)
         self._lost_before = 0
+        self._is_refusing = False
         self._folder = None if sink.spool is None else SpoolFolder(sink.spool)
         for path in self._folder.found if self._folder else ():
             self._add(_Entry(path, path.stat().st_size))
         self._trim()
         self._numbers = itertools.count(self._folder.next_number if self._folder else 0)
         self._thread = threading.Thread(
-            target=self._run, name=f"headrace-vision-sink-{self.name}", daemon=True
+            target=self._run_to_the_end, name=f"headrace-vision-sink-{self.name}", daemon=True
         )
 
     def start(self) -> None:
@@ -242,11 +250,15 @@ class SinkThread:
 
     def put(self, frame: Frame) -> None:
         """Queue a frame; wait for room, unless the sink drops or keeps it, fails, or is closed."""
-        if not self.sink.wants(frame):
+        try:
+            if not self.sink.wants(frame):
+                return
+            if not self.sink.needs_image:
+                frame = without_image(frame)
+            entry = _Entry(frame, bytes_of(frame))
+        except Exception as error:  # noqa: BLE001 - of this frame and this sink, others go on
+            self._refuse(error)
             return
-        if not self.sink.needs_image:
-            frame = without_image(frame)
-        entry = _Entry(frame, bytes_of(frame))
         with self._changed:
             while not self._has_room():
                 if self.sink.full == "drop":
@@ -257,6 +269,7 @@ class SinkThread:
             if self._closing.is_set():
                 self._counts["dropped"] += 1
                 return
+            self._is_refusing = False
             entry.number = next(self._numbers)
             saves = bool(self._attempts and self._folder)
             if not saves:
@@ -265,6 +278,14 @@ class SinkThread:
             self._save(entry)
             with self._changed:
                 self._append(entry)
+
+    def _refuse(self, error: Exception) -> None:
+        """Lose a frame that cannot be queued. Log the first of those in a row."""
+        with self._changed:
+            self._counts["lost"] += 1
+            is_first, self._is_refusing = not self._is_refusing, True
+        if is_first:
+            _LOG.warning("sink %s: a frame cannot be queued: lost", self.name, exc_info=error)
 
     def source_ended(self, source: str) -> None:
         """Queue the end of a source; that finds room always."""
@@ -365,7 +386,8 @@ class SinkThread:
         try:
             path = self._folder.save(frame, entry.number)
             size_bytes = 0 if path is None else path.stat().st_size
-        except OSError:
+        except Exception:  # noqa: BLE001 - it may have what no file can hold
+            _LOG.debug("sink %s: a frame stays in memory", self.name, exc_info=True)
             return
         if path is None:
             return
@@ -375,6 +397,20 @@ class SinkThread:
             entry.item, entry.size_bytes = path, size_bytes
 
     # The thread.
+
+    def _run_to_the_end(self) -> None:
+        try:
+            self._run()
+        except BaseException:  # noqa: BLE001 - a thread has nobody above it
+            with self._changed:
+                self._closing.set()  # nobody waits for room
+                self._attempts, self._error = (
+                    self._attempts or 1,
+                    "its thread has ended: see the log",
+                )
+                self._changed.notify_all()
+            _LOG.exception("sink %s: its thread has ended, and it gets no more frames", self.name)
+            self._give_up(is_closed=True)
 
     def _run(self) -> None:
         is_open = False
@@ -420,7 +456,7 @@ class SinkThread:
             except Exception as error:  # noqa: BLE001 - whatever is in a damaged file
                 if path.exists():  # else it was lost, or another program has written it
                     text = "sink %s: %s is damaged, and left out: %r"
-                    _LOG.warning(text, self.name, path, f"{type(error).__name__}: {error}")
+                    _LOG.warning(text, self.name, path, _said(error))
                 return False
         self.sink.write(item)
         return True
@@ -449,7 +485,7 @@ class SinkThread:
         with self._changed:
             is_first = not self._attempts
             self._attempts += 1
-            self._error = f"{type(error).__name__}: {error}"
+            self._error = _said(error)
             if is_first:
                 self._lost_before = self._counts["lost"]
             waiting = list(self._queue) if is_first else []
@@ -487,7 +523,7 @@ class SinkThread:
         try:
             self._write(entry)  # the sink may have come back between the two
         except Exception as again:  # noqa: BLE001 - so it is this entry alone
-            _LOG.debug("sink %s: one frame is lost: %r", self.name, str(again))
+            _LOG.debug("sink %s: one frame is lost: %r", self.name, _said(again))
             with self._changed:
                 self._counts["lost"] += self._remove(entry) and entry.is_frame
         else:
@@ -513,7 +549,7 @@ class SinkThread:
             try:
                 lost = end() or 0
             except Exception as error:  # noqa: BLE001 - the first error tells more
-                _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
+                _LOG.debug("sink %s cannot be closed: %r", self.name, _said(error))
         if lost:
             with self._changed:
                 self._counts["written"] -= lost

@@ -273,6 +273,8 @@ class Source:
         with self.changed:
             if error is not None:
                 self.state, self.error = "failed", str(error) or type(error).__name__
+                if self.live:
+                    _LOG.warning("source %s has failed, and is over: %s", self.name, self.error)
             elif self.state != "failed":
                 self.state = "stopped" if self.stopping.is_set() else "ended"
             self.reader_done = True
