@@ -489,9 +489,11 @@ class SinkThread:
             if is_first:
                 self._lost_before = self._counts["lost"]
             waiting = list(self._queue) if is_first else []
+            counts = f"{self._counts['written']} frames written, {self._frames} waiting"
             self._changed.notify_all()
         if is_first:
-            _LOG.warning("sink %s fails, and is tried again: %r", self.name, self._error)
+            text = "sink %s fails, and is tried again (%s): %r"
+            _LOG.warning(text, self.name, counts, self._error)
             for one in waiting:
                 self._save(one)
             with self._changed:

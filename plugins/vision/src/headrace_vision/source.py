@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Flight", "Part", "Source"]
 
+_TOLD = ("delivered", "failed", "dropped")
+"""Counts in the log."""
+
 _LOG = logging.getLogger("headrace.vision")
 
 
@@ -115,7 +118,7 @@ class Source:
         )
         self._held = 0
         self._attempts = 0
-        self._due_s = 0.0
+        self._due_s = self._lost_s = 0.0
 
     @property
     def latest(self) -> bool:
@@ -259,14 +262,19 @@ class Source:
             self._counts["reconnects"] += 1
             self._attempts = attempt + 1
             self._due_s = self.clock.now() + wait_s
+            if not attempt:
+                self._lost_s = self.clock.now()
+            counts = ", ".join(f"{self._counts[one]} {one}" for one in _TOLD)
         if not attempt:
-            _LOG.warning("source %s is lost, and tried again: %s", self.name, self.error)
+            text = "source %s is lost, and tried again (%s): %s"
+            _LOG.warning(text, self.name, counts, self.error)
 
     def found(self) -> None:
         """Note, and log, that the source answers again."""
         with self.changed:
             attempts, self._attempts, self.error = self._attempts, 0, None
-        _LOG.warning("source %s is found after %d attempts", self.name, attempts)
+            away_s = self.clock.now() - self._lost_s
+        _LOG.warning("source %s is found after %d attempts, %.1f s", self.name, attempts, away_s)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that the reader has ended."""
