@@ -192,9 +192,8 @@ class CountZone(Each):
             inside = zone.trigger(detections)
             ids = detections.tracker_id if len(detections) else []
             rows = {int(one): row for row, one in enumerate(ids) if one >= 0}
-            now = 0.0 if timestamp is None else float(timestamp)
             events = []
-            for direction, track_id, dwell_s in visits.look(rows, inside, now):
+            for direction, track_id, dwell_s in visits.look(rows, inside, timestamp):
                 event = _event(detections, rows.get(track_id), request, timestamp)
                 event |= {"type": "zone", "name": options.name, "direction": direction}
                 event["track_id"] = track_id
@@ -217,11 +216,13 @@ class _Visits:
         self.entered = 0
         self._seen: dict[int, float] = {}
         self._patience_s = patience_s
+        self._now = 0.0
 
     def look(
-        self, rows: dict[int, int], inside: Any, now: float
+        self, rows: dict[int, int], inside: Any, time_s: float | None
     ) -> list[tuple[str, int, float | None]]:
-        """Return who enters (None) and who leaves (with the seconds inside)."""
+        """Return who enters (None) and who leaves (with the seconds inside). Without a time, none has passed."""
+        self._now = now = self._now if time_s is None else float(time_s)
         found: list[tuple[str, int, float | None]] = []
         for track_id, row in rows.items():
             if inside[row]:

@@ -260,7 +260,7 @@ class _Way:
                 source.found()
             self.attempt, self._seen_s = 0, now
             if not source.live:
-                self.last_s = shot.time_s
+                self.last_s = self.last_s if shot.time_s is None else shot.time_s
                 if not pace.waits(shot):
                     return False
             if not source.push(shot):

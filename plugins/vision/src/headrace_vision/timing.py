@@ -39,19 +39,23 @@ class Timeline:
     def stamp(self, time_s: float | None) -> float:
         """Return the time of the next frame, in seconds.
 
+        Where the clock of the source is not known yet, as behind a gap, the first time that it says is a period after the last frame.
+
         Args:
             time_s: The time that the source says. None where it says none.
         """
-        last = self._last
-        if time_s is None:
-            stamp = 0.0 if last is None else last + self.period_s
-            stamp = stamp if self._continued is None else self._continued
-        elif self._continued is None:
-            stamp = time_s + self._offset
-        else:
-            self._offset = self._continued - time_s
-            stamp = self._continued
+        last, placed = self._last, self._continued
+        if last is None and time_s is None:
+            placed = 0.0
         self._continued = None
+        if placed is not None and time_s is None:
+            stamp = placed
+            self._continued = placed + self.period_s
+        elif placed is not None and time_s is not None:
+            stamp, self._offset = placed, placed - time_s
+        else:
+            known = None if time_s is None else time_s + self._offset
+            stamp = (last or 0.0) + self.period_s if known is None else known
         if last is not None and stamp <= last:
             stamp = last + SMALLEST_STEP_S
         self._last = stamp

@@ -356,7 +356,7 @@ def video_shots(
             gap = gap or begins_again
             if options.start is not None and time_s is not None and time_s < options.start:
                 continue
-            if after_s is not None and time_s is not None and time_s <= after_s:
+            if after_s is not None and (time_s is None or time_s <= after_s):
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
