@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from concurrent.futures import Future
 
 import numpy as np
 import pytest
 
 import headrace
-from headrace_vision import CropModel, Sink, VideoModel, VideoRunner
+from headrace_vision import CropModel, SaveJSONL, Sink, VideoModel, VideoRunner
 
 PATIENCE_S = 120
 COUNT = 10
@@ -129,6 +131,34 @@ def test_a_second_model_without_an_answer_fails_its_frames():
     with VideoRunner({"backend": "VisionOneBox"}, crops=crops) as runner:
         frames = every_frame(runner)
     assert [type(one.error) for one in frames] == [KeyError] * COUNT
+
+
+class Alarms(headrace.Backend):
+    """Two events in each frame."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = None
+            request["events"] = [{"type": "alarm"}, {"type": "own", "time": 5}]
+
+
+def test_each_event_has_an_id_of_its_own_and_the_time_of_its_frame(tmp_path):
+    headrace.register("VisionAlarmsTwice", Alarms, replace=True)
+    ids, before = [], time.time()
+    for _ in range(2):  # the second run counts anew
+        seen = SaveJSONL(tmp_path / "all.jsonl")
+        with VideoRunner({"backend": "VisionAlarmsTwice"}, sinks=[seen]) as runner:
+            for _ in range(2):
+                for one in every_frame(runner):
+                    first, second = one.request["events"]
+                    assert before <= first["time"] == one.time <= time.time()
+                    assert (one.time_from, second["time"]) == ("arrival", 5)
+                    ids += [first["id"], second["id"]]
+    assert len(set(ids)) == len(ids) == 8 * COUNT
+    assert all(one.startswith("door:") for one in ids)
+    lines = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert [event["id"] for line in lines for event in line["events"]] == ids
+    assert all(line["events"][0]["time"] == line["time"] for line in lines)
 
 
 class OddCounts(headrace.Backend):

@@ -701,7 +701,8 @@ def test_an_event_of_the_run_before_is_posted_from_the_folder(receiver, tmp_path
         with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], machine_clock=clock) as runner:
             list(runner.run({"cam": frames}))
     assert frames_of(receiver) == [0, 5, 10]
-    assert receiver.bodies[1]["events"] == [{"type": "line", "id": 5}]
+    time = receiver.bodies[1]["time"]
+    assert receiver.bodies[1]["events"] == [{"type": "line", "id": 5, "time": time}]
 
 
 SECRETS = [

@@ -11,6 +11,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from fractions import Fraction
 
 import av
@@ -301,6 +302,34 @@ def test_the_time_goes_on_where_a_camera_is_joined_again_in_mid_air(camera):
     for before in (True, False):
         times = [f.timestamp for f in frames if (f.frame < 49) == before][2:]
         assert np.diff(times) == pytest.approx(np.full(len(times) - 1, 0.04), abs=1e-5)
+
+
+def test_the_time_of_a_frame_is_that_of_the_sender_report_and_else_of_its_arrival(camera):
+    pictures = list(pictures_of_h264(50))
+    script = {"h264": pictures, "utc": 1_900_000_000.5, "report": 20}
+    one = camera(script, {"h264": pictures})
+    before = time.time()
+    with runner() as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 90))
+    after = time.time()
+    told = [f for f in frames if f.time_from == "camera"]
+    assert [f.frame for f in told] == list(range(told[0].frame, told[0].frame + len(told)))
+    assert told[0].frame in (19, 20, 21)
+    assert len(told) >= 28
+    for frame in told:
+        assert frame.time == pytest.approx(1_900_000_000.5 + frame.frame / 25, abs=1e-3)
+        assert frame.request["context"]["time"] == frame.time
+    for frame in frames:
+        if frame not in told:  # before the report, and behind the gap
+            assert (frame.time_from, before <= frame.time <= after) == ("arrival", True)
+
+
+def test_a_camera_without_a_clock_of_the_day_is_not_believed(camera):
+    one = camera({"h264": list(pictures_of_h264(30)), "utc": -2_208_988_800.0})  # NTP 0
+    before = time.time()
+    with runner() as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 28))
+    assert all(f.time_from == "arrival" and f.time >= before for f in frames)
 
 
 def test_a_password_in_an_address_is_in_no_name_and_in_no_message(camera, caplog):

@@ -38,7 +38,7 @@ class CropModel:
     """A second model, which gets a crop of each detection of the first one, behind ``ordered``.
 
     A request has ``data`` and ``image`` (the crop, ``uint8 [h, w, 3]``), ``color="bgr"``, and in ``context`` the keys ``source``,
-    ``frame``, ``timestamp`` and ``track_id``.
+    ``frame``, ``timestamp``, ``time`` and ``track_id``.
 
     Attributes:
         pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with the runner.
@@ -186,6 +186,7 @@ def _request_of(frame: Frame, track: int, crop: Any) -> dict[str, Any]:
         "source": frame.source,
         "frame": frame.frame,
         "timestamp": frame.timestamp,
+        "time": frame.time,
         "track_id": track,
     }
     return {"data": crop, "image": crop, "color": "bgr", "context": context}

@@ -140,6 +140,7 @@ class Delivery:
         try:
             for part in flight.parts:
                 part.lane.write(part.frame, part.answers)
+                source.name_events(part.frame)
             if frame.models:
                 frame.join()
         except Exception as error:  # noqa: BLE001 - the outcome of this frame

@@ -58,6 +58,8 @@ class Shot:
         gap: Whether pictures are missing between the one before and this one.
         path: The file it was read from, or None.
         error: Why there is no picture, then ``convert`` is not called.
+        time: When it was captured. See `Frame`. None: now.
+        time_from: See `Frame`.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -65,6 +67,8 @@ class Shot:
     gap: bool = False
     path: str | None = None
     error: Exception | None = None
+    time: float | None = None
+    time_from: str = "arrival"
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +89,9 @@ class Frame:
         models: What each of several models answered, by name: a frame with a ``result`` or an ``error``. Then ``result`` has
             those that there are by name of the model, ``error`` is the first one, and ``request`` has ``counts`` and ``events``,
             with the model in front of the name: ``"cars.door"``.
+        time: When it was captured: seconds since 1970 in UTC, as ``time.time()`` says them.
+        time_from: Who says so: ``"camera"`` (the sender reports of RTSP, RFC 3550), or ``"arrival"``, where this machine took it
+            at that time. A camera is asked as soon as it has sent its first report, and again behind each gap.
     """
 
     source: str
@@ -97,6 +104,8 @@ class Frame:
     path: str | None = None
     request: dict[str, Any] = field(default_factory=dict, repr=False)
     models: dict[str, Frame] = field(default_factory=dict, repr=False)
+    time: float | None = None
+    time_from: str = "arrival"
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""

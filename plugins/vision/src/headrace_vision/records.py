@@ -134,7 +134,7 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 def frame_record(frame: Frame) -> dict[str, Any]:
     """Return a frame with its outcome as a dict for JSON.
 
-    It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``, then ``error`` (code and message) or
+    It has ``source``, ``frame``, ``timestamp``, ``time``, ``time_from``, ``gap``, ``path``, then ``error`` (code and message) or
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
     type), and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
     """
@@ -142,6 +142,8 @@ def frame_record(frame: Frame) -> dict[str, Any]:
         "source": frame.source,
         "frame": frame.frame,
         "timestamp": frame.timestamp,
+        "time": frame.time,
+        "time_from": frame.time_from,
         "gap": frame.gap,
         "path": frame.path,
     }

@@ -60,7 +60,8 @@ class VideoRunner(Delivery):
     it is delivered, it fails, or it is dropped. Frames of one source are delivered in their order.
 
     The pipeline gets ``data`` and ``image`` (``uint8 [H, W, 3]``), ``color="bgr"``, and in
-    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap`` and ``path``.
+    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap``, ``path``, and ``time`` and ``time_from`` of a
+    `headrace_vision.Frame`.
 
     Args:
         pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.clock import utc
 from headrace_vision.frames import Frame, Shot
 from headrace_vision.timing import Thinning, Timeline
 
@@ -113,6 +116,7 @@ class Source:
         self._thinning = Thinning(options)
         self._send = send
         self._number = 0
+        self._run, self._events = secrets.token_hex(4), itertools.count(1)
         self._counts = dict.fromkeys(
             ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
         )
@@ -141,6 +145,7 @@ class Source:
         number = self._number
         self._number += 1
         stamp = self.timeline.stamp(shot.time_s)
+        when = utc() if shot.time is None else shot.time
         self.state = "reading"
         if shot.error is None and not self._thinning.keeps(number, stamp):
             with self.changed:
@@ -150,6 +155,7 @@ class Source:
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
+        frame.time, frame.time_from = when, shot.time_from
         if shot.error is None:
             try:
                 frame.image = shot.convert()
@@ -157,6 +163,17 @@ class Source:
                 frame.error = error
         self._send(self, self._flight_of(frame))
         return True
+
+    def name_events(self, frame: Frame) -> None:
+        """Give each event of a frame the time of the frame, and an id that no other event has, of no run."""
+        events = frame.request.get("events")
+        if isinstance(events, (list, tuple)):
+            frame.request["events"] = [
+                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **one}
+                if isinstance(one, Mapping)
+                else one
+                for one in events
+            ]
 
     def _flight_of(self, frame: Frame) -> Flight:
         if self.options.models is None or frame.error is not None:
@@ -340,5 +357,7 @@ def _request_of(frame: Frame) -> dict[str, Any]:
             "timestamp": frame.timestamp,
             "gap": frame.gap,
             "path": frame.path,
+            "time": frame.time,
+            "time_from": frame.time_from,
         },
     }

@@ -9,6 +9,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,17 +43,8 @@ def without_image(frame: Frame) -> Frame:
         k: frame.request[k] for k in ("detections", "counts", "events") if k in frame.request
     }
     result = None if "detections" in request else frame.result
-    return Frame(
-        frame.source,
-        frame.frame,
-        frame.timestamp,
-        result=result,
-        error=frame.error,
-        gap=frame.gap,
-        path=frame.path,
-        request=request,
-        models={name: without_image(one) for name, one in frame.models.items()},
-    )
+    models = {name: without_image(one) for name, one in frame.models.items()}
+    return replace(frame, image=None, result=result, request=request, models=models)
 
 
 def _is_detections(value: Any) -> bool:

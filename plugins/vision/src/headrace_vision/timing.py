@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
+
+from headrace_vision.clock import utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_vision.options import SourceOptions
 
-__all__ = ["SMALLEST_STEP_S", "PictureTimes", "Thinning", "Timeline"]
+__all__ = ["SMALLEST_STEP_S", "CaptureTimes", "PictureTimes", "Thinning", "Timeline"]
 
 MOST_REORDERED = 16
 """Most pictures by which codecs change the order (H.264 and HEVC); times that go back further began again."""
@@ -111,6 +115,40 @@ class PictureTimes:
             self._step_s = time_s - last_s
         self._last_s = time_s
         return time_s, begins_again
+
+
+class CaptureTimes:
+    """When the pictures of one open video were captured, in UTC: as its camera reports, else when their packets came.
+
+    Source:
+        ``AVProducerReferenceTime`` of FFmpeg: microseconds since 1970, which its RTP gets from sender reports.
+    """
+
+    def __init__(self) -> None:
+        self._came: OrderedDict[int | None, float] = OrderedDict()
+        self._ahead_s: float | None = None
+        self._reports = 0
+
+    def note(self, packet: Any) -> None:
+        """Note a packet, before it is decoded."""
+        self._came[packet.pts] = utc()
+        if len(self._came) > 4 * MOST_REORDERED:
+            self._came.popitem(last=False)
+        begin_s = _seconds(packet, packet.pts)
+        if begin_s is None or not packet.has_sidedata("prft"):
+            return
+        (wall_us,) = struct.unpack_from("=q", bytes(packet.get_sidedata("prft")))
+        self._reports += wall_us > 0  # a camera without a clock of the day reports 0
+        if self._reports > 1:  # the first one comes with the picture before its own
+            self._ahead_s = wall_us / 1e6 - begin_s
+
+    def of(self, picture: Any) -> tuple[float, str]:
+        """Return when a picture was captured, and who says so."""
+        came = self._came.pop(picture.pts, None)
+        begin_s = _seconds(picture, picture.pts)
+        if self._ahead_s is not None and begin_s is not None:
+            return begin_s + self._ahead_s, "camera"
+        return came or utc(), "arrival"
 
 
 def _seconds(picture: Any, ticks: int | None) -> float | None:

@@ -18,6 +18,7 @@ from headrace_vision.options import check_name
 from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video
 from headrace_vision.playlists import PlaylistOpener, is_playlist
 from headrace_vision.rtsp_relay import RtspRelay
+from headrace_vision.timing import CaptureTimes
 from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
@@ -335,7 +336,9 @@ def video_shots(
     if begin_s is not None:
         _seek(container, begin_s)
     damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
+    captured = CaptureTimes()
     for packet in _packets(container, stream):
+        captured.note(packet)
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
@@ -353,6 +356,7 @@ def video_shots(
             # FFmpeg says it of the first picture of an APNG, for all.
             matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
             time_s, begins_again = times.stamp(picture)
+            when = captured.of(picture)
             gap = gap or begins_again
             if options.start is not None and time_s is not None and time_s < options.start:
                 continue
@@ -360,7 +364,7 @@ def video_shots(
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
-            yield Shot(partial(pixels_of_video, picture, matrix), time_s, gap, path)
+            yield Shot(partial(pixels_of_video, picture, matrix), time_s, gap, path, None, *when)
             gap = False
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
