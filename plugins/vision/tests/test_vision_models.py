@@ -233,7 +233,7 @@ def test_a_frame_of_several_models_is_kept_in_a_folder_as_it_is(tmp_path):
         (broken,) = runner.run(b"no picture", models=["red"])
     folder = SpoolFolder(tmp_path)
     for number, one in enumerate((frame, broken)):
-        kept = read_frame(folder.save(one, number))
+        kept = read_frame(folder.save(one, number)[0])
         assert frame_record(kept) == frame_record(one)
     kept = read_frame(folder.found[0] if folder.found else next(tmp_path.glob("*0-*.npz")))
     assert kept.result == frame.result

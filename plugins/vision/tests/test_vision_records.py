@@ -194,7 +194,7 @@ def test_the_page_gets_null_for_what_is_no_number():
 
 def test_what_is_kept_in_a_folder_is_json_and_comes_back_as_it_was(tmp_path):
     values = {"nan": NAN, "up": INFINITY, "down": (-INFINITY, 1.5), "array": np.array([NAN, 2.0])}
-    path = SpoolFolder(tmp_path).save(Frame("door", 3, INFINITY, result=values), 0)
+    path, _ = SpoolFolder(tmp_path).save(Frame("door", 3, INFINITY, result=values), 0)
     with zipfile.ZipFile(path) as file:
         data = file.read("json.npy")
     strict(data[data.index(b"{", data.index(b"\n")) :])

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_formats import write_json
-from headrace_vision.records import frame_record
+from headrace_vision.records import frame_record, is_detections
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def picture_of(
     result = frame.result
     if not draw or frame.image is None or frame.error is not None:
         return frame.image
-    if type(result).__module__.startswith("supervision"):
+    if is_detections(result):
         from headrace_vision.drawing import Annotators, draw_counts
 
         drawn = (annotators or Annotators()).draw(frame.image, result)

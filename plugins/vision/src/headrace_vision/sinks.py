@@ -57,6 +57,7 @@ class Sink:
         spool_bytes: Most bytes of frames that are kept while the sink fails. Beyond that the oldest is lost, and counted.
             The newest frame is kept whatever its size.
         spool: The folder in which they are kept, and from where the next run of the program writes them. None for the memory.
+            Frames with events are there before they are written, and so is each frame where `full` is ``"keep"``.
         close_s: Most seconds for which closing tries to write what is kept.
         model: The model whose results it gets: of a source with several it gets ``frame.models[model]``, of one without it
             nothing. None for all.
@@ -186,11 +187,13 @@ def named_sinks(
 
 @dataclass(eq=False)
 class _Entry:
-    """What waits for a sink: a frame, the file in which it is kept, or the name of a source that has ended."""
+    """What waits for a sink: a frame, in memory or in a file or in both, or the name of a source that has ended."""
 
-    item: Frame | Path | str
+    item: Frame | str | None
     size_bytes: int
     number: int = 0
+    path: Path | None = None
+    is_exact: bool = True
 
     @property
     def is_frame(self) -> bool:
@@ -232,10 +235,10 @@ class SinkThread:
         self._due_s = 0.0
         self._counts = dict.fromkeys(("written", "dropped", "lost"), 0)
         self._lost_before = 0
-        self._is_refusing = False
+        self._is_refusing = self._is_unsaved = False
         self._folder = None if sink.spool is None else SpoolFolder(sink.spool)
         for path in self._folder.found if self._folder else ():
-            self._add(_Entry(path, path.stat().st_size))
+            self._add(_Entry(None, path.stat().st_size, path=path))
         self._trim()
         self._numbers = itertools.count(self._folder.next_number if self._folder else 0)
         self._thread = threading.Thread(
@@ -271,7 +274,9 @@ class SinkThread:
                 return
             self._is_refusing = False
             entry.number = next(self._numbers)
-            saves = bool(self._attempts and self._folder)
+            # What is told of an event is on the disk before it is sent.
+            is_event = self.sink.full == "keep" or bool(frame.request.get("events"))
+            saves = self._folder is not None and (self._attempts > 0 or is_event)
             if not saves:
                 self._append(entry)
         if saves:  # not under the lock: the disk may be slow
@@ -359,9 +364,9 @@ class SinkThread:
         self._queue.remove(entry)
         self._frames -= entry.is_frame
         self._bytes -= entry.size_bytes
-        if isinstance(entry.item, Path):
+        if entry.path is not None:
             with suppress(OSError):
-                entry.item.unlink(missing_ok=True)
+                entry.path.unlink(missing_ok=True)
         return True
 
     def _trim(self) -> None:
@@ -372,29 +377,35 @@ class SinkThread:
 
     def _leave_behind(self) -> None:
         """Lose what is in memory: nobody comes for it. What is in the folder stays there."""
-        for entry in [one for one in self._queue if not isinstance(one.item, Path)]:
+        for entry in [one for one in self._queue if one.path is None]:
             self._remove(entry)
             self._counts["lost"] += entry.is_frame
 
     def _save(self, entry: _Entry) -> None:
-        """Move a frame from memory into the folder; where that fails, it stays in memory."""
+        """Write a frame into the folder; where that fails, it stays in memory. While many wait, it is in the file alone."""
         frame = entry.item
-        if self._folder is None or isinstance(frame, (str, Path)):
+        if self._folder is None or frame is None or isinstance(frame, str):
             return
         if entry.size_bytes > self.sink.spool_bytes:
             return
         try:
-            path = self._folder.save(frame, entry.number)
-            size_bytes = 0 if path is None else path.stat().st_size
-        except Exception:  # noqa: BLE001 - it may have what no file can hold
-            _LOG.debug("sink %s: a frame stays in memory", self.name, exc_info=True)
-            return
-        if path is None:
+            if entry.path is None:
+                path, entry.is_exact = self._folder.save(frame, entry.number)
+                entry.path = path
+            size_bytes = entry.path.stat().st_size
+        except Exception as error:  # noqa: BLE001 - the disk, or what the frame holds
+            if not self._is_unsaved:
+                text = "sink %s: a frame cannot be kept in %s, and stays in memory: %s"
+                _LOG.warning(text, self.name, self._folder.folder, _said(error))
+            self._is_unsaved = True
             return
         with self._changed:
+            self._is_unsaved = False
+            if not entry.is_exact or not (self._attempts or self._frames >= self.sink.queue_size):
+                return
             if entry in self._queue:
                 self._bytes += size_bytes - entry.size_bytes
-            entry.item, entry.size_bytes = path, size_bytes
+            entry.item, entry.size_bytes = None, size_bytes
 
     # The thread.
 
@@ -449,8 +460,8 @@ class SinkThread:
         if isinstance(item, str):
             self.sink.source_ended(item)
             return True
-        if isinstance(item, Path):
-            path = item
+        if item is None:
+            path = entry.path or Path()
             try:
                 item = read_frame(path)
             except Exception as error:  # noqa: BLE001 - whatever is in a damaged file
