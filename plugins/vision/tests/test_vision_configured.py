@@ -99,6 +99,10 @@ def test_a_file_gives_what_it_describes(folder):
         ("nonsense = 1", "nonsense"),
         ("[sources.a]\nstride = 2", "sources.a.input: it is missing"),
         ('[sources.a]\ninput = "x"\nstrides = 2', "did you mean 'stride'"),
+        (
+            '[sources.a]\ninput = "x"\nzones = { y = { zone = [[0,0],[9,0],[9,9]], dwell = 3 } }',
+            r"sources.a.zones: main.dwell: no backend .*(\n.*)+Did you mean 'dwell_s'",
+        ),
         ('[sinks.a]\nkind = "SaveVide"', "kind is one of SaveVideo.*, not 'SaveVide'"),
         ('[sinks.a]\nkind = "SaveVideo"\nfolders = "x"', "folders"),
         ("model = ", "cannot be read"),
