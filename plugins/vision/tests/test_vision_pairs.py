@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import datetime as dt
 import http.server
 import json
@@ -29,6 +30,7 @@ from headrace_vision import (
     VideoRunner,
     View,
     Webhook,
+    events,
     frame_record,
 )
 from headrace_vision.spool import SpoolFolder, read_frame
@@ -270,3 +272,45 @@ def test_what_no_file_can_hold_reaches_a_sink_of_the_same_run_as_it_is(tmp_path)
 
     run("a user's", Once(), 1)
     assert seen == [KINDS["a user's"]()]
+
+
+@pytest.mark.parametrize("by_folder", [False, True])
+def test_an_event_brings_its_picture_with_boxes(by_folder, tmp_path, receiver):
+    port = receiver.server_port
+
+    def make():
+        return Webhook(
+            f"http://127.0.0.1:{port}/",
+            network=["127.0.0.1"],
+            picture=True,
+            spool=tmp_path / "spool" if by_folder else None,
+            close_s=0,
+        )
+
+    hook = make()
+    if by_folder:
+        hook.write = away_from_here
+    run("compact masks", hook, COUNT)
+    if by_folder:
+        kept = [read_frame(path) for path in (tmp_path / "spool").iterdir()]
+        assert [one.image for one in kept] == [None] * COUNT
+        assert run("compact masks", make(), 0)["written"] == COUNT
+    run("compact masks", SaveImages(tmp_path / "images"), COUNT)
+    paths = sorted((tmp_path / "images").rglob("*.jpg"))
+    sent = [base64.b64decode(one["picture"]) for one in receiver.bodies]
+    assert sent == [path.read_bytes() for path in paths]
+    assert len(set(sent)) == COUNT
+    receiver.bodies.clear()
+    run("compact masks", SINKS["Webhook"](tmp_path, port), 1)
+    assert "picture" not in receiver.bodies[0]
+
+
+def test_an_event_whose_picture_cannot_be_drawn_comes_without_it(receiver, caplog, monkeypatch):
+    def broken(*_, **__):
+        raise RuntimeError("no picture")
+
+    monkeypatch.setattr(events, "picture_of", broken)
+    hook = Webhook(f"http://127.0.0.1:{receiver.server_port}/", network=["127.0.0.1"], picture=True)
+    assert run("boxes", hook, 1)["written"] == 1
+    assert "picture" not in receiver.bodies[0]
+    assert "an event of door goes without picture" in caplog.text

@@ -28,6 +28,7 @@ __all__ = [
     "Names",
     "SaveImages",
     "SaveJSONL",
+    "encoded",
     "picture_of",
     "write_image",
     "write_whole",
@@ -123,12 +124,21 @@ def write_image(path: Path, image: Any) -> None:
         OSError: It cannot be written.
         ValueError: The suffix names no format of images.
     """
+    write_whole(path, encoded(path.suffix, image))
+
+
+def encoded(suffix: str, image: Any) -> bytes:
+    """Return an image in the format of a suffix.
+
+    Raises:
+        ValueError: The suffix names no format of images.
+    """
     import cv2
 
-    done, data = cv2.imencode(path.suffix, image)
+    done, data = cv2.imencode(suffix, image)
     if not done:
-        raise ValueError(f"{path.name} cannot be encoded")
-    write_whole(path, data.tobytes())
+        raise ValueError(f"no image can be encoded as {suffix}")
+    return data.tobytes()
 
 
 def write_whole(path: Path, data: bytes) -> None:

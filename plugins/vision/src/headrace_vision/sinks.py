@@ -104,6 +104,10 @@ class Sink:
         """Return whether a frame is to be written; called by whoever delivers it."""
         return True
 
+    def reduced(self, frame: Frame) -> Frame:
+        """Return what is queued of a frame; called by whoever delivers it."""
+        return frame if self.needs_image else without_image(frame)
+
     def write(self, frame: Frame) -> None:
         """Take one frame, in the order of its source.
 
@@ -256,8 +260,7 @@ class SinkThread:
         try:
             if not self.sink.wants(frame):
                 return
-            if not self.sink.needs_image:
-                frame = without_image(frame)
+            frame = self.sink.reduced(frame)
             entry = _Entry(frame, bytes_of(frame))
         except Exception as error:  # noqa: BLE001 - of this frame and this sink, others go on
             self._refuse(error)

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["SpoolFolder", "bytes_of", "read_frame", "without_image"]
+__all__ = ["PICTURE", "SpoolFolder", "bytes_of", "read_frame", "without_image"]
 
 LEAST_BYTES = 1024
 """What a frame counts at least."""
 
-_RECORDED = ("detections", "counts", "events")
-"""Keys of a request that a record has."""
+PICTURE = "picture_jpeg"
+"""The key of a request for a picture that is sent with an event: bytes."""
+
+_RECORDED = ("detections", "counts", "events", PICTURE)
+"""Keys of a request that are kept."""
 
 _NAME = re.compile(r"(\d{15})-[0-9a-f]{8}\.npz(\.part)?")
 

@@ -249,6 +249,7 @@ class EventsTable(_Spooled):
     timeout_s: float = Field(
         default=5.0, gt=0, description="Seconds after which an attempt has failed."
     )
+    picture: bool = Field(default=False, description="Whether a JPEG with boxes is sent as well.")
 
 
 class WebhookTable(EventsTable):
