@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import http.client
+import http.server
 import inspect
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -97,6 +99,10 @@ def test_a_file_gives_what_it_describes(folder):
         ("nonsense = 1", "nonsense"),
         ("[sources.a]\nstride = 2", "sources.a.input: it is missing"),
         ('[sources.a]\ninput = "x"\nstrides = 2', "did you mean 'stride'"),
+        (
+            '[sources.a]\ninput = "x"\nzones = { y = { zone = [[0,0],[9,0],[9,9]], dwell = 3 } }',
+            r"sources.a.zones: main.dwell: no backend .*(\n.*)+Did you mean 'dwell_s'",
+        ),
         ('[sinks.a]\nkind = "SaveVide"', "kind is one of SaveVideo.*, not 'SaveVide'"),
         ('[sinks.a]\nkind = "SaveVideo"\nfolders = "x"', "folders"),
         ("model = ", "cannot be read"),
@@ -409,6 +415,64 @@ def test_the_command_sends_inputs_to_the_model_that_is_named(several):
     done = command("vision.toml", cwd=several)
     assert done.returncode == 2
     assert "there is nothing to read" in done.stderr
+
+
+SERVICE = """
+network = ["127.0.0.1"]
+model = {{ backend = "Identity" }}
+
+[sources.gate]
+input = "rtsp://me:secret@127.0.0.1:9/none"
+
+[sources.still]
+input = "a.png"
+loop = true
+realtime = true
+
+[sinks.hook]
+kind = "Webhook"
+url = "http://127.0.0.1:{port}/token"
+network = ["127.0.0.1"]
+only_events = false
+"""
+
+
+def test_a_service_without_a_terminal_says_what_is_lost_and_what_is_back(kit, tmp_path):
+    answers = iter([503, 503])
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(next(answers, 204))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    (tmp_path / "a.png").write_bytes(kit.encoded(kit.picture(1)))
+    wanted = [
+        r"warning: source gate is lost, and tried again \(0 delivered, 0 failed, 0 dropped\): .+",
+        r"warning: sink hook fails, and is tried again \(0 frames written, \d+ waiting\): .* answered 503.*",
+        r"warning: sink hook works again after 2 attempts: \d+ frames were kept, 0 were lost",
+    ]
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        (tmp_path / "vision.toml").write_text(SERVICE.format(port=server.server_port))
+        words = [sys.executable, "-m", "headrace_cli", "video", "vision.toml"]
+        with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as service:
+            patience = threading.Timer(120, service.kill)
+            patience.start()
+            said = []
+            while not all(any(re.fullmatch(one, text) for text in said) for one in wanted):
+                line = service.stderr.readline()
+                assert line, said
+                said.append(line.rstrip())
+            patience.cancel()
+            service.kill()
+        server.shutdown()
+    assert "secret" not in str(said)
+    assert "token" not in str(said)
 
 
 def get(url, host=None):

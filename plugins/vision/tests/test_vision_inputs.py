@@ -623,6 +623,24 @@ def test_times_that_repeat_or_go_back_still_increase():
     assert line.stamp(0.25) == 5.25
 
 
+@pytest.mark.parametrize("unknown", [1, 2, 5])
+@pytest.mark.parametrize("first_s", [0.15, -3.0, 0.0, 7000.0])
+def test_behind_frames_without_a_time_the_clock_of_the_source_goes_on(unknown, first_s):
+    line = timing.Timeline(0.04)
+    assert [line.stamp(None), line.stamp(first_s), line.stamp(first_s + 20)] == pytest.approx(
+        [0, 0.04, 20.04]
+    )
+    line.continue_after(5.0)
+    expected = 25.04
+    for _ in range(unknown):
+        assert line.stamp(None) == pytest.approx(expected)
+        expected += 0.04
+    for passed_s in (0.0, 0.1, 0.2, 100.0):
+        assert line.stamp(first_s + passed_s) == pytest.approx(expected + passed_s)
+    assert line.stamp(None) == pytest.approx(expected + 100.04)  # the clock is known
+    assert line.stamp(first_s + 101) == pytest.approx(expected + 101)
+
+
 @given(st.lists(st.one_of(st.none(), st.floats(-10, 10)), max_size=30), st.data())
 def test_stamps_strictly_increase_whatever_happens(times, data):
     line, last = timing.Timeline(0.04), None

@@ -69,6 +69,14 @@ def two(**more):
     }
 
 
+def timeless(record):
+    """A record without what two runs differ in."""
+    events = [{k: v for k, v in one.items() if k != "id"} for one in record.get("events", ())]
+    for one in [record, *events]:
+        del one["time"]
+    return record | {"events": events}
+
+
 def test_each_of_several_models_gives_what_it_gives_alone():
     tables = {name: {"lines": lines} for name, lines in LINES.items()}
     with VideoRunner(two()) as runner:
@@ -85,7 +93,7 @@ def test_each_of_several_models_gives_what_it_gives_alone():
             assert shared.error is None
             assert shared.result[name] == single.result
             own = shared.models[name]
-            assert frame_record(own) == frame_record(single)
+            assert timeless(frame_record(own)) == timeless(frame_record(single))
             assert shared.request["counts"][f"{name}.{next(iter(LINES[name]))}"] == next(
                 iter(single.request["counts"].values())
             )
@@ -225,7 +233,7 @@ def test_a_frame_of_several_models_is_kept_in_a_folder_as_it_is(tmp_path):
         (broken,) = runner.run(b"no picture", models=["red"])
     folder = SpoolFolder(tmp_path)
     for number, one in enumerate((frame, broken)):
-        kept = read_frame(folder.save(one, number))
+        kept = read_frame(folder.save(one, number)[0])
         assert frame_record(kept) == frame_record(one)
     kept = read_frame(folder.found[0] if folder.found else next(tmp_path.glob("*0-*.npz")))
     assert kept.result == frame.result

@@ -140,7 +140,10 @@ def test_each_frame_with_events_is_published_under_its_source(scripted):
     assert [(one["source"], one["frame"]) for one in records] == [
         ("cams/#1 +", n) for n in (0, 5, 10)
     ]
-    assert records[1]["events"] == [{"type": "line", "name": "door", "track_id": 5}]
+    (event,) = records[1]["events"]
+    assert event.pop("id").startswith("cams/#1 +:")
+    assert event.pop("time") == records[1]["time"]
+    assert event == {"type": "line", "name": "door", "track_id": 5}
     assert (status["posted"], status["lost"], len(broker.logins)) == (3, 0, 1)
 
 

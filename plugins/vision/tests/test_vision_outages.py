@@ -9,6 +9,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import threading
 import tracemalloc
 from pathlib import Path
@@ -318,6 +319,49 @@ def test_a_damaged_file_is_left_out_with_a_warning_and_other_files_stay(tmp_path
     assert status_of(runner)["lost"] == 2
     assert sum("is damaged, and left out" in one.getMessage() for one in caplog.records) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+class AlarmInEach(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = None
+            request["events"] = [{"type": "alarm"}]
+
+
+@pytest.mark.parametrize("attributes", [{"full": "keep", "queue_size": 2}, {"queue_size": 50}])
+def test_with_a_folder_each_event_is_on_the_disk_before_it_is_sent(tmp_path, attributes):
+    """The receiver is slow, and never fails; what is in the folder then is what a kill would leave."""
+    headrace.register("VisionAlarmInEach", AlarmInEach, replace=True)
+    gate, left = threading.Event(), tmp_path / "left"
+
+    class Slow(Broken):
+        def write(self, frame):
+            if not left.exists():
+                assert gate.wait(PATIENCE_S)
+                shutil.copytree(tmp_path / "spool", left)
+            super().write(frame)
+
+    clock, slow = Steps(), Slow(spool=tmp_path / "spool", **attributes)
+    with VideoRunner({"backend": "VisionAlarmInEach"}, sinks=[slow], machine_clock=clock) as runner:
+        frames = list(runner.run({"a": pictures(20)}))
+        assert slow.seen == []
+        gate.set()
+    assert slow.seen == list(range(20))
+    assert not list((tmp_path / "spool").iterdir())
+    again = Keeps(spool=left)
+    with runner_of(again, clock):
+        pass
+    told = [[one.request["events"] for one in found] for found in (again.frames, frames)]
+    assert told[0] == told[1]  # with the same ids and times
+
+
+def test_a_folder_without_room_is_told_once_and_the_frames_stay_in_memory(tmp_path, caplog):
+    clock, sink = Steps(), Broken(full="keep", spool=tmp_path / "spool")
+    with runner_of(sink, clock) as runner:
+        (tmp_path / "spool").rmdir()
+        list(runner.run({"a": pictures(5)}))
+    assert sink.seen == list(range(5))
+    assert sum("cannot be kept in" in one.getMessage() for one in caplog.records) == 1
 
 
 def test_a_folder_has_a_bound_and_belongs_to_one_sink(tmp_path):
@@ -701,7 +745,8 @@ def test_an_event_of_the_run_before_is_posted_from_the_folder(receiver, tmp_path
         with VideoRunner({"backend": "VisionAlarms"}, sinks=[hook], machine_clock=clock) as runner:
             list(runner.run({"cam": frames}))
     assert frames_of(receiver) == [0, 5, 10]
-    assert receiver.bodies[1]["events"] == [{"type": "line", "id": 5}]
+    time = receiver.bodies[1]["time"]
+    assert receiver.bodies[1]["events"] == [{"type": "line", "id": 5, "time": time}]
 
 
 SECRETS = [

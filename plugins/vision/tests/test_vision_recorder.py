@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import calendar
 import io
 import json
 import os
@@ -93,11 +94,11 @@ def test_what_could_not_be_written_before_an_event_is_there_once(kit, tmp_path, 
         sink.write(frame)
     plain, calls = SaveVideo._record, []
 
-    def full(self, source, image, timestamp):
+    def full(self, source, image, timestamp, time):
         calls.append(timestamp)
         if len(calls) == 3:
             raise OSError(28, "No space left on device")
-        plain(self, source, image, timestamp)
+        plain(self, source, image, timestamp, time)
 
     monkeypatch.setattr(SaveVideo, "_record", full)
     with pytest.raises(OSError, match="No space"):
@@ -106,6 +107,46 @@ def test_what_could_not_be_written_before_an_event_is_there_once(kit, tmp_path, 
     sink.close()
     (found,) = videos(tmp_path).values()
     assert [time for time, _ in found] == [0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_recording_is_called_by_when_its_first_picture_was_captured(kit, tmp_path, away):
+    """The event is at 3 s, so it begins at 1 s; the disk is away until long after."""
+    begin = calendar.timegm((2030, 3, 31, 23, 59, 58))
+    given = list(frames(kit, [0, 1, 2, 3, 4, 5], events=(3,)))
+    for number, frame in enumerate(given):
+        frame.time = begin + number + 0.25
+    folder = tmp_path / "out"
+    sink = SaveVideo(folder, before_s=2, after_s=1)
+    folder.mkdir()
+    if away:
+        folder.rmdir()
+        with pytest.raises(OSError, match="No such file"):
+            [sink.write(one) for one in given[:4]]
+        folder.mkdir()
+        given = given[3:]
+    record(sink, given)
+    (name,) = videos(folder)
+    assert name == "door-20300331-235959.mp4"
+
+
+@pytest.mark.parametrize(
+    ("events", "spans"),
+    [
+        ((2, 5), [(0, 7)]),  # 0 to 4, and 3 to 7
+        ((2, 6), [(0, 8)]),  # they touch
+        ((2, 6.25), [(0, 4), (4.25, 8.25)]),
+        ((2, 3, 11), [(0, 5), (9, 13)]),
+    ],
+)
+def test_recordings_that_overlap_are_one_without_a_gap(kit, tmp_path, events, spans):
+    times = [n / 4 for n in range(60)]
+    given = list(frames(kit, times, events=events))
+    for frame in given:
+        frame.time = 1_900_000_000 + frame.timestamp
+    record(SaveVideo(tmp_path, before_s=2, after_s=2), given)
+    lengths = [[time for time, _ in one] for one in videos(tmp_path).values()]
+    assert lengths == [[n / 4 for n in range(round(4 * (end - begin)) + 1)] for begin, end in spans]
 
 
 def test_videos_of_a_source_that_are_too_old_are_deleted_and_nothing_else(kit, tmp_path):

@@ -89,7 +89,7 @@ backend = "SourcesSquare"
 [sources.street]
 input = "${VISION_FILE:-camera}.mp4"
 ordered = "Track"
-zones = { right = [[32, 0], [64, 0], [64, 48], [32, 48]] }
+zones = { right = { zone = [[32, 0], [64, 0], [64, 48], [32, 48]], dwell_s = 0.25 } }
 lines = { door = [32, 0, 32, 48] }
 sinks = ["records"]
 [sources.yard]
@@ -112,6 +112,8 @@ spool_bytes = 1000
     street = [f for f in frames if f.source == "street"][-1]
     assert set(street.request["counts"]) == {"right", "door"}
     assert street.request["counts"]["right"] == {"inside": 1, "entered": 1}
+    moves = [e["direction"] for f in frames for e in f.request["events"] if e["type"] == "zone"]
+    assert moves == ["enter", "dwell"]
     yard = [f for f in frames if f.source == "yard"][-1]
     assert set(yard.request["counts"]) == {"model"}
     assert {name: one["written"] for name, one in status.items()} == {"records": 32, "events": 16}

@@ -589,6 +589,46 @@ def test_a_zone_says_who_enters_and_leaves_and_how_long_each_was_inside():
         assert dwell == pytest.approx(0.5)
 
 
+def test_who_is_inside_for_long_is_told_while_inside_and_once_a_stay():
+    """At 30 pictures a second: track 1 is inside from 0 to 4 s and again from 6 s on, track 2 for 1 s, track 3 leaves unseen."""
+    zone = "CountZone([[0,0],[50,0],[50,50],[0,50]],dwell_s=2)"
+    told = []
+    with headrace.pipe({"backend": zone}) as pipe:
+        for frame in range(0, 301, 15):
+            at = {1: 10 if frame < 120 or frame >= 180 else 80, 2: 10 if frame < 30 else 80}
+            at |= {3: 10} if frame <= 75 else {}
+            data = detections(
+                [[x, 10, x + 4, 20] for x in at.values()], [*at], [0.9] * len(at), [0] * len(at)
+            )
+            given = context("a", frame)
+            if frame == 75:
+                del given["timestamp"]  # no time has passed
+            events = pipe({"data": data, "context": given})["events"]
+            told += [
+                (frame, e["track_id"], e["direction"], e["dwell_s"])
+                for e in events
+                if "dwell_s" in e
+            ]
+    assert told == [
+        (30, 2, "leave", pytest.approx(1.0)),
+        (60, 1, "dwell", pytest.approx(2.0)),
+        (60, 3, "dwell", pytest.approx(2.0)),
+        (105, 3, "leave", pytest.approx(2.0)),
+        (120, 1, "leave", pytest.approx(4.0)),
+        (240, 1, "dwell", pytest.approx(2.0)),
+    ]
+
+
+def test_a_stay_that_ends_unseen_between_two_pictures_is_told_too():
+    with headrace.pipe({"backend": "CountZone([[0,0],[50,0],[50,50]],dwell_s=2)"}) as pipe:
+        told = []
+        for frame, x in ((0, 30), (90, 80)):
+            data = detections([[x, 10, x + 4, 20]], [1], [0.9], [0])
+            found = pipe({"data": data, "context": context("a", frame)})["events"]
+            told += [(e["direction"], e.get("dwell_s")) for e in found]
+    assert told == [("enter", None), ("dwell", 3.0), ("leave", 3.0)]
+
+
 def test_a_drawing_changes_the_copy_where_the_boxes_are():
     image = np.zeros((150, 200, 3), np.uint8)
     drawn = run(

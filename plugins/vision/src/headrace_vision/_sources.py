@@ -90,7 +90,8 @@ class PerSource(Generic[State]):
                 self._states[source] = known
             raise
         state = self._make() if reset else state
-        self._states[source] = (state, frame, timestamp)
+        # One without a time lets no time pass.
+        self._states[source] = (state, frame, last_time if timestamp is None else timestamp)
         while len(self._states) > self._most:
             self._states.popitem(last=False)
         return state, timestamp

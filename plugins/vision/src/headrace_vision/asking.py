@@ -38,7 +38,7 @@ class CropModel:
     """A second model, which gets a crop of each detection of the first one, behind ``ordered``.
 
     A request has ``data`` and ``image`` (the crop, ``uint8 [h, w, 3]``), ``color="bgr"``, and in ``context`` the keys ``source``,
-    ``frame``, ``timestamp`` and ``track_id``.
+    ``frame``, ``timestamp``, ``time`` and ``track_id``.
 
     Attributes:
         pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with the runner.
@@ -90,8 +90,11 @@ class Answer:
 
     def take_from(self, request: dict[str, Any], future: Future[dict[str, Any]]) -> None:
         """Take the outcome of a request, and nothing else of it."""
-        self.error = CancelledError() if future.cancelled() else future.exception()
-        self.value = None if self.error else request["result"]
+        try:
+            self.error = CancelledError() if future.cancelled() else future.exception()
+            self.value = None if self.error else request["result"]
+        except Exception as error:  # noqa: BLE001 - what answers is no pipeline of ours
+            self.error = error
         with self._lock:
             self.is_done = True
             waiting, self._waiting = self._waiting, []
@@ -183,6 +186,7 @@ def _request_of(frame: Frame, track: int, crop: Any) -> dict[str, Any]:
         "source": frame.source,
         "frame": frame.frame,
         "timestamp": frame.timestamp,
+        "time": frame.time,
         "track_id": track,
     }
     return {"data": crop, "image": crop, "color": "bgr", "context": context}

@@ -13,7 +13,15 @@ from urllib.parse import urlsplit
 import typer
 
 from headrace.errors import ConfigError, code_of
-from headrace_cli.for_plugins import FAILED, OK, Json, print_data, print_json, print_message
+from headrace_cli.for_plugins import (
+    FAILED,
+    OK,
+    Json,
+    print_data,
+    print_json,
+    print_message,
+    printing_warnings,
+)
 
 if TYPE_CHECKING:
     from headrace_vision.configured import Vision
@@ -63,7 +71,7 @@ def video(
 ) -> int:
     """Run videos, cameras and pictures through the pipeline of a vision.toml, or a detector.
 
-    On a terminal a line every 5 s says how it goes. At the end there is a line per source: its name, and how many frames were delivered, failed and dropped. Ctrl-C
+    A line on stderr says when a camera or a sink is lost, and when it is back. On a terminal a line every 5 s says how it goes. At the end there is a line per source: its name, and how many frames were delivered, failed and dropped. Ctrl-C
     finishes the files that are being written.
 
     \b
@@ -102,7 +110,7 @@ def video(
         sinks.append(headrace_vision.SaveJSONL(jsonl))
     if view:
         sinks.append(headrace_vision.View())
-    with headrace_vision.Vision(found, more_sinks=tuple(sinks)) as vision:
+    with printing_warnings(), headrace_vision.Vision(found, more_sinks=tuple(sinks)) as vision:
         failed = _run(vision, inputs or None, options)
     status = vision.status()
     _report(status, json=json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat
@@ -135,9 +136,9 @@ class CountZone(Each):
     Writes:
         result: The same detections.
         counts: ``counts[name] = {"inside": n, "entered": n}``: now, and since the beginning of the source.
-        events: A list with a dict for each that enters or leaves in this frame: ``type`` (``"zone"``), ``name``,
-            ``direction`` (``"enter"``, ``"leave"``), ``track_id``, ``class_name``, ``frame``, ``timestamp``; those that
-            leave have ``dwell_s``.
+        events: A list with a dict for each that enters or leaves in this frame, or has been inside for so long: ``type``
+            (``"zone"``), ``name``, ``direction`` (``"enter"``, ``"leave"``, ``"dwell"``), ``track_id``, ``class_name``, ``frame``,
+            ``timestamp``. Those that leave or dwell have ``dwell_s``: for how many seconds they were inside.
         zones: ``zones[name]`` is the zone.
 
     Batch:
@@ -167,6 +168,11 @@ class CountZone(Each):
         patience_s: float = Field(
             default=1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
         )
+        dwell_s: float | None = Field(
+            default=None,
+            gt=0,
+            description="A track that is inside for so many seconds gives an event, one for each stay. None: no such event.",
+        )
 
         positional = ("zone",)
 
@@ -184,7 +190,9 @@ class CountZone(Each):
         if (polygon < 0).any():
             raise InputError("the zone has a corner outside of the image", key="zone")
         zone = sv.PolygonZone(polygon, triggering_anchors=_anchors(options.anchor))
-        states = PerSource(lambda: _Visits(options.patience_s), options.max_sources)
+        states = PerSource(
+            lambda: _Visits(options.patience_s, options.dwell_s), options.max_sources
+        )
 
         def work(request: Request) -> None:
             detections = _tracked(request)
@@ -192,9 +200,8 @@ class CountZone(Each):
             inside = zone.trigger(detections)
             ids = detections.tracker_id if len(detections) else []
             rows = {int(one): row for row, one in enumerate(ids) if one >= 0}
-            now = 0.0 if timestamp is None else float(timestamp)
             events = []
-            for direction, track_id, dwell_s in visits.look(rows, inside, now):
+            for direction, track_id, dwell_s in visits.look(rows, inside, timestamp):
                 event = _event(detections, rows.get(track_id), request, timestamp)
                 event |= {"type": "zone", "name": options.name, "direction": direction}
                 event["track_id"] = track_id
@@ -212,16 +219,20 @@ class CountZone(Each):
 class _Visits:
     """Who is inside since when, and when each was last seen there; times in seconds."""
 
-    def __init__(self, patience_s: float) -> None:
+    def __init__(self, patience_s: float, dwell_s: float | None) -> None:
         self.since: dict[int, float] = {}
         self.entered = 0
         self._seen: dict[int, float] = {}
+        self._told: set[int] = set()
         self._patience_s = patience_s
+        self._dwell_s = math.inf if dwell_s is None else dwell_s
+        self._now = 0.0
 
     def look(
-        self, rows: dict[int, int], inside: Any, now: float
+        self, rows: dict[int, int], inside: Any, time_s: float | None
     ) -> list[tuple[str, int, float | None]]:
-        """Return who enters (None) and who leaves (with the seconds inside)."""
+        """Return who enters (None), dwells and leaves (with the seconds inside). Without a time, none has passed."""
+        self._now = now = self._now if time_s is None else float(time_s)
         found: list[tuple[str, int, float | None]] = []
         for track_id, row in rows.items():
             if inside[row]:
@@ -230,13 +241,24 @@ class _Visits:
                     self.entered += 1
                     found.append(("enter", track_id, None))
                 self._seen[track_id] = now
+                found += self._dwelling(track_id, now)
         for track_id in list(self.since):
             unseen = track_id not in rows and now - self._seen[track_id] > self._patience_s
             if unseen or (track_id in rows and not inside[rows[track_id]]):
                 end = self._seen.pop(track_id) if unseen else now
                 self._seen.pop(track_id, None)
+                found += self._dwelling(track_id, end)
+                self._told.discard(track_id)
                 found.append(("leave", track_id, end - self.since.pop(track_id)))
         return found
+
+    def _dwelling(self, track_id: int, now: float) -> list[tuple[str, int, float | None]]:
+        """Return a track that is inside for long enough, once for each stay."""
+        inside_s = now - self.since[track_id]
+        if inside_s < self._dwell_s or track_id in self._told:
+            return []
+        self._told.add(track_id)
+        return [("dwell", track_id, inside_s)]
 
 
 def _anchors(name: str) -> list[Any]:

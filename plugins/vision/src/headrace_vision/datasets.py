@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace_formats import read_json, write_json
-from headrace_vision.records import rle_of
+from headrace_vision.records import is_detections, rle_of
 from headrace_vision.saving import Names, write_image, write_whole
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
@@ -90,7 +90,7 @@ class _DataSet(Sink):
         found = frame.request.get("detections", frame.result)
         if frame.image is None or frame.error is not None:
             return
-        if not type(found).__module__.startswith("supervision"):
+        if not is_detections(found):
             raise TypeError(f"the result is no supervision.Detections but {type(found).__name__}")
         numbers = self._numbers_of(found)
         name = f"{self._names.of(frame.source)}_{frame.frame:06d}"

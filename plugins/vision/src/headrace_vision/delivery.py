@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import OrderedDict
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from headrace_vision.asking import Answer
     from headrace_vision.clock import Clock
     from headrace_vision.frames import Frame
-    from headrace_vision.sinks import SinkThreads
+    from headrace_vision.sink_threads import SinkThreads
 
 __all__ = ["Delivery"]
+
+_LOG = logging.getLogger("headrace.vision")
 
 
 class Delivery:
@@ -84,9 +87,12 @@ class Delivery:
         if is_cancelled:
             flight.cancel()  # at the other models too
         else:
-            part.frame.error = future.exception()
-            if part.frame.error is None:
-                part.frame.result = part.request["result"]
+            try:
+                part.frame.error = future.exception()
+                if part.frame.error is None:
+                    part.frame.result = part.request["result"]
+            except Exception as error:  # noqa: BLE001 - what answers is no pipeline of ours
+                _fail(part.frame, error)
             part.frame.request = part.request
         part.future = (
             None  # it has this call, and so the frame: without a cycle the picture goes at once
@@ -101,7 +107,7 @@ class Delivery:
             self._drain(source)
         else:
             try:
-                self._workers.submit(self._drain, source)
+                self._workers.submit(self._drain, source).add_done_callback(_report)
             except RuntimeError:  # the runner is closed: nobody waits for frames
                 source.discards = True
                 self._drain(source)
@@ -109,10 +115,7 @@ class Delivery:
     def _drain(self, source: Source) -> None:
         while True:
             while (flight := source.next_due()) is not None:
-                if flight.is_ordered:
-                    self._deliver(source, flight)
-                else:
-                    self._run_in_order(source, flight)
+                (self._deliver if flight.is_ordered else self._run_in_order)(source, flight)
             # One may have ended between the look and the end of this drain.
             if not source.start_drain():
                 break
@@ -121,7 +124,10 @@ class Delivery:
     def _run_in_order(self, source: Source, flight: Flight) -> None:
         waits: list[Answer] = []
         for part in flight.parts if not source.discards else ():
-            part.answers = part.lane.run_in_order(part.frame)
+            try:
+                part.answers = part.lane.run_in_order(part.frame)
+            except Exception as error:  # noqa: BLE001 - the outcome of this frame
+                _fail(part.frame, error)
             waits += [one for answers in part.answers for one in answers if not one.is_done]
         source.ordered(flight, len(waits))
         for answer in waits:
@@ -132,10 +138,14 @@ class Delivery:
         if source.discards:
             source.release(frame, dropped=True)
             return
-        for part in flight.parts:
-            part.lane.write(part.frame, part.answers)
-        if frame.models:
-            frame.join()
+        try:
+            for part in flight.parts:
+                part.lane.write(part.frame, part.answers)
+                source.name_events(part.frame)
+            if frame.models:
+                frame.join()
+        except Exception as error:  # noqa: BLE001 - the outcome of this frame
+            _fail(frame, error)
         self._sinks.put(frame, source.options.sinks, source.lanes)
         with self._lock:
             loop = self._groups[source].loop
@@ -172,9 +182,27 @@ class Delivery:
             self._ended[source.name] = source.status()
             while len(self._ended) > KEPT:
                 self._ended.popitem(last=False)
-        for lane in source.lanes.values():
-            lane.ordered.close()
+        try:
+            for lane in source.lanes.values():
+                lane.ordered.close()
+        except Exception:  # noqa: BLE001 - the source is over all the same
+            _LOG.exception(
+                "source %s has ended, and what is in order cannot be closed", source.name
+            )
         self._sinks.source_ended(source.name)
         group.forget(source)
         if loop is not None:
             loop.leave()
+
+
+def _fail(frame: Frame, error: Exception) -> None:
+    """Give a frame the error of what delivers it, and log where that is: it is a fault of a program."""
+    frame.result, frame.error = None, error
+    text = "source %s: frame %d fails while it is delivered"
+    _LOG.error(text, frame.source, frame.frame, exc_info=error)
+
+
+def _report(future: Future[None]) -> None:
+    """Log what a thread that delivers frames has ended with."""
+    if not future.cancelled() and (error := future.exception()) is not None:
+        _LOG.critical("frames of a source are delivered no more", exc_info=error)

@@ -72,6 +72,8 @@ class Shot:
         error: Why there is no picture, then ``convert`` is not called.
         aspect, color: See `Frame`.
         stream_s: Its presentation time in seconds as its packet has it. None where there is none.
+        time: When it was captured. See `Frame`. None: now.
+        time_from: See `Frame`.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -82,6 +84,8 @@ class Shot:
     aspect: tuple[int, int] = (1, 1)
     color: tuple[int, int, int, int] = UNKNOWN_COLOR
     stream_s: float | None = None
+    time: float | None = None
+    time_from: str = "arrival"
 
 
 @dataclass(slots=True, eq=False)
@@ -105,6 +109,9 @@ class Frame:
         models: What each of several models answered, by name: a frame with a ``result`` or an ``error``. Then ``result`` has
             those that there are by name of the model, ``error`` is the first one, and ``request`` has ``counts`` and ``events``,
             with the model in front of the name: ``"cars.door"``.
+        time: When it was captured: seconds since 1970 in UTC, as ``time.time()`` says them.
+        time_from: Who says so: ``"camera"`` (the sender reports of RTSP, RFC 3550), or ``"arrival"``, where this machine took it
+            at that time. A camera is asked as soon as it has sent its first report, and again behind each gap.
     """
 
     source: str
@@ -119,6 +126,8 @@ class Frame:
     color: tuple[int, int, int, int] = UNKNOWN_COLOR
     request: dict[str, Any] = field(default_factory=dict, repr=False)
     models: dict[str, Frame] = field(default_factory=dict, repr=False)
+    time: float | None = None
+    time_from: str = "arrival"
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""

@@ -127,12 +127,14 @@ class Group:
         source = self._source(one, name)
 
         def read() -> None:
-            read_source(source, one, self._decode)
-            if is_counted:
-                with self.changed:
-                    self._files -= 1
-                    self.changed.notify_all()
-            self._over(source)
+            try:
+                read_source(source, one, self._decode)
+            finally:
+                if is_counted:
+                    with self.changed:
+                        self._files -= 1
+                        self.changed.notify_all()
+                self._over(source)
 
         self._start_thread(read)
 

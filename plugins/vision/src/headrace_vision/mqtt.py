@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.errors import InputError, MissingDependencyError
-from headrace_formats import write_json
 from headrace_vision.events import EventSink
-from headrace_vision.records import frame_record
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -40,6 +38,7 @@ class MQTT(EventSink):
         only_events: Whether only frames with ``events`` (of CountLine and CountZone) are published.
         attempts: How often a frame that the broker refuses is tried, then it is lost, if the broker takes the next one.
         timeout_s: Seconds after which an attempt has failed.
+        picture: Whether the JSON has ``picture``, a JPEG in base64 with boxes on it.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Raises:
@@ -75,7 +74,7 @@ class MQTT(EventSink):
         try:
             if self._client is None or not self._client.is_connected():
                 self._connect()
-            self._client.publish(topic, write_json(frame_record(frame)), qos=1)
+            self._client.publish(topic, self._body(frame), qos=1)
             self._wait_for("published")
         except BaseException:
             self._hang_up()  # what it might still send would come out of order

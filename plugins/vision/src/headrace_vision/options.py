@@ -64,7 +64,9 @@ class SourceOptions:
             for this source. Then a frame has the outcome of each in ``Frame.models``.
         ordered: What gets the results in order, an expression or a configuration. None for that of the model.
         lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels. See CountLine.
-        zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels. See CountZone.
+            Its other options stand in a table: ``{"door": {"line": [...], "anchor": "bottom_center"}}``.
+        zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels, or
+            ``{"yard": {"zone": [...], "dwell_s": 60}}``. See CountZone.
         sinks: Names of the sinks that get the frames. None for all.
         ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``,
             of an address ``max_delay``, ``reorder_queue_size``, ``rtsp_transport`` (``"tcp"``, ``"udp"``), of a camera

@@ -35,8 +35,8 @@ class Ordered:
             ConfigError: One of them is wrong.
         """
         own = self._configs if options.ordered is None else [options.ordered]
-        lines = [{"backend": "CountLine", "name": n, "line": x} for n, x in _pairs(options.lines)]
-        zones = [{"backend": "CountZone", "name": n, "zone": x} for n, x in _pairs(options.zones)]
+        lines = _counting("CountLine", "line", options.lines)
+        zones = _counting("CountZone", "zone", options.zones)
         return Ordered(*own, *lines, *zones)
 
     @property
@@ -69,8 +69,13 @@ class Ordered:
         self._pipes = []
 
 
-def _pairs(table: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    return [(name, list(value)) for name, value in (table or {}).items()]
+def _counting(word: str, key: str, table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    """Return what counts at each of a table of lines or zones: its points, or a table of options of the word."""
+    return [
+        {"backend": word, "name": name}
+        | (dict(one) if isinstance(one, Mapping) else {key: list(one)})
+        for name, one in (table or {}).items()
+    ]
 
 
 def _config_of(

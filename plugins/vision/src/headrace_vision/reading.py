@@ -118,8 +118,10 @@ def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
         else:
             _read_file(source, one)
     except Exception as error:  # noqa: BLE001 - it is the outcome of this source
-        source.push(failed_shot(_as_input_error(error), one.name))
-        source.finish(error)
+        try:
+            source.push(failed_shot(_as_input_error(error), one.name))
+        finally:
+            source.finish(error)
     else:
         source.finish()
 
@@ -259,7 +261,7 @@ class _Way:
                 source.found()
             self.attempt, self._seen_s = 0, now
             if not source.live:
-                self.last_s = shot.time_s
+                self.last_s = self.last_s if shot.time_s is None else shot.time_s
                 if not pace.waits(shot):
                     return False
             if not source.push(shot):

@@ -6,12 +6,12 @@ import errno
 import math
 import os
 import re
-import time
 from collections import deque
 from contextlib import suppress
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.copying import Packets, Span
@@ -59,8 +59,8 @@ class SaveVideo(Sink):
     or that of its file where the source is an address, which may hold a key.
 
     With ``every_s`` a source has a video for each so many seconds. With ``before_s`` or ``after_s`` only what is around frames with
-    ``events`` is recorded, a video for each event, or for several whose times overlap. These are called like their source and the time of
-    the machine at which they begin (UTC), ``NAME-20300131-235900.mp4``.
+    ``events`` is recorded, a video for each event, or for several whose times overlap. These are called like their source and the
+    `headrace_vision.Frame.time` at which they begin (UTC), ``NAME-20300131-235900.mp4``.
 
     Args:
         folder: Where the videos go. It is made.
@@ -151,22 +151,22 @@ class SaveVideo(Sink):
             self._end(frame.source)
         self._looks[frame.source] = look
         if not self._is_around:
-            self._record(frame.source, image, frame.timestamp)
+            self._record(frame.source, image, frame.timestamp, frame.time)
             return
         ring = self._rings.setdefault(frame.source, _Ring())
-        ring.add(image, frame.timestamp)
+        ring.add(image, frame.timestamp, frame.time)
         ring.forget(frame.timestamp - self._before_s)
+        if frame.timestamp - self._before_s > ring.until_s:  # no event can overlap it any more
+            self._end(frame.source)
         if frame.request.get("events"):
             ring.until_s = frame.timestamp + self._after_s
         if frame.timestamp <= ring.until_s:
             while ring.pictures:
-                time_s, data = ring.pictures[0]
-                self._record(frame.source, _decoded(data), time_s)
+                time_s, data, time = ring.pictures[0]
+                self._record(frame.source, _decoded(data), time_s, time)
                 ring.pictures.popleft()  # not before: a full disk gets it again
-        else:
-            self._end(frame.source)
 
-    def _record(self, source: str, image: Any, timestamp: float) -> None:
+    def _record(self, source: str, image: Any, timestamp: float, time: float | None) -> None:
         """Add a picture to the video of a source, or begin one."""
         size = image.shape[:2]
         file = self._files.get(source)
@@ -185,13 +185,15 @@ class SaveVideo(Sink):
                     self._end(source)
         if source not in self._files or file is None or file.has_failed:
             kind = "part" if file is None or file.size == size else "size"
-            self._files[source] = self._begin(source, size, kind)
+            self._files[source] = self._begin(source, size, kind, time)
             if file is not None and file.has_failed:
                 self._note(source, file.finish(), file.error)
         self._files[source].add(image, timestamp)
 
-    def _begin(self, source: str, size: tuple[int, ...], kind: str) -> _VideoFile:
-        path, title = self._place_of(source, kind)
+    def _begin(
+        self, source: str, size: tuple[int, ...], kind: str, time: float | None
+    ) -> _VideoFile:
+        path, title = self._place_of(source, kind, time)
         file = _VideoFile(path, size, self._codec, self._options, title=title)
         file.set_look(*self._looks[source])
         self._counts[source] = self._counts.get(source, 0) + 1
@@ -205,17 +207,17 @@ class SaveVideo(Sink):
             self._delete_old(source, file.path)
 
     def _begin_copy(self, source: str, connection: Connection) -> CopiedFile:
-        path, title = self._place_of(source, "part")
+        path, title = self._place_of(source, "part", None)
         file = CopiedFile(path, connection, self._span.most_bytes, title=title)
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
 
-    def _place_of(self, source: str, kind: str) -> tuple[Path, str]:
+    def _place_of(self, source: str, kind: str, time: float | None) -> tuple[Path, str]:
         """Return the path of the next video of a source, and its title."""
         count = self._counts.get(source, 0) + 1
         name = self._names.of(source)
         if self._has_time:
-            stem = name = f"{name}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
+            stem = name = f"{name}-{strftime('%Y%m%d-%H%M%S', gmtime(time))}"
             number = 2
             while self._is_there(name):
                 name, number = f"{stem}-{number}", number + 1
@@ -308,16 +310,16 @@ class _Ring:
     """The last pictures of a source, as JPEG, in case that there is an event.
 
     Attributes:
-        pictures: Times in seconds, and pictures.
+        pictures: Times in seconds, pictures, and when they were captured.
         until_s: The time until which pictures are recorded.
     """
 
     def __init__(self) -> None:
-        self.pictures: deque[tuple[float, bytes]] = deque()
+        self.pictures: deque[tuple[float, bytes, float | None]] = deque()
         self.until_s = -math.inf
         self._last_s = -math.inf
 
-    def add(self, image: Any, time_s: float) -> None:
+    def add(self, image: Any, time_s: float, time: float | None) -> None:
         """Keep a picture. One that is there already, as it could not be written, is not kept again."""
         import cv2
 
@@ -326,7 +328,7 @@ class _Ring:
             self.until_s = -math.inf
         if time_s != self._last_s:
             data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
-            self.pictures.append((time_s, data.tobytes()))
+            self.pictures.append((time_s, data.tobytes(), time))
         self._last_s = time_s
 
     def forget(self, before_s: float) -> None:

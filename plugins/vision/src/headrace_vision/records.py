@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, code_of
@@ -12,9 +14,15 @@ if TYPE_CHECKING:
 
     from headrace_vision.frames import Frame
 
-__all__ = ["frame_record", "from_records", "plain", "rle_of", "to_records"]
+__all__ = ["frame_record", "from_records", "is_detections", "plain", "rle_of", "to_records"]
 
 _FIELDS = {"score": "confidence", "class_id": "class_id", "track_id": "tracker_id"}
+
+
+def is_detections(value: Any) -> bool:
+    """Return whether a value is ``supervision.Detections``. Where nobody has imported them it is not."""
+    sv = sys.modules.get("supervision")
+    return sv is not None and isinstance(value, sv.Detections)
 
 
 def to_records(detections: sv.Detections) -> list[dict[str, Any]]:
@@ -134,7 +142,7 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 def frame_record(frame: Frame) -> dict[str, Any]:
     """Return a frame with its outcome as a dict for JSON.
 
-    It has ``source``, ``frame``, ``timestamp``, ``gap``, ``path``, then ``error`` (code and message) or
+    It has ``source``, ``frame``, ``timestamp``, ``time``, ``time_from``, ``gap``, ``path``, then ``error`` (code and message) or
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
     type), and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
     """
@@ -142,6 +150,8 @@ def frame_record(frame: Frame) -> dict[str, Any]:
         "source": frame.source,
         "frame": frame.frame,
         "timestamp": frame.timestamp,
+        "time": frame.time,
+        "time_from": frame.time_from,
         "gap": frame.gap,
         "path": frame.path,
     }
@@ -159,7 +169,7 @@ def _outcome_of(frame: Frame) -> dict[str, Any]:
     if frame.error is not None:
         return {"error": {"code": code_of(frame.error), "message": str(frame.error)}}
     found = frame.request.get("detections", frame.result)
-    if type(found).__module__.startswith("supervision"):
+    if is_detections(found):
         return {"detections": to_records(found)}
     return {"result": plain(found)}
 
@@ -174,4 +184,15 @@ def plain(value: Any) -> Any:
         return value
     if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks
         return {"shape": list(value.shape), "dtype": str(value.dtype)}
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+    return _plain_object(value)
+
+
+def _plain_object(value: Any) -> Any:
+    if is_detections(value):
+        return to_records(value)
+    if is_dataclass(value) and not isinstance(value, type):  # supervision.KeyPoints is one
+        return plain({one.name: getattr(value, one.name) for one in fields(value)})
+    if not hasattr(value, "tolist"):
+        return str(value)
+    found = value.tolist()
+    return plain(found) if getattr(value, "dtype", None) == "object" else found

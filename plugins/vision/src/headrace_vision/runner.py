@@ -16,7 +16,8 @@ from headrace_vision.group import Group, Handle, check_input
 from headrace_vision.lanes import VideoModel, lanes_of, open_lanes
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, check_name, options_of
-from headrace_vision.sinks import SinkThreads, named_sinks
+from headrace_vision.sink_threads import SinkThreads
+from headrace_vision.sinks import named_sinks
 from headrace_vision.stills import DECODE, StillDecoder
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class VideoRunner(Delivery):
     it is delivered, it fails, or it is dropped. Frames of one source are delivered in their order.
 
     The pipeline gets ``data`` and ``image`` (``uint8 [H, W, 3]``), ``color="bgr"``, and in
-    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap`` and ``path``.
+    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap``, ``path``, and ``time`` and ``time_from`` of a
+    `headrace_vision.Frame`.
 
     Args:
         pipe: A pipeline, a named model of headrace-models, or a configuration, of which a pipeline is built and closed with

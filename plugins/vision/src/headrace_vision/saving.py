@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_formats import write_json
-from headrace_vision.records import frame_record
+from headrace_vision.records import frame_record, is_detections
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ __all__ = [
     "Names",
     "SaveImages",
     "SaveJSONL",
+    "encoded",
     "picture_of",
     "write_image",
     "write_whole",
@@ -106,7 +107,7 @@ def picture_of(
     result = frame.result
     if not draw or frame.image is None or frame.error is not None:
         return frame.image
-    if type(result).__module__.startswith("supervision"):
+    if is_detections(result):
         from headrace_vision.drawing import Annotators, draw_counts
 
         drawn = (annotators or Annotators()).draw(frame.image, result)
@@ -123,12 +124,21 @@ def write_image(path: Path, image: Any) -> None:
         OSError: It cannot be written.
         ValueError: The suffix names no format of images.
     """
+    write_whole(path, encoded(path.suffix, image))
+
+
+def encoded(suffix: str, image: Any) -> bytes:
+    """Return an image in the format of a suffix.
+
+    Raises:
+        ValueError: The suffix names no format of images.
+    """
     import cv2
 
-    done, data = cv2.imencode(path.suffix, image)
+    done, data = cv2.imencode(suffix, image)
     if not done:
-        raise ValueError(f"{path.name} cannot be encoded")
-    write_whole(path, data.tobytes())
+        raise ValueError(f"no image can be encoded as {suffix}")
+    return data.tobytes()
 
 
 def write_whole(path: Path, data: bytes) -> None:

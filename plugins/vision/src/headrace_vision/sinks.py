@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import atexit
 import itertools
 import logging
 import os
 import random
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_vision.options import check_name
 from headrace_vision.reading import back_off
 from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
 
@@ -25,10 +22,7 @@ if TYPE_CHECKING:
     from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
 
-__all__ = ["CallableSink", "Sink", "SinkThread", "SinkThreads", "as_sink", "named_sinks"]
-
-LAST_S = 60.0
-"""Most seconds for which the end of the process waits for a sink that was closed and still writes."""
+__all__ = ["CallableSink", "Sink", "SinkThread", "as_sink", "named_sinks"]
 
 SPOOL_BYTES = 64 * 2**20
 """Most bytes that are kept for a sink that fails, unless it says another number."""
@@ -58,6 +52,7 @@ class Sink:
         spool_bytes: Most bytes of frames that are kept while the sink fails. Beyond that the oldest is lost, and counted.
             The newest frame is kept whatever its size.
         spool: The folder in which they are kept, and from where the next run of the program writes them. None for the memory.
+            Frames with events are there before they are written, and so is each frame where `full` is ``"keep"``.
         close_s: Most seconds for which closing tries to write what is kept.
         model: The model whose results it gets: of a source with several it gets ``frame.models[model]``, of one without it
             nothing. None for all.
@@ -103,6 +98,10 @@ class Sink:
     def wants(self, frame: Frame) -> bool:
         """Return whether a frame is to be written; called by whoever delivers it."""
         return True
+
+    def reduced(self, frame: Frame) -> Frame:
+        """Return what is queued of a frame; called by whoever delivers it."""
+        return frame if self.needs_image else without_image(frame)
 
     def write(self, frame: Frame) -> None:
         """Take one frame, in the order of its source.
@@ -191,15 +190,24 @@ def named_sinks(
 
 @dataclass(eq=False)
 class _Entry:
-    """What waits for a sink: a frame, the file in which it is kept, or the name of a source that has ended."""
+    """What waits for a sink: a frame, in memory or in a file or in both, or the name of a source that has ended."""
 
-    item: Frame | Path | str
+    item: Frame | str | None
     size_bytes: int
     number: int = 0
+    path: Path | None = None
+    is_exact: bool = True
 
     @property
     def is_frame(self) -> bool:
         return not isinstance(self.item, str)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error of a user, whose text raises another one
+        return type(error).__name__
 
 
 class SinkThread:
@@ -230,13 +238,14 @@ class SinkThread:
         self._due_s = 0.0
         self._counts = dict.fromkeys(("written", "dropped", "lost"), 0)
         self._lost_before = 0
+        self._is_refusing = self._is_unsaved = False
         self._folder = None if sink.spool is None else SpoolFolder(sink.spool)
         for path in self._folder.found if self._folder else ():
-            self._add(_Entry(path, path.stat().st_size))
+            self._add(_Entry(None, path.stat().st_size, path=path))
         self._trim()
         self._numbers = itertools.count(self._folder.next_number if self._folder else 0)
         self._thread = threading.Thread(
-            target=self._run, name=f"headrace-vision-sink-{self.name}", daemon=True
+            target=self._run_to_the_end, name=f"headrace-vision-sink-{self.name}", daemon=True
         )
 
     def start(self) -> None:
@@ -247,11 +256,14 @@ class SinkThread:
 
     def put(self, frame: Frame) -> None:
         """Queue a frame; wait for room, unless the sink drops or keeps it, fails, or is closed."""
-        if not self.sink.wants(frame):
+        try:
+            if not self.sink.wants(frame):
+                return
+            frame = self.sink.reduced(frame)
+            entry = _Entry(frame, bytes_of(frame))
+        except Exception as error:  # noqa: BLE001 - of this frame and this sink, others go on
+            self._refuse(error)
             return
-        if not self.sink.needs_image:
-            frame = without_image(frame)
-        entry = _Entry(frame, bytes_of(frame))
         with self._changed:
             while not self._has_room():
                 if self.sink.full == "drop":
@@ -262,14 +274,25 @@ class SinkThread:
             if self._closing.is_set():
                 self._counts["dropped"] += 1
                 return
+            self._is_refusing = False
             entry.number = next(self._numbers)
-            saves = bool(self._attempts and self._folder)
+            # What is told of an event is on the disk before it is sent.
+            is_event = self.sink.full == "keep" or bool(frame.request.get("events"))
+            saves = self._folder is not None and (self._attempts > 0 or is_event)
             if not saves:
                 self._append(entry)
         if saves:  # not under the lock: the disk may be slow
             self._save(entry)
             with self._changed:
                 self._append(entry)
+
+    def _refuse(self, error: Exception) -> None:
+        """Lose a frame that cannot be queued. Log the first of those in a row."""
+        with self._changed:
+            self._counts["lost"] += 1
+            is_first, self._is_refusing = not self._is_refusing, True
+        if is_first:
+            _LOG.warning("sink %s: a frame cannot be queued: lost", self.name, exc_info=error)
 
     def source_ended(self, source: str) -> None:
         """Queue the end of a source; that finds room always."""
@@ -343,9 +366,9 @@ class SinkThread:
         self._queue.remove(entry)
         self._frames -= entry.is_frame
         self._bytes -= entry.size_bytes
-        if isinstance(entry.item, Path):
+        if entry.path is not None:
             with suppress(OSError):
-                entry.item.unlink(missing_ok=True)
+                entry.path.unlink(missing_ok=True)
         return True
 
     def _trim(self) -> None:
@@ -356,30 +379,51 @@ class SinkThread:
 
     def _leave_behind(self) -> None:
         """Lose what is in memory: nobody comes for it. What is in the folder stays there."""
-        for entry in [one for one in self._queue if not isinstance(one.item, Path)]:
+        for entry in [one for one in self._queue if one.path is None]:
             self._remove(entry)
             self._counts["lost"] += entry.is_frame
 
     def _save(self, entry: _Entry) -> None:
-        """Move a frame from memory into the folder; where that fails, it stays in memory."""
+        """Write a frame into the folder; where that fails, it stays in memory. While many wait, it is in the file alone."""
         frame = entry.item
-        if self._folder is None or isinstance(frame, (str, Path)):
+        if self._folder is None or frame is None or isinstance(frame, str):
             return
         if entry.size_bytes > self.sink.spool_bytes:
             return
         try:
-            path = self._folder.save(frame, entry.number)
-            size_bytes = 0 if path is None else path.stat().st_size
-        except OSError:
-            return
-        if path is None:
+            if entry.path is None:
+                path, entry.is_exact = self._folder.save(frame, entry.number)
+                entry.path = path
+            size_bytes = entry.path.stat().st_size
+        except Exception as error:  # noqa: BLE001 - the disk, or what the frame holds
+            if not self._is_unsaved:
+                text = "sink %s: a frame cannot be kept in %s, and stays in memory: %s"
+                _LOG.warning(text, self.name, self._folder.folder, _said(error))
+            self._is_unsaved = True
             return
         with self._changed:
+            self._is_unsaved = False
+            if not entry.is_exact or not (self._attempts or self._frames >= self.sink.queue_size):
+                return
             if entry in self._queue:
                 self._bytes += size_bytes - entry.size_bytes
-            entry.item, entry.size_bytes = path, size_bytes
+            entry.item, entry.size_bytes = None, size_bytes
 
     # The thread.
+
+    def _run_to_the_end(self) -> None:
+        try:
+            self._run()
+        except BaseException:  # noqa: BLE001 - a thread has nobody above it
+            with self._changed:
+                self._closing.set()  # nobody waits for room
+                self._attempts, self._error = (
+                    self._attempts or 1,
+                    "its thread has ended: see the log",
+                )
+                self._changed.notify_all()
+            _LOG.exception("sink %s: its thread has ended, and it gets no more frames", self.name)
+            self._give_up(is_closed=True)
 
     def _run(self) -> None:
         is_open = False
@@ -418,14 +462,14 @@ class SinkThread:
         if isinstance(item, str):
             self.sink.source_ended(item)
             return True
-        if isinstance(item, Path):
-            path = item
+        if item is None:
+            path = entry.path or Path()
             try:
                 item = read_frame(path)
             except Exception as error:  # noqa: BLE001 - whatever is in a damaged file
                 if path.exists():  # else it was lost, or another program has written it
                     text = "sink %s: %s is damaged, and left out: %r"
-                    _LOG.warning(text, self.name, path, f"{type(error).__name__}: {error}")
+                    _LOG.warning(text, self.name, path, _said(error))
                 return False
         self.sink.write(item)
         return True
@@ -454,13 +498,15 @@ class SinkThread:
         with self._changed:
             is_first = not self._attempts
             self._attempts += 1
-            self._error = f"{type(error).__name__}: {error}"
+            self._error = _said(error)
             if is_first:
                 self._lost_before = self._counts["lost"]
             waiting = list(self._queue) if is_first else []
+            counts = f"{self._counts['written']} frames written, {self._frames} waiting"
             self._changed.notify_all()
         if is_first:
-            _LOG.warning("sink %s fails, and is tried again: %r", self.name, self._error)
+            text = "sink %s fails, and is tried again (%s): %r"
+            _LOG.warning(text, self.name, counts, self._error)
             for one in waiting:
                 self._save(one)
             with self._changed:
@@ -492,7 +538,7 @@ class SinkThread:
         try:
             self._write(entry)  # the sink may have come back between the two
         except Exception as again:  # noqa: BLE001 - so it is this entry alone
-            _LOG.debug("sink %s: one frame is lost: %r", self.name, str(again))
+            _LOG.debug("sink %s: one frame is lost: %r", self.name, _said(again))
             with self._changed:
                 self._counts["lost"] += self._remove(entry) and entry.is_frame
         else:
@@ -518,90 +564,10 @@ class SinkThread:
             try:
                 lost = end() or 0
             except Exception as error:  # noqa: BLE001 - the first error tells more
-                _LOG.debug("sink %s cannot be closed: %r", self.name, str(error))
+                _LOG.debug("sink %s cannot be closed: %r", self.name, _said(error))
         if lost:
             with self._changed:
                 self._counts["written"] -= lost
                 self._counts["lost"] += lost
             text = "sink %s is closed: %d frames that were written are in no file, and are lost"
             _LOG.warning(text, self.name, lost)
-
-
-class SinkThreads:
-    """All sinks of a runner, each in a thread of its own.
-
-    Args:
-        sinks: They are opened by `start`, by name.
-        clock: The time that passes between attempts.
-
-    Raises:
-        ValueError: Two sinks have the same folder as a spool.
-        OSError: The folder of a spool cannot be made.
-    """
-
-    def __init__(self, sinks: Mapping[str, Sink], clock: Clock) -> None:
-        spools = [sink.spool for sink in sinks.values()]
-        folders = [os.path.realpath(one) for one in spools if one is not None]
-        for folder in folders:
-            if folders.count(folder) > 1:
-                raise ValueError(f"{folder} is the spool of one sink: give each its own folder")
-        self._threads = [SinkThread(name, sink, clock) for name, sink in sinks.items()]
-
-    def start(self) -> None:
-        """Begin to write."""
-        for one in self._threads:
-            one.start()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there are none."""
-        return not self._threads
-
-    def check(self, names: Iterable[str] | None, has_models: bool) -> None:
-        """Refuse a name that no sink has, and a sink that has no place for the several models of a source.
-
-        Raises:
-            ValueError: There is no such sink, with the nearest known one, or a sink has no place for them.
-        """
-        known = [one.name for one in self._threads]
-        for name in names or ():
-            check_name("sink", name, known)
-        for one in self._threads if has_models else ():
-            if one.sink.needs_model and one.sink.model is None and one.name in (names or known):
-                raise ValueError(
-                    f"the sink {one.name!r} takes one model of a source: set its model"
-                )
-
-    def put(self, frame: Frame, names: Collection[str] | None, models: Collection[str]) -> None:
-        """Queue a frame for each, or for those of some names, if they take one of the models that it went to."""
-        for one in self._threads:
-            model = one.sink.model
-            if (names is None or one.name in names) and (model is None or model in models):
-                one.put(frame if model is None else frame.models.get(model, frame))
-
-    def packets_of(self, source: str, names: Collection[str] | None) -> list[Packets]:
-        """Return what gets the packets of a source whose frames go to the sinks of some names."""
-        wanted = (one.sink for one in self._threads if names is None or one.name in names)
-        return [found for sink in wanted if (found := sink.packets_of(source)) is not None]
-
-    def source_ended(self, source: str) -> None:
-        """Queue the end of a source for each."""
-        for one in self._threads:
-            one.source_ended(source)
-
-    def close(self, timeout_s: float) -> None:
-        """Let each write what is queued and end. Wait for them, see `SinkThread.longest_close_s`.
-
-        The process ends at most `LAST_S` later than one that still writes, so that its files get their end.
-        """
-        for one in self._threads:
-            one.close()
-        began = time.monotonic()
-        for one in self._threads:
-            longest_s = one.longest_close_s(timeout_s)
-            if not one.join(began + longest_s - time.monotonic(), timeout_s):
-                atexit.register(one.join, LAST_S)
-
-    def status(self) -> dict[str, Any]:
-        """Return the status of each by its name."""
-        return {one.name: one.status() for one in self._threads}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import secrets
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.clock import utc
 from headrace_vision.frames import Frame, Shot
 from headrace_vision.timing import Thinning, Timeline
 
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from headrace_vision.options import SourceOptions
 
 __all__ = ["Flight", "Part", "Source"]
+
+_TOLD = ("delivered", "failed", "dropped")
+"""Counts in the log."""
 
 _LOG = logging.getLogger("headrace.vision")
 
@@ -112,12 +118,13 @@ class Source:
         self._thinning = Thinning(options)
         self._send = send
         self._number = 0
+        self._run, self._events = secrets.token_hex(4), itertools.count(1)
         self._counts = dict.fromkeys(
             ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
         )
         self._held = 0
         self._attempts = 0
-        self._due_s = 0.0
+        self._due_s = self._lost_s = 0.0
 
     @property
     def latest(self) -> bool:
@@ -140,6 +147,7 @@ class Source:
         number = self._number
         self._number += 1
         stamp = self.timeline.stamp(shot.time_s)
+        when = utc() if shot.time is None else shot.time
         self.state = "reading"
         for one in self.packets:
             one.note(shot.stream_s, stamp)
@@ -152,6 +160,7 @@ class Source:
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
         frame.aspect, frame.color = shot.aspect, shot.color
+        frame.time, frame.time_from = when, shot.time_from
         if shot.error is None:
             try:
                 frame.image = shot.convert()
@@ -159,6 +168,17 @@ class Source:
                 frame.error = error
         self._send(self, self._flight_of(frame))
         return True
+
+    def name_events(self, frame: Frame) -> None:
+        """Give each event of a frame the time of the frame, and an id that no other event has, of no run."""
+        events = frame.request.get("events")
+        if isinstance(events, (list, tuple)):
+            frame.request["events"] = [
+                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **one}
+                if isinstance(one, Mapping)
+                else one
+                for one in events
+            ]
 
     def _flight_of(self, frame: Frame) -> Flight:
         if self.options.models is None or frame.error is not None:
@@ -264,20 +284,27 @@ class Source:
             self._counts["reconnects"] += 1
             self._attempts = attempt + 1
             self._due_s = self.clock.now() + wait_s
+            if not attempt:
+                self._lost_s = self.clock.now()
+            counts = ", ".join(f"{self._counts[one]} {one}" for one in _TOLD)
         if not attempt:
-            _LOG.warning("source %s is lost, and tried again: %s", self.name, self.error)
+            text = "source %s is lost, and tried again (%s): %s"
+            _LOG.warning(text, self.name, counts, self.error)
 
     def found(self) -> None:
         """Note, and log, that the source answers again."""
         with self.changed:
             attempts, self._attempts, self.error = self._attempts, 0, None
-        _LOG.warning("source %s is found after %d attempts", self.name, attempts)
+            away_s = self.clock.now() - self._lost_s
+        _LOG.warning("source %s is found after %d attempts, %.1f s", self.name, attempts, away_s)
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that the reader has ended."""
         with self.changed:
             if error is not None:
                 self.state, self.error = "failed", str(error) or type(error).__name__
+                if self.live:
+                    _LOG.warning("source %s has failed, and is over: %s", self.name, self.error)
             elif self.state != "failed":
                 self.state = "stopped" if self.stopping.is_set() else "ended"
             self.reader_done = True
@@ -335,5 +362,7 @@ def _request_of(frame: Frame) -> dict[str, Any]:
             "timestamp": frame.timestamp,
             "gap": frame.gap,
             "path": frame.path,
+            "time": frame.time,
+            "time_from": frame.time_from,
         },
     }

@@ -7,23 +7,31 @@ import os
 import re
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, code_of
 from headrace_formats import read_json, write_json
 from headrace_vision.frames import Frame
+from headrace_vision.records import plain
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["SpoolFolder", "bytes_of", "read_frame", "without_image"]
+__all__ = ["PICTURE", "SpoolFolder", "bytes_of", "read_frame", "without_image"]
 
 LEAST_BYTES = 1024
 """What a frame counts at least."""
+
+PICTURE = "picture_jpeg"
+"""The key of a request for a picture that is sent with an event: bytes."""
+
+_RECORDED = ("detections", "counts", "events", PICTURE)
+"""Keys of a request that are kept."""
 
 _NAME = re.compile(r"(\d{15})-[0-9a-f]{8}\.npz(\.part)?")
 
@@ -38,25 +46,16 @@ class KeptError(HeadraceError):
 
 def without_image(frame: Frame) -> Frame:
     """Return a frame with what a record of it has, and without pictures."""
-    request: dict[str, Any] = {
-        k: frame.request[k] for k in ("detections", "counts", "events") if k in frame.request
-    }
+    request: dict[str, Any] = {k: frame.request[k] for k in _RECORDED if k in frame.request}
     result = None if "detections" in request else frame.result
-    return Frame(
-        frame.source,
-        frame.frame,
-        frame.timestamp,
-        result=result,
-        error=frame.error,
-        gap=frame.gap,
-        path=frame.path,
-        request=request,
-        models={name: without_image(one) for name, one in frame.models.items()},
-    )
+    models = {name: without_image(one) for name, one in frame.models.items()}
+    return replace(frame, image=None, result=result, request=request, models=models)
 
 
-def _is_detections(value: Any) -> bool:
-    return type(value).__module__.startswith("supervision")
+def _parts_of(value: Any) -> Iterable[Any]:
+    """Return what an object of supervision holds; its masks have slots."""
+    names = getattr(type(value), "__slots__", None) or vars(value)
+    return [getattr(value, name, None) for name in names]
 
 
 def bytes_of(frame: Frame) -> int:
@@ -74,10 +73,10 @@ def bytes_of(frame: Frame) -> int:
             left += [x for key, x in one.request.items() if key not in ("context", "color")]
         elif isinstance(one, Mapping):
             left += one.values()
-        elif isinstance(one, (list, tuple, set)):
+        elif isinstance(one, (list, tuple, set, frozenset)):
             left += one
-        elif _is_detections(one):
-            left += vars(one).values()
+        elif type(one).__module__.startswith("supervision"):
+            left += _parts_of(one)
         else:
             total += getattr(one, "nbytes", None) or sys.getsizeof(one)
     return max(total, LEAST_BYTES)
@@ -110,8 +109,8 @@ class SpoolFolder:
         self.next_number = int(self.found[-1].name[:15]) + 1 if self.found else 0
         self._mark = uuid.uuid4().hex[:8]  # no two programs write the same name
 
-    def save(self, frame: Frame, number: int) -> Path | None:
-        """Write a frame at its place. Return its file, or None where it has something that no file can hold.
+    def save(self, frame: Frame, number: int) -> tuple[Path, bool]:
+        """Write a frame at its place. Return its file, and whether it holds the result itself, and not only its record.
 
         Raises:
             OSError: It cannot be written.
@@ -122,10 +121,7 @@ class SpoolFolder:
         part = path.with_name(f"{path.name}.part")
         packed = _Packed()
         write: Any = np.savez
-        try:
-            data = write_json(packed.of_frame(frame)).encode()
-        except TypeError:
-            return None
+        data = write_json(packed.of_frame(frame)).encode()
         try:
             with part.open("xb") as file:
                 write(file, json=np.frombuffer(data, np.uint8), **packed.arrays)
@@ -134,7 +130,7 @@ class SpoolFolder:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
             raise
-        return path
+        return path, packed.is_exact
 
 
 def read_frame(path: Path) -> Frame:
@@ -152,52 +148,60 @@ def read_frame(path: Path) -> Frame:
 
 
 class _Packed:
-    """Values as JSON, with the arrays beside them."""
+    """Values as JSON, with the arrays beside them.
+
+    Attributes:
+        is_exact: Whether nothing was replaced by what its record has.
+    """
 
     def __init__(self) -> None:
+        self.is_exact = True
         self.arrays: dict[str, NDArray[Any]] = {}
         self._names: dict[int, str] = {}
 
     def of_frame(self, frame: Frame) -> Any:
-        """Return a frame. Keys of its request that no file can hold are left out.
-
-        Raises:
-            TypeError: Its result is one that no file can hold.
-        """
-        request = {}
+        """Return a frame. Of what no file can hold it has what a record has, and no key of its request that is in no record."""
+        request = []
         for key, one in frame.request.items():
             with suppress(TypeError):
-                self.of(one)
-                request[key] = one
-        values = {name: getattr(frame, name) for name in Frame.__dataclass_fields__}
-        error = None if frame.error is None else [code_of(frame.error), str(frame.error)]
-        return {"frame": self.of(values | {"error": error, "request": request})}
+                request.append([key, self._of_any(one) if key in _RECORDED else self.of(one)])
+        names = [one for one in Frame.__dataclass_fields__ if one != "request"]
+        values = {name: getattr(frame, name) for name in names}
+        values["error"] = None
+        if frame.error is not None:
+            values["error"] = [code_of(frame.error), str(frame.error)]
+        pairs = [[name, self._of_any(one)] for name, one in values.items()]
+        return {"frame": {"dict": [*pairs, ["request", {"dict": request}]]}}
+
+    def _of_any(self, value: Any) -> Any:
+        """Return a value, or where no file can hold it, what a record has of it."""
+        try:
+            return self.of(value)
+        except TypeError:
+            self.is_exact = False
+            return self.of(plain(value))
 
     def of(self, value: Any) -> Any:
         """Return a value as one of JSON.
 
         Raises:
-            TypeError: It holds something else than arrays, detections and plain values.
+            TypeError: It holds something else than arrays, objects of supervision and plain values.
         """
-        if value is None or type(value) in (bool, int, float, str):
-            odd = type(value) is float and not math.isfinite(value)
-            return {"float": str(value)} if odd else value
-        if type(value) is list:
-            return [self.of(one) for one in value]
-        if type(value) is tuple:
-            return {"tuple": [self.of(one) for one in value]}
-        if type(value) is dict:
-            return {"dict": [[self.of(key), self.of(one)] for key, one in value.items()]}
-        if isinstance(value, Frame):
-            return self.of_frame(value)
-        if type(value).__name__ == "Detections" and _is_detections(value):
-            return {"detections": self.of(dict(vars(value)))}
         import numpy as np
 
+        if value is None or type(value) in (bool, int, str) or _is_finite(value):
+            return value
+        if type(value) is list:
+            return [self.of(one) for one in value]
+        if isinstance(value, Frame):
+            return self.of_frame(value)
         if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
             name = self._names.setdefault(id(value), f"array{len(self._names)}")
             self.arrays[name] = np.asarray(value)
             return {"array" if isinstance(value, np.ndarray) else "scalar": name}
+        for kind, (is_one, parts_of, _) in _KINDS.items():
+            if is_one(value):
+                return {kind: self.of(parts_of(value))}
         raise TypeError(f"{type(value).__name__} is in no file")
 
 
@@ -209,14 +213,93 @@ def _unpacked(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     ((kind, inner),) = value.items()
     if kind in ("array", "scalar"):
         return arrays[inner] if kind == "array" else arrays[inner][()]
-    if kind == "dict":
-        return {_unpacked(key, arrays): _unpacked(one, arrays) for key, one in inner}
     found = _unpacked(inner, arrays)
-    if kind in ("tuple", "float"):
-        return tuple(found) if kind == "tuple" else float(found)
-    if kind == "frame":
-        error = found["error"] and KeptError(*found["error"])
-        return Frame(**{**found, "error": error})
+    return _frame_of(found) if kind == "frame" else _KINDS[kind][2](found)
+
+
+def _is_finite(value: Any) -> bool:
+    return type(value) is float and math.isfinite(value)
+
+
+def _frame_of(values: dict[str, Any]) -> Frame:
+    error = values["error"] and KeptError(*values["error"])
+    return Frame(**{**values, "error": error})
+
+
+def _is_object_array(value: Any) -> bool:
+    import numpy as np
+
+    return isinstance(value, np.ndarray) and value.dtype.kind == "O"
+
+
+def _objects_of(found: list[Any]) -> NDArray[Any]:
+    import numpy as np
+
+    objects = np.empty(found[0], object)
+    for number, one in enumerate(found[1]):
+        objects.flat[number] = one
+    return objects
+
+
+def _bytes_array(value: bytes) -> NDArray[np.uint8]:
+    import numpy as np
+
+    return np.frombuffer(value, np.uint8)
+
+
+def _is_supervision(kind: str) -> Callable[[Any], bool]:
+    """Return what tells objects of a class of supervision, which need not be imported."""
+    return lambda value: (
+        type(value).__name__ == kind and type(value).__module__.startswith("supervision")
+    )
+
+
+def _made(kind: str) -> Callable[[dict[str, Any]], Any]:
+    """Return what makes an object of a class of supervision whose attributes are its arguments."""
+
+    def make(values: dict[str, Any]) -> Any:
+        import supervision as sv
+
+        return getattr(sv, kind)(**values)
+
+    return make
+
+
+def _runs_of(masks: Any) -> tuple[Any, ...]:
+    """Return what ``supervision.CompactMask`` is made of: runs, sides and corners of the crops, and the size of the image."""
+    import numpy as np
     import supervision as sv
 
-    return sv.Detections(**found)
+    crops = [masks.crop(row) for row in range(len(masks))]
+    runs = [np.array(sv.mask_to_rle(one), np.int32) for one in crops]
+    sides = np.array([one.shape for one in crops], np.int32).reshape(-1, 2)
+    return runs, sides, np.asarray(masks.offsets, np.int32), tuple(masks.shape[1:])
+
+
+def _masks_of(found: tuple[Any, ...]) -> Any:
+    import supervision as sv
+
+    return sv.CompactMask(*found)
+
+
+_KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "float": (lambda value: type(value) is float, str, float),
+    "tuple": (lambda value: type(value) is tuple, list, tuple),
+    "dict": (
+        lambda value: isinstance(value, dict),
+        lambda value: [[key, one] for key, one in value.items()],
+        dict,
+    ),
+    "bytes": (lambda value: type(value) is bytes, _bytes_array, lambda found: found.tobytes()),
+    "objects": (
+        _is_object_array,
+        lambda value: [list(value.shape), value.ravel().tolist()],
+        _objects_of,
+    ),
+    "CompactMask": (_is_supervision("CompactMask"), _runs_of, _masks_of),
+    **{
+        kind: (_is_supervision(kind), lambda value: dict(vars(value)), _made(kind))
+        for kind in ("Detections", "KeyPoints", "Classifications")
+    },
+}
+"""What a file holds beside arrays and JSON, by name: what tells a value, what it is taken apart to, and what makes it again."""

@@ -124,8 +124,8 @@ def _source_table() -> type[_Table]:
         "model": str | None,
         "models": list[str] | dict[str, dict[str, Any]] | None,
         "ordered": str | dict[str, Any] | None,
-        "lines": dict[str, list[float]] | None,
-        "zones": dict[str, list[list[float]]] | None,
+        "lines": dict[str, list[float] | dict[str, Any]] | None,
+        "zones": dict[str, list[list[float]] | dict[str, Any]] | None,
         "sinks": list[str] | None,
         "ffmpeg": dict[str, str | int | float] | None,
         "in_flight": int | None,
@@ -251,6 +251,7 @@ class EventsTable(_Spooled):
     timeout_s: float = Field(
         default=5.0, gt=0, description="Seconds after which an attempt has failed."
     )
+    picture: bool = Field(default=False, description="Whether a JPEG with boxes is sent as well.")
 
 
 class WebhookTable(EventsTable):

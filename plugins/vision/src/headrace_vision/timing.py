@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import struct
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
+
+from headrace_vision.clock import utc
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_vision.options import SourceOptions
 
-__all__ = ["SMALLEST_STEP_S", "PictureTimes", "Thinning", "Timeline"]
+__all__ = ["SMALLEST_STEP_S", "CaptureTimes", "PictureTimes", "Thinning", "Timeline"]
 
 MOST_REORDERED = 16
 """Most pictures by which codecs change the order (H.264 and HEVC); times that go back further began again."""
@@ -39,19 +43,23 @@ class Timeline:
     def stamp(self, time_s: float | None) -> float:
         """Return the time of the next frame, in seconds.
 
+        Where the clock of the source is not known yet, as behind a gap, the first time that it says is a period after the last frame.
+
         Args:
             time_s: The time that the source says. None where it says none.
         """
-        last = self._last
-        if time_s is None:
-            stamp = 0.0 if last is None else last + self.period_s
-            stamp = stamp if self._continued is None else self._continued
-        elif self._continued is None:
-            stamp = time_s + self._offset
-        else:
-            self._offset = self._continued - time_s
-            stamp = self._continued
+        last, placed = self._last, self._continued
+        if last is None and time_s is None:
+            placed = 0.0
         self._continued = None
+        if placed is not None and time_s is None:
+            stamp = placed
+            self._continued = placed + self.period_s
+        elif placed is not None and time_s is not None:
+            stamp, self._offset = placed, placed - time_s
+        else:
+            known = None if time_s is None else time_s + self._offset
+            stamp = (last or 0.0) + self.period_s if known is None else known
         if last is not None and stamp <= last:
             stamp = last + SMALLEST_STEP_S
         self._last = stamp
@@ -107,6 +115,40 @@ class PictureTimes:
             self._step_s = time_s - last_s
         self._last_s = time_s
         return time_s, begins_again
+
+
+class CaptureTimes:
+    """When the pictures of one open video were captured, in UTC: as its camera reports, else when their packets came.
+
+    Source:
+        ``AVProducerReferenceTime`` of FFmpeg: microseconds since 1970, which its RTP gets from sender reports.
+    """
+
+    def __init__(self) -> None:
+        self._came: OrderedDict[int | None, float] = OrderedDict()
+        self._ahead_s: float | None = None
+        self._reports = 0
+
+    def note(self, packet: Any) -> None:
+        """Note a packet, before it is decoded."""
+        self._came[packet.pts] = utc()
+        if len(self._came) > 4 * MOST_REORDERED:
+            self._came.popitem(last=False)
+        begin_s = _seconds(packet, packet.pts)
+        if begin_s is None or not packet.has_sidedata("prft"):
+            return
+        (wall_us,) = struct.unpack_from("=q", bytes(packet.get_sidedata("prft")))
+        self._reports += wall_us > 0  # a camera without a clock of the day reports 0
+        if self._reports > 1:  # the first one comes with the picture before its own
+            self._ahead_s = wall_us / 1e6 - begin_s
+
+    def of(self, picture: Any) -> tuple[float, str]:
+        """Return when a picture was captured, and who says so."""
+        came = self._came.pop(picture.pts, None)
+        begin_s = _seconds(picture, picture.pts)
+        if self._ahead_s is not None and begin_s is not None:
+            return begin_s + self._ahead_s, "camera"
+        return came or utc(), "arrival"
 
 
 def _seconds(picture: Any, ticks: int | None) -> float | None:

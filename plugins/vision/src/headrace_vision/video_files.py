@@ -19,6 +19,7 @@ from headrace_vision.options import check_name
 from headrace_vision.orientation import matrix_of, pixels_of_pillow, pixels_of_video, turns
 from headrace_vision.playlists import PlaylistOpener, is_playlist
 from headrace_vision.rtsp_relay import RtspRelay
+from headrace_vision.timing import CaptureTimes
 from headrace_vision.web_files import WebFile
 
 if TYPE_CHECKING:
@@ -345,8 +346,10 @@ def video_shots(
     if begin_s is not None:
         _seek(container, begin_s)
     damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
+    captured = CaptureTimes()
     for packet in _packets(container, stream):
         seen(packet)
+        captured.note(packet)
         try:
             pictures = packet.decode()
         except (av.FFmpegError, ValueError) as error:
@@ -364,14 +367,15 @@ def video_shots(
             # FFmpeg says it of the first picture of an APNG, for all.
             matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
             time_s, begins_again = times.stamp(picture)
+            when = captured.of(picture)
             gap = gap or begins_again
             if options.start is not None and time_s is not None and time_s < options.start:
                 continue
-            if after_s is not None and time_s is not None and time_s <= after_s:
+            if after_s is not None and (time_s is None or time_s <= after_s):
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
-            yield _shot_of(picture, stream, matrix, time_s, gap, path)
+            yield _shot_of(picture, stream, matrix, time_s, gap, path, when)
             gap = False
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
@@ -388,6 +392,7 @@ def _shot_of(
     time_s: float | None,
     gap: bool,
     path: str | None,
+    when: tuple[float, str],
 ) -> Shot:
     aspect = stream.sample_aspect_ratio or Fraction(1)
     if matrix and turns(*matrix):
@@ -405,6 +410,8 @@ def _shot_of(
             int(picture.color_trc),
         ),
         stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
+        time=when[0],
+        time_from=when[1],
     )
 
 

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from headrace_formats import write_json
 from headrace_page import HEADERS, SANDBOXED, Page, why_refused
-from headrace_vision.records import plain
+from headrace_vision.records import is_detections, plain
 from headrace_vision.saving import picture_of
 from headrace_vision.sinks import Sink
 
@@ -200,7 +200,7 @@ class _Shown:
 
 def _objects_of(frame: Frame) -> int:
     found = frame.request.get("detections", frame.result)
-    return len(found) if type(found).__module__.startswith("supervision") else 0
+    return len(found) if is_detections(found) else 0
 
 
 class _Server(http.server.ThreadingHTTPServer):

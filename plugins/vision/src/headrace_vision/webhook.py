@@ -9,10 +9,8 @@ import urllib.request
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from headrace_formats import write_json
 from headrace_vision.events import EventSink
 from headrace_vision.network import plain_opener, without_password
-from headrace_vision.records import frame_record
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -35,6 +33,7 @@ class Webhook(EventSink):
         only_events: Whether only frames with ``events`` (of CountLine and CountZone) are posted.
         attempts: How often a frame that is refused (400 to 499) is tried, then it is lost, if the receiver takes the next one.
         timeout_s: Seconds after which an attempt has failed.
+        picture: Whether the JSON has ``picture``, a JPEG in base64 with boxes on it.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Raises:
@@ -50,7 +49,7 @@ class Webhook(EventSink):
             headers["Authorization"] = f"Basic {user}"
         address = quote(without_password(self._url), safe="!#$%&'()*+,/:;=?@[]~")
         request = urllib.request.Request(  # noqa: S310 - the address was checked
-            address, data=write_json(frame_record(frame)).encode(), headers=headers, method="POST"
+            address, data=self._body(frame).encode(), headers=headers, method="POST"
         )
         try:
             with plain_opener().open(request, timeout=self._timeout_s) as answer:

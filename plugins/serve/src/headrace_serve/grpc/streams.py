@@ -118,16 +118,22 @@ class _Stream:
                     yield answer
                     self._unsent.taken(len(answer))
                     self._taken.set()
+            if reader.done() and not reader.cancelled():
+                reader.result()  # what came before was answered
         finally:
             self._unsent.end()
             for left in (reader, ender, *self._tasks):
                 left.cancel()
 
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
-        async for data in requests:
-            await self._responses.put(self._begin(self._answer(data)))
-            while len(self._in_parts) >= _STREAMED:
-                await asyncio.wait(self._in_parts, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            async for data in requests:
+                await self._responses.put(self._begin(self._answer(data)))
+                while len(self._in_parts) >= _STREAMED:
+                    await asyncio.wait(self._in_parts, return_when=asyncio.FIRST_COMPLETED)
+        except Exception:
+            await self._last()  # else who waits for answers waits for ever
+            raise
         await self._last()
 
     async def _end(self, reader: asyncio.Task[None]) -> None:

@@ -177,5 +177,8 @@ async def _status_of(application: ASGIApp, replay: Replay) -> int:
         if message["type"] == "http.response.start":
             status = message["status"]
 
-    await application(replay.scope(), receive, send)
+    try:
+        await application(replay.scope(), receive, send)
+    except Exception:  # noqa: BLE001 - a failure like others, and this client goes on
+        return 500
     return status
