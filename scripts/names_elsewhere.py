@@ -30,6 +30,25 @@ HOOKS = {
 }
 """The hooks whose names stand in each table."""
 
+SYNONYMS = {
+    "OnnxTensor": "onnx onnxruntime onnxmodel ort",
+    "TensorrtTensor": "tensorrt trt tensorrtengine",
+    "TorchModule": "torch pytorch torchscript torchmodel",
+    "DecodeMat": "decode decodeimage imdecode imread readimage loadimage",
+    "EncodeMat": "encode encodeimage imencode",
+    "ResizeMat": "resize resizeimage",
+    "CropMat": "crop cropimage",
+    "CenterCropMat": "centercrop",
+    "LetterBoxMat": "letterbox letterboxresize",
+    "CvtColorMat": "cvtcolor colorconvert",
+    "Mat2Tensor": "totensor normalize imagetotensor",
+    "NMS": "nonmaxsuppression batchednms",
+    "YoloDetections": "yolo yolov5 yolov8 ultralytics",
+    "Process": "subprocess multiprocessing",
+    "BackgroundThread": "thread",
+}
+"""What the field calls what these backends do. A name that is a backend itself is none."""
+
 
 def names() -> dict[str, dict[str, list[str]]]:
     """Return the tables: names by distribution. Definitions, and what is translated, stand among the backends."""
@@ -82,6 +101,7 @@ def table() -> str:
         for table, found in names().items()
     }
     tables["replaced"] = replaced({*tables["backends"], *headrace.plugins.core().backends})
+    tables["synonyms"] = {one: name for name, some in SYNONYMS.items() for one in some.split()}
     return json.dumps(tables, indent=1, ensure_ascii=False) + "\n"
 
 

@@ -113,6 +113,13 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return by_lower[close[0]] if close else None
 
 
+def starting(name: str, known: Iterable[str]) -> str | None:
+    """Return the shortest known name that begins as ``name`` does, of three letters or more, whatever their case."""
+    begins = name.lower()
+    found = [one for one in known if one.lower().startswith(begins)] if len(begins) > 2 else []
+    return min(found, key=len, default=None)
+
+
 def nearest_file(path: Path) -> str | None:
     """Give the file beside a missing one that was perhaps meant: of a similar name, or of its name with ``.toml``.
 

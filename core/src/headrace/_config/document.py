@@ -274,6 +274,12 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
         hint = 'A text stands in quotes: "..."; true and false are lower case.'
     elif message.startswith("Unescaped '\\'"):
         hint = "A path with \\ stands in single quotes, in TOML and in an expression: 'C:\\folder\\file'"
+    elif text.lstrip()[:1] in ("{", "[") and '": ' in text:
+        hint = "JSON? Write it as TOML, or give headrace.pipe the dict that json.load returns."
+    elif lines[line - 1][column - 1 :].startswith(":"):
+        hint = (
+            "YAML? Write key = value, or give headrace.pipe the dict that yaml.safe_load returns."
+        )
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
     message = f"this is no TOML: line {line}, column {column}: {what}"
     where = {"line": line, "column": column}

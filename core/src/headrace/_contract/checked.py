@@ -138,6 +138,9 @@ class Checked:
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range
     _is_last: bool = False  # its outcome is that of the node, so it may be PENDING
+    _alone: str = (
+        "Set rerun = True in the class, or return a list with an error for each wrong one."
+    )
 
     if TYPE_CHECKING:  # see `headrace.Backend`
 
@@ -204,7 +207,7 @@ class Checked:
 
     def _after_failure(self, batch: Sequence[Request], error: Exception) -> Answers:
         if not self.rerun or is_one(batch):
-            return [self._wrap(error) for _ in batch]
+            return [self._with_company(self._wrap(error), batch) for _ in batch]
         failed = error
         outcomes: Answers = []
         for request in batch:
@@ -225,6 +228,13 @@ class Checked:
                 )
                 outcomes.append(None if checked is None else checked[0])
         return outcomes
+
+    def _with_company(self, error: Exception, batch: Sequence[Request]) -> Exception:
+        """Say in an error that has no hint that other requests of the batch have failed with it."""
+        count = sum(not isinstance(request, Filler) for request in batch)
+        if count > 1 and type(error) in (BackendError, InputError) and error.hint is None:  # type: ignore[attr-defined]
+            error.hint = f"All {count} requests of the batch failed with it. {self._alone}"  # type: ignore[attr-defined]
+        return error
 
     def _check_outcomes(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
         """Check that a backend has given a list with one exception or None per item."""

@@ -126,7 +126,12 @@ def read_expression_of(
     if not isinstance(value, str):
         key = path.rpartition(".")[2]
         place = key_place(file, path, key, value)
-        problems.add("type", f"{key} takes an expression, written as a text", **place)
+        hint = None
+        if isinstance(value, list):
+            hint = f'Backends in a row are "S[{",".join(map(str, value))}]".'
+        elif callable(value):
+            hint = 'Name it by headrace.register("Name", it), and write "Name".'
+        problems.add("type", f"{key} takes an expression, written as a text", hint=hint, **place)
         return None
     try:
         return read_expression(value, node_name=node, environ=problems.environ, source=source)

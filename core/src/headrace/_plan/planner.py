@@ -53,7 +53,8 @@ from headrace._plan.word import (
     way_through,
     word_of,
 )
-from headrace._registry.discovery import KNOWN_ELSEWHERE
+from headrace._portable import starting
+from headrace._registry.discovery import KNOWN_ELSEWHERE, SYNONYMS
 from headrace._registry.registry import Offer, registry
 
 if TYPE_CHECKING:
@@ -454,8 +455,7 @@ class Planner(Planning):
         """Report an unknown name, whose options may be any."""
         self.parameters.unresolved += 1
         if self.all_names:
-            near = self._nearest(call, scope)
-            problem = registry.unknown(call.name, [near] if near else [])
+            problem = registry.unknown(call.name, (), self._nearest(call, scope))
             self.problems.add_all([replace(problem, **place_of(call))])
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:
@@ -464,6 +464,7 @@ class Planner(Planning):
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
         here = [*self.registered, *self.definitions, *registry.names(self.files)]
-        near = self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
+        near = SYNONYMS.get(call.part.lower()) or starting(call.part, [*local, *here])
+        near = near or self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near

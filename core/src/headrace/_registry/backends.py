@@ -13,6 +13,7 @@ from headrace._contract.backend import Backend
 from headrace._contract.checked import PENDING, Outcomes
 from headrace._contract.groups import Bracket, Place
 from headrace._portable import none_if_all_ok, repr_of
+from headrace._registry.class_bodies import wrong_attribute
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def source_of(cls: type[Backend]) -> Any:
 
 
 def _cannot_run(cls: type[Any]) -> str | None:
-    """Say why a class can run no batch; all else that a class says is judged by the conformance kit."""
+    """Say why a class can run no batch, or what in its body is wrong; the conformance kit judges all else."""
     if inspect.isabstract(cls):
         return f"it is abstract: write {', '.join(sorted(cls.__abstractmethods__))}"
     kinds = {type(getattr(cls, one, getattr(Backend, one))) for one in ("bracket", "place")}
@@ -81,7 +82,7 @@ def _cannot_run(cls: type[Any]) -> str | None:
     own = inspect.getattr_static(cls, name)  # not bound to the class
     if inspect.isfunction(own) and _mismatch(own, *given.split(", ")):
         return f"{name} takes other arguments: write def {name}({given})"
-    return None
+    return wrong_attribute(cls)
 
 
 def _is_asynchronous(function: Any) -> bool:
@@ -110,6 +111,7 @@ class FunctionBackend(Backend):
 
     function: Callable[[Any], Any]
     batched: bool = False
+    _alone = "Register the function without batched, so that it is called for one at a time."
 
     def init(self, options: Any, context: InitContext) -> None:
         """Keep the context, through which a generator gives its parts."""

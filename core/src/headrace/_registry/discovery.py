@@ -354,11 +354,12 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES, REPLACED = map(
-    _table("names_elsewhere").__getitem__, ("backends", "probes", "policies", "replaced")
+KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES, REPLACED, SYNONYMS = map(
+    _table("names_elsewhere").__getitem__,
+    ("backends", "probes", "policies", "replaced", "synonyms"),
 )
 """The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name. What to
-write for each name of torchpipe that means nothing here.
+write for each name of torchpipe that means nothing here. The backend that a name of the field, in small letters, means.
 """
 
 

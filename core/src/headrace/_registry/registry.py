@@ -224,8 +224,8 @@ class Registry:
         names.update(name for one in self.plugins() if one.usable for name in one.backends)
         return sorted(names)
 
-    def unknown(self, name: str, known: Iterable[str]) -> Problem:
-        """Say why ``name`` is unknown and what to do about it."""
+    def unknown(self, name: str, known: Iterable[str], near: str | None = None) -> Problem:
+        """Say why ``name`` is unknown and what to do about it. ``near`` was perhaps meant, else the nearest known name."""
         plugin, _, part = name.rpartition(":")
         plugins = self.plugins()
         for one in plugins:
@@ -241,7 +241,7 @@ class Registry:
         if part in REPLACED:
             return Problem("unknown_backend", f"unknown backend {name!r}", hint=REPLACED[part])
         names = [*known]
-        near = nearest(name, names) or nearest(part, names)
+        near = near or nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
         # Which definitions a plugin has is known from its hooks alone, and those of a broken one may have failed.
         broken = [one for one in plugins if one.state == "broken"]
