@@ -18,18 +18,18 @@ from distributions import ROOT, folders
 LINES = {
     "core": 13_055,
     "_running": 4_921,
-    "_plan": 2_310,
+    "_plan": 2_315,
     "_build": 1_205,
-    "_registry": 872,
+    "_registry": 901,
     "words": 680,
     "_expression": 710,
-    "_contract": 705,
-    "_config": 575,
+    "_contract": 710,
+    "_config": 580,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 19_980
-SOURCES = 76_640
+SOURCES = 77_410
 
 
 def test_core_is_no_larger():

@@ -218,8 +218,6 @@ def test_a_none_is_as_if_the_key_was_not_there():
         ({"backend": "Show", "qqqq": 2}, "There are: a, cache, many, model"),
         ({"backend": "Identity", "main": {"max": 2}}, "A table is a node only at the top level"),
         ({"backend": "Qqqq"}, "`headrace plugins list` shows"),
-        ({"backend": ["A", "B"]}, 'Backends in a row are "S[A,B]".'),
-        ({"backend": len}, 'headrace.register("Name", it)'),
         ({"backend": "Identity", "dispatch_policy": "greedy"}, "There are: best_fit."),
         ({"backend": "Call"}, "function = ... in the node"),
         ({"backend": "Call[math:sqrt]"}, "stands in ( ): Call(math:sqrt)"),

@@ -83,7 +83,7 @@ OTHERS = (
 """Where pages stand that docs/README.md does not link, by how their names begin."""
 
 FIGURES = re.compile(r"\]\(((?:\.\./)*)benchmarks/results/(\w+)\.json\)")
-"""Links to files of figures, which have pages here."""
+"""What leads to a file of figures leads to its page here."""
 
 LINK = re.compile(r"\]\(([^)#:]+)\.md\)")
 TITLED = re.compile(r"^- \[([^]]+)\]\(([^)#:]+)\.md\)", re.MULTILINE)
