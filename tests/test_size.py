@@ -29,7 +29,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 19_980
-SOURCES = 77_410
+SOURCES = 77_420
 
 
 def test_core_is_no_larger():

@@ -91,7 +91,7 @@ class Packets:
 
     Args:
         span: What is recorded.
-        make: Begins a file, a `headrace_vision.recording.CopiedFile`.
+        make: Begins a file, a `headrace_vision.recorded_files.CopiedFile`.
 
     Attributes:
         lost: How many packets that were to be recorded are in no file.

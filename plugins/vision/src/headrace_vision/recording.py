@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import re
 from collections import deque
 from contextlib import suppress
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from time import gmtime, strftime
@@ -16,35 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
+from headrace_vision.recorded_files import CopiedFile, VideoFile
 from headrace_vision.saving import Names, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from headrace_vision.copying import Connection
     from headrace_vision.frames import Frame
 
 __all__ = ["SaveVideo"]
-
-_TICKS = 60_000
-"""Units of time per second in a video; MPEG-4 has room for 65535."""
-
-_MATRICES = (1, 4, 5, 6, 7, 9)
-"""Matrices of colours that FFmpeg converts to: BT.709, FCC, BT.601 (625 and 525 lines), SMPTE 240M, BT.2020 (``AVColorSpace``)."""
-
-_BT601, _LIMITED = 6, 1
-
-_PROMPT = {
-    "libx264": {"tune": "zerolatency"},
-    "libx265": {"tune": "zerolatency"},
-    "libsvtav1": {"svtav1-params": "pred-struct=1"},
-    "libvpx-vp9": {"lag-in-frames": "0"},
-    "libaom-av1": {"lag-in-frames": "0"},
-    "h264_nvenc": {"zerolatency": "1", "delay": "0"},
-    "hevc_nvenc": {"zerolatency": "1", "delay": "0"},
-}
-"""Options of FFmpeg's encoders by which they give out each picture at once. Others hold back up to 60: a minute, at one a second."""
 
 
 class SaveVideo(Sink):
@@ -116,7 +94,7 @@ class SaveVideo(Sink):
         self._codec = codec
         self._options = dict(options or {})
         self._names = Names(lambda name: not self._has_time and self._is_there(name))
-        self._files: dict[str, _VideoFile] = {}
+        self._files: dict[str, VideoFile] = {}
         self._counts: dict[str, int] = {}
         self._copies: dict[str, Packets] = {}
         self._lost = 0
@@ -192,9 +170,9 @@ class SaveVideo(Sink):
 
     def _begin(
         self, source: str, size: tuple[int, ...], kind: str, time: float | None
-    ) -> _VideoFile:
+    ) -> VideoFile:
         path, title = self._place_of(source, kind, time)
-        file = _VideoFile(path, size, self._codec, self._options, title=title)
+        file = VideoFile(path, size, self._codec, self._options, title=title)
         file.set_look(*self._looks[source])
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
@@ -342,280 +320,3 @@ def _decoded(data: bytes) -> Any:
     import numpy as np
 
     return cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
-
-
-class _Output:
-    """The file of a video, as FFmpeg writes it: what the disk has no room for is kept, and FFmpeg sees no error."""
-
-    def __init__(self, path: Path) -> None:
-        self.name = str(path)
-        self._file = path.open("wb", buffering=0)
-        self._kept = bytearray()
-        self._whole_bytes = 0
-        try:
-            self._file.write(bytes(4096))  # is there room, and may we?
-            self._file.seek(0)
-            self._file.truncate()
-        except OSError:
-            self.close()
-            with suppress(OSError):
-                path.unlink()
-            raise
-
-    def write(self, data: bytes) -> int:
-        """Keep what FFmpeg writes; `flush` brings it to the disk."""
-        self._kept += data
-        return len(data)
-
-    @property
-    def kept_bytes(self) -> int:
-        """How many bytes wait for the disk."""
-        return len(self._kept)
-
-    def flush(self) -> None:
-        """Write what is kept. What was written stays whole.
-
-        Raises:
-            OSError: It cannot be written now.
-        """
-        while self._kept:
-            done = self._file.write(self._kept)
-            del self._kept[:done]
-        self._whole_bytes = self._file.tell()
-
-    def close(self) -> None:
-        """Close the file, without a fragment that is cut."""
-        with suppress(OSError):
-            if self._kept:
-                self._file.truncate(self._whole_bytes)
-        with suppress(OSError):
-            self._file.close()
-
-
-class _VideoFile:
-    """One video that is being written: in fragments, so that what is there can be played at any time.
-
-    Attributes:
-        path: Where it is once it is finished.
-        size: Height and width of its pictures.
-        first_s: The time of its first picture in seconds.
-        last_s: The time of its last picture in seconds.
-        count: How many of its pictures were written without an error.
-        has_failed: Whether it cannot be gone on with.
-        error: Why.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        size: tuple[int, ...],
-        codec: str,
-        options: dict[str, str],
-        *,
-        title: str,
-    ) -> None:
-        import av
-
-        self.size = size
-        self.first_s = float("inf")
-        self.last_s = float("-inf")
-        self.has_failed = False
-        self.error: str | None = None
-        self.path = path
-        self._part = path.with_name(f"{path.name}.part")
-        self._last, self._step = -1, 0
-        self.count = 0
-        self._is_encoded = False
-        self._output = _Output(self._part)
-        flags = {
-            "movflags": "+frag_keyframe+delay_moov+default_base_moof+write_colr",
-            "frag_duration": "500000",  # us
-        }
-        self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
-        self._container.metadata["title"] = title.encode(errors="replace").decode()
-        try:
-            self._stream = self._add_stream(codec, options)
-        except BaseException:
-            self._output.close()
-            self._part.unlink(missing_ok=True)
-            raise
-
-    def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
-        stream = _video_stream(self._container, codec, options)
-        stream.height, stream.width = (side + side % 2 for side in self.size)
-        stream.pix_fmt = "yuv420p"
-        stream.codec_context.time_base = Fraction(1, _TICKS)
-        return stream
-
-    def set_look(self, aspect: tuple[int, int], color: tuple[int, int, int, int]) -> None:
-        """Say the shape of pixels and how colours are stored; see `headrace_vision.Frame`. Call it before `add`."""
-        codec = self._stream.codec_context
-        codec.sample_aspect_ratio = Fraction(*aspect)
-        matrix, range_, codec.color_primaries, codec.color_trc = color
-        # What FFmpeg takes colours for where nobody says it, and has no formula for, is as in TV.
-        self._color = (matrix if matrix in _MATRICES else _BT601, range_ or _LIMITED)
-        codec.colorspace, codec.color_range = self._color
-
-    def add(self, image: Any, timestamp: float) -> None:
-        """Add a picture at a time in seconds. The first one begins the video.
-
-        Raises:
-            OSError: What the video has by now cannot be written. The picture is part of it.
-        """
-        import av
-        import numpy as np
-
-        height, width = self.size
-        if height % 2 or width % 2:
-            image = np.pad(image, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-        self.first_s = min(self.first_s, timestamp)
-        picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="bgr24")
-        matrix, range_ = self._color
-        picture = picture.reformat(format="yuv420p", dst_colorspace=matrix, dst_color_range=range_)
-        before = self._last
-        self._last = max(round((timestamp - self.first_s) * _TICKS), before + 1)
-        if before >= 0:
-            self._step = self._last - before
-        picture.pts, picture.time_base = self._last, Fraction(1, _TICKS)
-        self._encode(picture)
-        self.last_s = timestamp
-        self.flush()
-        self.count += 1
-
-    def _encode(self, picture: Any = None) -> None:
-        """Encode a picture, or what waits in the encoder. The last one is shown as long as the one before."""
-        for packet in self._stream.encode(picture):
-            packet.duration = self._step or packet.duration
-            self._container.mux(packet)
-
-    def flush(self) -> None:
-        """Write what FFmpeg has given out.
-
-        Raises:
-            OSError: It cannot be written. Where the disk is not merely full, the file has failed.
-        """
-        try:
-            self._output.flush()
-            self.has_failed = False
-        except OSError as error:
-            self.has_failed = error.errno not in (errno.ENOSPC, errno.EDQUOT)
-            self.error = error.strerror
-            raise
-
-    def finish(self, *, is_last: bool = False) -> int:
-        """Write the rest, and give the file its name. Return how many pictures it lacks.
-
-        Args:
-            is_last: Whether the rest is given up where the disk is full.
-
-        Raises:
-            OSError: The disk is full. It can be called again.
-        """
-        if not self._is_encoded:
-            self._is_encoded = True
-            self._encode()
-            self._container.close()
-        try:
-            self.flush()
-        except OSError:
-            if not self.has_failed and not is_last:
-                raise
-        self._output.close()
-        found = self._with_index()
-        if found:  # something that can be played
-            self._part.replace(self.path)
-        elif not self._part.stat().st_size:
-            self._part.unlink()
-        is_whole = found and not self.has_failed and not is_last
-        return 0 if is_whole else max(self.count - found, 0)
-
-    def _with_index(self) -> int:
-        """Write the video again with its index at the beginning, as players want it; return how many pictures it has."""
-        import av
-
-        whole = self._part.with_name(f"{self._part.name}.part")
-        flags = {"movflags": "+faststart+write_colr"}
-        try:
-            with (
-                av.open(f"file:{self._part}") as source,
-                av.open(f"file:{whole}", "w", format="mp4", options=flags) as target,
-            ):
-                target.metadata.update(source.metadata)
-                stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
-                found = last = 0
-                for packet in _packets(source):
-                    found += 1
-                    # FFmpeg says none of VP9, and a last picture without one is not shown.
-                    packet.duration = packet.duration or packet.dts - last or 1
-                    packet.stream, last = stream, packet.dts
-                    target.mux(packet)
-            whole.replace(self._part)
-        except (OSError, av.FFmpegError, LookupError):
-            with suppress(OSError):
-                whole.unlink(missing_ok=True)
-            # There is no room, where fragments are played as well; or there is nothing.
-            try:
-                with av.open(f"file:{self._part}") as source:
-                    return sum(1 for _ in _packets(source))
-            except (OSError, av.FFmpegError, LookupError):
-                return 0
-        return found
-
-
-class CopiedFile(_VideoFile):
-    """A video of packets as they came.
-
-    Args:
-        path: Where it goes.
-        connection: Where its packets come from.
-        most_bytes: Most bytes that are kept while the disk is full.
-        title: Its title.
-    """
-
-    def __init__(self, path: Path, connection: Connection, most_bytes: int, *, title: str) -> None:
-        self.connection = connection
-        self._most_bytes = most_bytes
-        self._base: int | None = None
-        super().__init__(path, (0, 0), "copy", {}, title=title)
-
-    def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
-        stream = self._container.add_stream_from_template(self.connection.template, opaque=True)
-        stream.codec_context.width, stream.codec_context.height = self.connection.size
-        stream.time_base = self.connection.unit
-        return stream
-
-    def _encode(self, picture: Any = None) -> None:
-        """There is nothing to encode."""
-
-    def seconds_at(self, dts: int) -> float:
-        """Return how long the video is at a time of decoding."""
-        return float((dts - (self._base or 0)) * self.connection.unit)
-
-    def copy(self, packet: Any, pts: int, dts: int) -> None:
-        """Add a packet, whose times are in units of its connection. `flush` writes it."""
-        dts -= self.connection.early
-        if self._base is None:  # it is a key frame, and the first that is shown
-            self._base, self._last = pts, dts - pts - 1
-        self._last = max(dts - self._base, self._last + 1)
-        packet.stream, packet.time_base = self._stream, self.connection.unit
-        packet.pts, packet.dts = max(pts - self._base, self._last), self._last
-        self._container.mux(packet)
-        self.count += 1
-        self.has_failed = self.has_failed or self._output.kept_bytes > self._most_bytes
-
-
-def _packets(container: Any) -> Iterator[Any]:
-    """Yield the packets of a video, as far as they can be read: the end of a file that has failed may be cut."""
-    import av
-
-    with suppress(av.FFmpegError):
-        for packet in container.demux(video=0):
-            if packet.dts is not None:
-                yield packet
-
-
-def _video_stream(container: Any, codec: str, options: dict[str, str]) -> Any:
-    options = _PROMPT.get(codec, {}) | options
-    if codec == "libx264" and "zerolatency" not in options["tune"]:
-        options["tune"] += ",zerolatency"
-    return container.add_stream(codec, rate=30, options=options)
