@@ -20,7 +20,7 @@ def _are_keys(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(isinstance(one, str) for one in value)
 
 
-_SWITCH = (lambda value: isinstance(value, bool), "True or False")
+_SWITCHES = ("owns_thread", "rerun", "keeps", "builds_elsewhere", "stateful", "uses_pipeline")
 _KEYS = (_are_keys, "a tuple of keys, or a TypedDict")
 _ATTRIBUTES = {
     "min": (_is_weight, "a whole number of at least 1"),
@@ -34,9 +34,7 @@ _ATTRIBUTES = {
         lambda value: isinstance(value, type) and issubclass(value, Options),
         "a class that derives from headrace.Options",
     ),
-    **dict.fromkeys(
-        ("owns_thread", "rerun", "keeps", "builds_elsewhere", "stateful", "uses_pipeline"), _SWITCH
-    ),
+    **dict.fromkeys(_SWITCHES, (lambda value: isinstance(value, bool), "True or False")),
 }
 """What each attribute may be, and how an error says it."""
 
@@ -47,7 +45,7 @@ _ELSEWHERE = dict.fromkeys(("batch_size", "max_batch", "max_batch_size"), "max")
 def wrong_attribute(cls: type[Any]) -> str | None:
     """Say which attribute of a class is wrong: its kind, or a name that means nothing here; None where none is.
 
-    A property is left to the instance. A name is wrong only where it is like a known one and its value is of that kind.
+    A property is left to the instance. A name is wrong where it is like a switch and its value is one, or means ``max`` elsewhere.
     """
     for base in cls.__mro__:
         if base in Backend.__mro__:
@@ -67,6 +65,6 @@ def wrong_attribute(cls: type[Any]) -> str | None:
 
 
 def _alike(name: str) -> str | None:
-    """Return the attribute of which a name is a slip by a letter or two."""
-    known = () if hasattr(Backend, name) else _ATTRIBUTES
+    """Return the switch of which a name is a slip by a letter or two; other names may be a class's own."""
+    known = () if hasattr(Backend, name) else _SWITCHES
     return next(iter(get_close_matches(name, known, n=1, cutoff=0.85)), None)

@@ -44,7 +44,7 @@ class Remote(headrace.Backend):
             ``request_size`` rows, with it. For BYTES: bytes or text, or lists of them. Optional inputs of the
             server's model configuration have the keys with their names, and are sent for requests that bring them.
         request_id: Travels as ``id``, with commas between the ids of a batch.
-        context: Its ``traceparent``, ``tracestate`` and ``baggage`` travel in the metadata, up to 3,000 bytes each; of a
+        context: Its ``traceparent``, ``tracestate`` and ``baggage`` travel in the metadata, up to 2,000 bytes each; of a
             batch those of the first request that has some.
         sequence_id: The sequence with state on the server: a number other than 0, or a text. The request travels
             alone, always to the same server of ``urls``.

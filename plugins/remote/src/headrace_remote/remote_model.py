@@ -36,8 +36,8 @@ __all__ = ["Presences", "RemoteModel", "open_model"]
 _PROBED: Final = "headrace-remote"
 """The sequence of a call without elements."""
 _TRACE: Final = ("traceparent", "tracestate", "baggage")
-_MOST_TRACE_BYTES: Final = 3000
-"""Of each: gRPC refuses calls with more than 8 KiB of metadata."""
+_MOST_TRACE_BYTES: Final = 2000
+"""Of each: beyond 8 KiB of metadata in all a server of gRPC refuses some of the calls (``grpc.max_metadata_size``)."""
 
 
 class Presences:
