@@ -78,11 +78,12 @@ def test_a_rehearsal_builds_and_changes_nothing(repository):
 
 
 def test_releases_in_order_install_from_an_index_of_what_they_built(repository, tmp_path):
-    for name in ("headrace", "headrace-tensors", "headrace-cv"):
+    for name in ("headrace", "headrace-tensors", "headrace-formats", "headrace-cv"):
         done = release(repository, name, "0.1.0")
         assert done.returncode == 0, done.stderr
     assert git(repository, "tag").split() == [
         "headrace-cv-v0.1.0",
+        "headrace-formats-v0.1.0",
         "headrace-tensors-v0.1.0",
         "headrace-v0.1.0",
     ]
@@ -93,6 +94,7 @@ def test_releases_in_order_install_from_an_index_of_what_they_built(repository, 
     for folder, name in (
         ("core", "headrace"),
         ("libs/tensors", "headrace-tensors"),
+        ("libs/formats", "headrace-formats"),
         ("plugins/cv", "headrace-cv"),
     ):
         out = index / name

@@ -44,11 +44,6 @@ class OutermostIsAText(Perfect):
 
 
 @breaks("attributes")
-class StatefulIsAText(Perfect):
-    stateful = "no"
-
-
-@breaks("attributes")
 class WaitsForNoOption(Perfect):
     place = Place(waits_while="queue {queue} is full")
 

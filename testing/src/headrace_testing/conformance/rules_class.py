@@ -93,8 +93,11 @@ def attributes(subject: Subject) -> None:
 
 
 def _check_flags(cls: Any) -> None:
-    if not isinstance(cls.place.outermost, bool):
-        raise Broken(f"place.outermost is {cls.place.outermost!r}, not True or False")
+    own = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "stateful")
+    flags = {name: getattr(cls, name) for name in own} | {"place.outermost": cls.place.outermost}
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise Broken(f"{name} is {flag!r}, not True or False")
     if cls.builds_elsewhere and cls.takes == 0:
         raise Broken("builds_elsewhere is True and it takes no children: write takes = 1")
     if cls.builds_elsewhere and getattr(cls, "forward_with_dep", None) is not None:
@@ -125,6 +128,8 @@ def _check_keys(name: str, declared: Any, cls: Any) -> None:
         if not hasattr(declared, "__required_keys__"):
             raise Broken(f"{name} is the class {declared.__name__}, which is no TypedDict")
         return
+    if not isinstance(declared, tuple) or not all(isinstance(key, str) for key in declared):
+        raise Broken(f"{name} is {declared!r}, neither a tuple of keys nor a TypedDict")
     for key in declared:
         if not _KEY.fullmatch(key):
             raise Broken(f"{name} holds {key!r}, neither a key nor one '{{option}}'")
