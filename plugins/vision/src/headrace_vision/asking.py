@@ -50,7 +50,14 @@ class CropModel:
         ValueError: A value is out of its range.
     """
 
-    pipe: headrace.Pipeline | SubmitsRequests | Mapping[str, Any] | str | os.PathLike[str]
+    pipe: (
+        headrace.Pipeline
+        | SubmitsRequests
+        | headrace.PipelineConfig
+        | Mapping[str, Any]
+        | str
+        | os.PathLike[str]
+    )
     every: int = 1
     part: tuple[float, float, float, float] = (0, 0, 1, 1)
 

@@ -24,7 +24,6 @@ __all__ = [
     "class_scores",
     "finite",
     "fit_of",
-    "from_center",
     "image_size",
     "known_image_size",
     "labels_of",
@@ -89,12 +88,6 @@ def image_size(request: Mapping[str, Any]) -> tuple[int, int]:
             got="neither",
         )
     return size
-
-
-def from_center(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return ``x1, y1, x2, y2`` of boxes ``[N, 4]`` that say centre, width and height."""
-    half = boxes[:, 2:] / 2
-    return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
 
 
 class Fit(NamedTuple):
@@ -171,11 +164,12 @@ def best_boxes(
         ``cv2.dnn.NMSBoxes`` and ``cv2.dnn.NMSBoxesBatched``.
     """
     import cv2
+    import supervision as sv
 
     suppress: Any = cv2.dnn
     if not len(boxes):
         return np.empty(0, np.int64)
-    sides = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], 1)
+    sides = sv.xyxy_to_xywh(boxes)
     if class_agnostic:
         kept = suppress.NMSBoxes(sides, scores.astype(np.float32), 0.0, iou_threshold)
     else:

@@ -7,7 +7,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from headrace_vision.sinks import as_sink, named_sinks
 from headrace_vision.tables import (
     SINKS,
     CropTable,
-    EventsTable,
     ModelTable,
     OtherSinkTable,
     SourceTable,
@@ -417,10 +416,6 @@ def _options(table: Any, config: VisionConfig) -> dict[str, Any]:
     return found
 
 
-def _hosts(table: EventsTable, config: VisionConfig) -> list[str]:
-    return config.network if table.network is None else table.network
-
-
 def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
     """Return the configuration with paths that start from the folder of its file."""
 
@@ -450,8 +445,8 @@ def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
 
     fields = table.model_fields_set - {"kind", "model"}
     arguments = {key: getattr(table, key) for key in fields}
-    if isinstance(table, EventsTable):
-        arguments["network"] = _hosts(table, config)
+    if "network" in type(table).model_fields:
+        arguments["network"] = config.network if table.network is None else table.network
     try:
         if not isinstance(table, OtherSinkTable):
             made: Sink = getattr(headrace_vision, table.kind)(**arguments)
@@ -483,26 +478,21 @@ class Vision:
 
     def __init__(self, config: VisionConfig, *, more_sinks: tuple[Any, ...] = ()) -> None:
         self.config = config
-        self.models: dict[str, headrace.Pipeline] = {}
-        self._crops: dict[str, headrace.Pipeline] = {}
         sinks: dict[str, Any] = {}
+
+        def crop_of(crop: CropTable) -> CropModel:
+            pipeline = _pipeline_of(crop.model, config.base, config.imports)
+            return CropModel(pipeline, crop.every, crop.part)
+
         try:
-            for name, table in config.all_models.items():
-                self.models[name] = headrace.pipe(_source_of(table, config))
-                for key, crop in table.crops.items():
-                    made = headrace.pipe(_pipeline_of(crop.model, config.base, config.imports))
-                    self._crops[f"{name}.{key}"] = made
             for name, sink in config.sinks.items():
                 sinks[name] = _made_sink(name, sink, config)
             self._runner = VideoRunner(
                 {
                     name: VideoModel(
-                        self.models[name],
+                        _source_of(table, config),
                         ordered=_order_of(table.ordered, config.base, config.imports),
-                        crops={
-                            key: CropModel(self._crops[f"{name}.{key}"], one.every, one.part)
-                            for key, one in table.crops.items()
-                        },
+                        crops={key: crop_of(one) for key, one in table.crops.items()},
                     )
                     for name, table in config.all_models.items()
                 },
@@ -514,8 +504,10 @@ class Vision:
             for sink in sinks.values():
                 if hasattr(sink, "url"):  # a View serves from the beginning
                     sink.close()
-            self._close_models()
             raise
+        self.models: dict[str, headrace.Pipeline] = {
+            name: lane.pipe for name, lane in self._runner.lanes.items()
+        }
 
     def run(self, x: Any = None, **options: Any) -> Iterator[Frame]:
         """Return the frames of ``x``, or of the sources in the file.
@@ -552,18 +544,15 @@ class Vision:
 
     def status(self) -> dict[str, Any]:
         """Return the status of the runner, with the counts of the pipelines under ``models``, those of crops as ``MODEL.CROP``."""
-        pipes = {**self.models, **self._crops}
-        stats: Mapping[str, Any] = {name: pipe.stats() for name, pipe in pipes.items()}
+        pipes = {**self.models}
+        for name, lane in self._runner.lanes.items():
+            pipes |= {f"{name}.{key}": one for key, (one, _) in lane.crops.items()}
+        stats = {name: pipe.stats() for name, pipe in pipes.items()}
         return {**self._runner.status(), "models": stats}
 
     def close(self) -> None:
         """Close the runner and the pipelines."""
         self._runner.close()
-        self._close_models()
-
-    def _close_models(self) -> None:
-        for pipe in [*self.models.values(), *self._crops.values()]:
-            pipe.close(drain=False, timeout=5.0)
 
     def __enter__(self) -> Vision:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -87,6 +87,8 @@ class _DataSet(Sink):
 
     def write(self, frame: Frame) -> None:
         """Write the image of a frame and what was found; frames that have failed are left out."""
+        import supervision as sv
+
         found = frame.request.get("detections", frame.result)
         if frame.image is None or frame.error is not None:
             return
@@ -99,7 +101,7 @@ class _DataSet(Sink):
         height, width = frame.image.shape[:2]
         boxes = {
             row: box
-            for row, box in enumerate(_clip(found.xyxy, height, width).tolist())
+            for row, box in enumerate(sv.clip_boxes(found.xyxy, (width, height)).tolist())
             if box[2] - box[0] >= LEAST_PART * width and box[3] - box[1] >= LEAST_PART * height
             if not self.has_masks or found.mask is None or found.mask[row].any()
         }
@@ -342,10 +344,3 @@ class SaveYOLO(_DataSet):
         whole = {**self._others, "names": names}
         text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True)
         return text.encode()
-
-
-def _clip(boxes: Any, height: int, width: int) -> Any:
-    """Return boxes that end at the border of a picture."""
-    import numpy as np
-
-    return np.clip(boxes, 0, np.array([width, height, width, height]))

@@ -35,10 +35,13 @@ class Delivery:
         lanes: The models by name.
         sinks: They get every frame.
         clock: The time that live sources follow.
+
+    Attributes:
+        lanes: The models by name, as they are built.
     """
 
     def __init__(self, lanes: dict[str, Lane], sinks: SinkThreads, clock: Clock) -> None:
-        self._lanes = lanes
+        self.lanes = lanes
         self._sinks = sinks
         self._clock = clock
         self._lock = threading.RLock()
@@ -56,7 +59,7 @@ class Delivery:
             while unique in self._sources:
                 unique, number = f"{name}#{number}", number + 1
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
-            source.lanes = lanes_of(self._lanes, group.options)
+            source.lanes = lanes_of(self.lanes, group.options)
             source.packets = self._sinks.packets_of(unique, group.options.sinks)
             self._sources[unique] = source
             self._groups[source] = group

@@ -68,10 +68,10 @@ class DetrDetections(Each):
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Read the labels, and return what works on one request."""
         import numpy as np
+        import supervision as sv
 
         from headrace_vision.boxes import (
             fit_of,
-            from_center,
             image_size,
             labels_of,
             make_detections,
@@ -88,7 +88,7 @@ class DetrDetections(Each):
             fit = fit_of(request, image_size(request))
             scale = np.array([*fit.canvas[::-1]] * 2, np.float64)
             best = queries[order]
-            boxes = fit.to_image(from_center(places[best]) * scale)
+            boxes = fit.to_image(sv.xcycwh_to_xyxy(places[best]) * scale)
             found = make_detections(boxes, scores[order], classes[order], labels)
             if masks is not None:
                 whole = np.tile([0, 0, *fit.image[::-1]], (len(best), 1))

@@ -70,6 +70,7 @@ class BoxDetections(Each):
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Read the labels, and return what works on one request."""
         import numpy as np
+        import supervision as sv
 
         from headrace_vision.boxes import (
             finite,
@@ -82,6 +83,10 @@ class BoxDetections(Each):
         )
 
         labels = labels_of(options.labels)
+        corners_of: Callable[[Any], Any] = {
+            "cxcywh": sv.xcycwh_to_xyxy,
+            "xywh": sv.xywh_to_xyxy,
+        }.get(options.corners, np.array)
         names = (options.boxes, options.scores, options.classes)
         expected = f"a mapping with the arrays {', '.join(names)}"
 
@@ -101,12 +106,12 @@ class BoxDetections(Each):
 
         def work(request: Request) -> None:
             boxes, scores, classes = arrays_of(need(request, "data", expected))
-            boxes = _corners(boxes, options.corners)
+            boxes = corners_of(boxes)
             order = ranked(scores, options.score_threshold, options.max_boxes)
             boxes = boxes[order]
             if options.unit == "image":
                 known = known_image_size(request)
-                mapped = boxes if known is None else np.clip(boxes, 0, [known[1], known[0]] * 2)
+                mapped: Any = boxes if known is None else sv.clip_boxes(boxes, known[::-1])
             else:
                 size = options.input_size
                 if options.unit == "part":
@@ -118,19 +123,6 @@ class BoxDetections(Each):
             request["result"] = make_detections(mapped, scores[order], classes[order], labels)
 
         return work
-
-
-def _corners(boxes: Any, kind: str) -> Any:
-    """Return boxes ``[N, 4]`` as ``x1, y1, x2, y2``."""
-    import numpy as np
-
-    from headrace_vision.boxes import from_center
-
-    if kind == "cxcywh":
-        return from_center(boxes)
-    if kind == "xywh":
-        return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], 1)
-    return boxes
 
 
 class ClassDetections(Each):
@@ -263,11 +255,9 @@ class FilterDetections(Each):
                 if found.tracker_id is None:
                     raise lacking("tracks")
                 keep &= found.tracker_id >= 0
-            sides = found.xyxy[:, 2:] - found.xyxy[:, :2]
-            area = sides[:, 0] * sides[:, 1]
-            keep &= area >= options.min_area
+            keep &= found.box_area >= options.min_area
             if options.max_area is not None:
-                keep &= area <= options.max_area
+                keep &= found.box_area <= options.max_area
             request["result"] = found[keep]
 
         return work

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace_vision.asking import Answer, Asker, CropModel, SubmitsRequests
@@ -41,6 +41,10 @@ class Lane:
     Args:
         model: Its parts.
 
+    Attributes:
+        pipe: Its pipeline.
+        crops: The pipelines that get crops, by name, each with its `CropModel`.
+
     Raises:
         HeadraceError: A configuration is wrong, or something cannot be built.
         TypeError: A value of ``crops`` is no CropModel.
@@ -53,15 +57,15 @@ class Lane:
             if not isinstance(crop, CropModel):
                 raise TypeError(f"crops: {name!r} is a CropModel, not {crop!r}")
         try:
-            self._pipe = self._built(model.pipe)
-            self._crops = {name: (self._built(one.pipe), one) for name, one in model.crops.items()}
+            self.pipe = self._built(model.pipe)
+            self.crops = {name: (self._built(one.pipe), one) for name, one in model.crops.items()}
         except BaseException:
             self.close(0.0)
             raise
 
-    def _built(self, pipe: Any) -> SubmitsRequests:
+    def _built(self, pipe: Any) -> Any:
         if callable(getattr(pipe, "submit", None)):
-            return cast("SubmitsRequests", pipe)
+            return pipe
         self._own.append(headrace.pipe(pipe))
         return self._own[-1]
 
@@ -71,8 +75,8 @@ class Lane:
         Raises:
             ConfigError: What the source has in order is wrong.
         """
-        askers = [Asker(name, pipe, one) for name, (pipe, one) in self._crops.items()]
-        return SourceLane(self._pipe, self._ordered.extended(options), askers)
+        askers = [Asker(name, pipe, one) for name, (pipe, one) in self.crops.items()]
+        return SourceLane(self.pipe, self._ordered.extended(options), askers)
 
     def close(self, timeout_s: float) -> None:
         """Close the pipelines that were built here."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_vision.boxes import from_center
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,6 +112,9 @@ def read_layout(
         v5: YOLOv5's export; score is objectness times class. v8: YOLOv8's export. end2end: YOLOv10's.
         yolox: YOLOX's export without decoding: ``(xy + cell) * stride``, ``exp(wh) * stride``.
     """
+    import supervision as sv
+
+    corners_of: Any = sv.xcycwh_to_xyxy
     cells = output.T if layout == "v8" else output
     rows, columns = cells.shape
     last = columns - extra
@@ -130,12 +132,17 @@ def read_layout(
     if layout == "end2end":
         return found[:, :4], scores, found[:, 5].astype(np.int64), found[:, last:]
     if layout == "v8":
-        return from_center(found[:, :4]), scores, found[:, 4:last].argmax(1), found[:, last:]
+        return (
+            corners_of(found[:, :4]),
+            scores,
+            found[:, 4:last].argmax(1),
+            found[:, last:],
+        )
     scores *= found[:, 5:last].max(1)
     best = _above(scores, score_threshold)
     found, kept = found[best], kept[best]
     places = found[:, :4] if layout == "v5" else _on_grid(found, kept, rows, input_size)
-    return from_center(places), scores[best], found[:, 5:last].argmax(1), found[:, last:]
+    return corners_of(places), scores[best], found[:, 5:last].argmax(1), found[:, last:]
 
 
 def _above(scores: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from headrace import PipelineConfig
@@ -74,10 +74,10 @@ class SourceOptions:
             (``"cuda"``, ``"cuda:1"``, ``"vaapi"``).
     """
 
-    frames: str | None = None
+    frames: Literal["every", "latest"] | None = None
     in_flight: int | None = None
     stride: int = 1
-    clock: str | None = None
+    clock: Literal["pts", "dts", "arrival"] | None = None
     max_fps: float | None = None
     start: float | None = None
     stop: float | None = None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.recorded_files import CopiedFile, VideoFile
-from headrace_vision.saving import Names, picture_of
+from headrace_vision.saving import Names, encoded, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 
 if TYPE_CHECKING:
@@ -299,14 +299,11 @@ class _Ring:
 
     def add(self, image: Any, time_s: float, time: float | None) -> None:
         """Keep a picture. One that is there already, as it could not be written, is not kept again."""
-        import cv2
-
         if time_s < self._last_s:  # the source has begun again
             self.pictures.clear()
             self.until_s = -math.inf
         if time_s != self._last_s:
-            data = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 95])[1]
-            self.pictures.append((time_s, data.tobytes(), time))
+            self.pictures.append((time_s, encoded(".jpg", image), time))
         self._last_s = time_s
 
     def forget(self, before_s: float) -> None:

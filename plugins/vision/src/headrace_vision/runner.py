@@ -161,7 +161,7 @@ class VideoRunner(Delivery):
         if self._closed:
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
-        lanes_of(self._lanes, chosen)
+        lanes_of(self.lanes, chosen)
         self._sinks.check(chosen.sinks, chosen.models is not None)
         return check_input(x, self._network), chosen
 
@@ -311,7 +311,7 @@ class VideoRunner(Delivery):
         over = _wait_for(groups)
         self._sinks.close(CLOSE_S)
         self._workers.shutdown(wait=over)
-        for lane in self._lanes.values():
+        for lane in self.lanes.values():
             lane.close(CLOSE_S)
         self._decode.close()
 

@@ -127,15 +127,15 @@ def write_image(path: Path, image: Any) -> None:
     write_whole(path, encoded(path.suffix, image))
 
 
-def encoded(suffix: str, image: Any) -> bytes:
-    """Return an image in the format of a suffix.
+def encoded(suffix: str, image: Any, *options: int) -> bytes:
+    """Return an image in the format of a suffix, with ``options`` of ``cv2.imencode``.
 
     Raises:
         ValueError: The suffix names no format of images.
     """
     import cv2
 
-    done, data = cv2.imencode(suffix, image)
+    done, data = cv2.imencode(suffix, image, options)
     if not done:
         raise ValueError(f"no image can be encoded as {suffix}")
     return data.tobytes()

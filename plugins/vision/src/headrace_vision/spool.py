@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import HeadraceError, code_of
 from headrace_formats import read_json, write_json
 from headrace_vision.frames import Frame
-from headrace_vision.records import plain
+from headrace_vision.records import plain, rle_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -266,20 +266,15 @@ def _made(kind: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def _runs_of(masks: Any) -> tuple[Any, ...]:
-    """Return what ``supervision.CompactMask`` is made of: runs, sides and corners of the crops, and the size of the image."""
-    import numpy as np
-    import supervision as sv
-
-    crops = [masks.crop(row) for row in range(len(masks))]
-    runs = [np.array(sv.mask_to_rle(one), np.int32) for one in crops]
-    sides = np.array([one.shape for one in crops], np.int32).reshape(-1, 2)
-    return runs, sides, np.asarray(masks.offsets, np.int32), tuple(masks.shape[1:])
+    """Return what ``supervision.CompactMask`` is made of again: runs, boxes, and the size of the image."""
+    runs = [rle_of(masks, row) for row in range(len(masks))]
+    return runs, masks.bbox_xyxy, tuple(masks.shape[1:])
 
 
 def _masks_of(found: tuple[Any, ...]) -> Any:
     import supervision as sv
 
-    return sv.CompactMask(*found)
+    return sv.CompactMask.from_coco_rle(*found)
 
 
 _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import (
     BaseModel,
@@ -17,15 +18,15 @@ from pydantic import (
     create_model,
 )
 
+import headrace_vision
 from headrace_vision.cascade import Part
 from headrace_vision.options import SourceOptions
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 from headrace_vision.stills import DECODE
 
 __all__ = [
     "SINKS",
     "CropTable",
-    "EventsTable",
     "ModelTable",
     "OtherSinkTable",
     "SinkTable",
@@ -39,10 +40,6 @@ class _Table(BaseModel):
     """A table that refuses keys it does not know."""
 
     model_config = ConfigDict(extra="forbid")
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 class CropTable(_Table):
@@ -102,46 +99,35 @@ class ModelTable(_ModelKeys):
     )
 
 
-def _documented(of: type[Any]) -> dict[str, str]:
-    """Return what the docstring of a class says of each of its attributes."""
+def _documented(of: type[Any], section: str) -> dict[str, str]:
+    """Return what the docstring of a class says, in a section, of each attribute or argument."""
     found: dict[str, str] = {}
     name = ""
-    for line in (of.__doc__ or "").partition("Attributes:")[2].splitlines():
-        text = line.strip()
-        first, colon, rest = text.partition(": ")
-        if colon and line.startswith(" " * 8) and not line.startswith(" " * 9):
+    text = (of.__doc__ or "").partition(f"    {section}:\n")[2].partition("\n\n")[0]
+    for line in text.splitlines():
+        first, colon, rest = line.strip().partition(": ")
+        if colon and not line.startswith(" " * 9):
             name, found[first] = first, rest
-        elif name and text:
-            found[name] += f" {text}"
+        elif name:
+            found[name] += f" {line.strip()}"
     return found
 
 
 def _source_table() -> type[_Table]:
-    texts = _documented(SourceOptions)
-    types: dict[str, Any] = {
-        "frames": Literal["every", "latest"] | None,
-        "clock": Literal["pts", "dts", "arrival"] | None,
-        "model": str | None,
+    texts = _documented(SourceOptions, "Attributes")
+    types = get_type_hints(SourceOptions, localns={"PipelineConfig": dict}) | {
         "models": list[str] | dict[str, dict[str, Any]] | None,
         "ordered": str | dict[str, Any] | None,
         "lines": dict[str, list[float] | dict[str, Any]] | None,
         "zones": dict[str, list[list[float]] | dict[str, Any]] | None,
-        "sinks": list[str] | None,
         "ffmpeg": dict[str, str | int | float] | None,
-        "in_flight": int | None,
-        "stride": int,
-        "loop": bool,
-        "realtime": bool,
-        "read_timeout": float,
-        "image_fps": float,
-        "max_pixels": int,
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
     for one in fields(SourceOptions):
-        if one.default is MISSING:
-            raise TypeError(f"{one.name} has no default")
-        kind = types.get(one.name, float | None)
-        keys[one.name] = (kind, Field(default=one.default, description=texts[one.name]))
+        keys[one.name] = (
+            types[one.name],
+            Field(default=one.default, description=texts[one.name]),
+        )
     made: type[_Table] = create_model(
         "SourceTable", __base__=_Table, __doc__="A source: its input, and how it is read.", **keys
     )
@@ -156,145 +142,52 @@ else:
 
 
 class _SinkTable(_Table):
+    kind: str
     model: str | None = Field(
         default=None, description="The model whose results the sink gets; without it, all."
     )
 
 
-class _Spooled(_SinkTable):
-    spool_bytes: int = Field(
-        default=SPOOL_BYTES,
-        ge=0,
-        description="Most bytes of frames that are kept while the sink fails.",
-    )
-    spool: str | None = Field(
-        default=None, description="The folder in which they are kept; without it, the memory."
-    )
-    close_s: float = Field(
-        default=CLOSE_S,
-        ge=0,
-        description="Most seconds for which closing tries to write what is kept.",
-    )
-
-
-class _Folder(_Spooled):
-    folder: str = Field(description="Where the files go; it is made.")
-
-
-class SaveVideoTable(_Folder):
-    """A video per source."""
-
-    kind: Literal["SaveVideo"]
-    draw: bool | None = Field(default=None, description="Whether detections are drawn.")
-    codec: str = Field(
-        default="libx264", description='An encoder of FFmpeg, or "copy": what the camera encoded.'
-    )
-    options: dict[str, str] | None = Field(default=None, description="Options of the encoder.")
-    every_s: float | None = Field(
-        default=None, ge=0, description="Seconds after which another video begins."
-    )
-    before_s: float | None = Field(
-        default=None, ge=0, description="Seconds that are recorded before an event."
-    )
-    after_s: float | None = Field(
-        default=None, ge=0, description="Seconds that are recorded after an event."
-    )
-    keep_s: float | None = Field(
-        default=None, ge=0, description="Finished videos that are older are deleted (seconds)."
-    )
-
-
-class SaveImagesTable(_Folder):
-    """An image per frame."""
-
-    kind: Literal["SaveImages"]
-    draw: bool = Field(default=True, description="Whether detections are drawn.")
-    suffix: str = Field(default=".jpg", description="The format: .jpg, .png, .webp.")
-
-
-class SaveCOCOTable(_Folder):
-    """Images and labels in the format of COCO."""
-
-    kind: Literal["SaveCOCO"]
-    images: bool = Field(default=True, description="Whether images are written.")
-
-
-class SaveYOLOTable(_Folder):
-    """Images and labels in the format of YOLO."""
-
-    kind: Literal["SaveYOLO"]
-    images: bool = Field(default=True, description="Whether images are written.")
-
-
-class SaveJSONLTable(_Spooled):
-    """A line of JSON per frame."""
-
-    kind: Literal["SaveJSONL"]
-    path: str = Field(description="The file; lines are added to what it holds.")
-
-
-class EventsTable(_Spooled):
-    """What is told of events over the network."""
-
-    url: str = Field(
-        description="http, https (Webhook), mqtt, mqtts (MQTT); its host is among those of network."
-    )
-    network: list[str] | None = Field(
-        default=None, description="Hosts that may be called; without it, those of the file."
-    )
-    only_events: bool = Field(default=True, description="Whether only frames with events count.")
-    attempts: int = Field(
-        default=3,
-        ge=1,
-        description="How often a frame that is refused is tried, before the next one is tried in its place.",
-    )
-    timeout_s: float = Field(
-        default=5.0, gt=0, description="Seconds after which an attempt has failed."
-    )
-    picture: bool = Field(default=False, description="Whether a JPEG with boxes is sent as well.")
-
-
-class WebhookTable(EventsTable):
-    """A call over HTTP per frame with events."""
-
-    kind: Literal["Webhook"]
-
-
-class MQTTTable(EventsTable):
-    """A message to a broker per frame with events."""
-
-    kind: Literal["MQTT"]
-
-
-class ViewTable(_SinkTable):
-    """A page that shows every source live."""
-
-    kind: Literal["View"]
-    port: int = Field(default=0, ge=0, le=65535, description="The port; 0 takes a free one.")
-
-
-SINKS = {
-    one.model_fields["kind"].annotation.__args__[0]: one  # type: ignore[union-attr]
-    for one in (
-        SaveVideoTable,
-        SaveImagesTable,
-        SaveJSONLTable,
-        SaveCOCOTable,
-        SaveYOLOTable,
-        WebhookTable,
-        MQTTTable,
-        ViewTable,
-    )
+_RANGES: dict[str, dict[str, float]] = {
+    "port": {"ge": 0, "le": 65535},
+    "attempts": {"ge": 1},
+    "timeout_s": {"gt": 0},
 }
+"""What arguments of sinks may be. Other seconds and bytes are at least 0."""
+
+
+def _sink_table(kind: str) -> type[_SinkTable]:
+    """Return the table of a sink: the arguments of its class, as its signature and docstring say them."""
+    of = getattr(headrace_vision, kind)
+    texts = _documented(Sink, "Attributes") | _documented(of, "Args")
+    types = get_type_hints(of.__init__)
+    keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
+    for name, one in signature(of).parameters.items():
+        default = ... if one.default is one.empty else one.default
+        least = {"ge": 0} if name.endswith(("_s", "_bytes")) else {}
+        made: Any = Field(default, description=texts[name], **_RANGES.get(name, least))
+        keys[name] = (types[name], made)
+    if "network" in keys:
+        text = "Hosts that may be called; without it, those of the file."
+        keys["network"] = (list[str] | None, Field(None, description=text))
+    text = str(of.__doc__).partition("\n")[0]
+    return create_model(f"{kind}Table", __base__=_SinkTable, __doc__=text, **keys)
+
+
+_KINDS = ("SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO", "Webhook", "MQTT", "View")
+SINKS = {kind: _sink_table(kind) for kind in _KINDS}
 """The table of a sink by its kind."""
 
 
-class OtherSinkTable(_Spooled):
+class OtherSinkTable(_SinkTable):
     """A sink of yours: ``module:Class``, ``file.py:Class``, or a name in the entry points ``headrace.sinks``."""
 
     model_config = ConfigDict(extra="allow")
 
     kind: str = Field(json_schema_extra={"not": {"enum": list(SINKS)}})
+    spool_bytes: int = Field(default=SPOOL_BYTES, ge=0)
+    spool: str | None = None
+    close_s: float = Field(default=CLOSE_S, ge=0)
 
 
 def sinks_of_plugins() -> dict[str, EntryPoint]:
@@ -303,7 +196,7 @@ def sinks_of_plugins() -> dict[str, EntryPoint]:
 
 
 def _kind_of(table: Any) -> str | None:
-    kind = table.get("kind") if _is_dict(table) else getattr(table, "kind", None)
+    kind = table.get("kind") if isinstance(table, dict) else getattr(table, "kind", None)
     if kind in SINKS:
         return str(kind)
     return (
@@ -311,22 +204,19 @@ def _kind_of(table: Any) -> str | None:
     )
 
 
-SinkTable = Annotated[
-    Annotated[SaveVideoTable, Tag("SaveVideo")]
-    | Annotated[SaveImagesTable, Tag("SaveImages")]
-    | Annotated[SaveJSONLTable, Tag("SaveJSONL")]
-    | Annotated[SaveCOCOTable, Tag("SaveCOCO")]
-    | Annotated[SaveYOLOTable, Tag("SaveYOLO")]
-    | Annotated[WebhookTable, Tag("Webhook")]
-    | Annotated[MQTTTable, Tag("MQTT")]
-    | Annotated[ViewTable, Tag("View")]
-    | Annotated[OtherSinkTable, Tag("other")],
-    Discriminator(
-        _kind_of,
-        custom_error_type="kind",
-        custom_error_message=f"kind is one of {', '.join(SINKS)}, or module:Class",
-    ),
-]
+if TYPE_CHECKING:
+    SinkTable = Any
+else:
+    _TAGGED = [Annotated[table, Tag(kind)] for kind, table in SINKS.items()]
+    _TAGGED.append(Annotated[OtherSinkTable, Tag("other")])
+    SinkTable = Annotated[
+        Union[tuple(_TAGGED)],  # noqa: UP007 - of a list
+        Discriminator(
+            _kind_of,
+            custom_error_type="kind",
+            custom_error_message=f"kind is one of {', '.join(SINKS)}, or module:Class",
+        ),
+    ]
 """A sink: its kind, and its arguments."""
 
 

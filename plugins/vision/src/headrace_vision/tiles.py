@@ -167,21 +167,15 @@ def _best(boxes: Any, classes: Any, threshold: float, metric: str) -> Any:
     Tiles of a crowd have thousands of boxes, of which a matrix of all pairs takes gigabytes.
     """
     import numpy as np
+    import supervision as sv
 
-    x1, y1, x2, y2 = boxes.T
-    areas = (x2 - x1) * (y2 - y1)
+    kind = sv.OverlapMetric.from_value(metric)
     is_best = np.ones(len(boxes), bool)
-    for row in range(len(boxes)):
+    for row in range(len(boxes) - 1):
         if is_best[row]:
             rest = slice(row + 1, None)
-            width = np.minimum(x2[row], x2[rest]) - np.maximum(x1[row], x1[rest])
-            height = np.minimum(y2[row], y2[rest]) - np.maximum(y1[row], y1[rest])
-            shared = width.clip(0) * height.clip(0)
-            if metric == "ios":
-                whole = np.minimum(areas[row], areas[rest])
-            else:
-                whole = areas[row] + areas[rest] - shared
-            is_best[rest] &= (shared <= threshold * whole) | (classes[rest] != classes[row])
+            overlaps = sv.box_iou_batch(boxes[row : row + 1], boxes[rest], kind)[0]
+            is_best[rest] &= (overlaps <= threshold) | (classes[rest] != classes[row])
     return is_best
 
 

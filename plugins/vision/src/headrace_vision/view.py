@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, urlsplit
 from headrace_formats import write_json
 from headrace_page import HEADERS, SANDBOXED, Page, why_refused
 from headrace_vision.records import is_detections, plain
-from headrace_vision.saving import picture_of
+from headrace_vision.saving import encoded, picture_of
 from headrace_vision.sinks import Sink
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class _Shown:
             image = picture_of(frame, draw=True, annotators=self._annotators_of(frame))
             if image is None:
                 return None
-            data: bytes = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, 80])[1].tobytes()
+            data = encoded(".jpg", image, cv2.IMWRITE_JPEG_QUALITY, 80)
             self._drawn = (frame, data)
             return data
 
