@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -74,7 +75,7 @@ class Broker:
 
     def __init__(self, answer=lambda number: 0, welcome=0):
         self.answer, self.welcome = answer, welcome
-        self.messages, self.logins = [], []
+        self.messages, self.logins, self.retained, self.goodbyes = [], [], [], []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -109,12 +110,15 @@ class Broker:
                 assert head[0] & 6 == 2  # QoS 1
                 assert body[end + 2] == 0  # no properties
                 number = len(self.messages)
-                self.messages.append((body[2:end].decode(), json.loads(body[end + 3 :])))
+                topic, text = body[2:end].decode(), body[end + 3 :].decode()
+                self.messages.append((topic, json.loads(text) if text[:1] == "{" else text))
+                self.retained += [topic] * (head[0] & 1)
                 reason = self.answer(number)
                 if reason is None:
                     return
                 connection.sendall(bytes((0x40, 4, *body[end : end + 2], reason, 0)))
             elif kind == 14:
+                self.goodbyes.append(body[:1])
                 return
 
 
@@ -185,6 +189,123 @@ def test_a_broker_that_refuses_the_user_is_said_and_asked_again(scripted, caplog
     assert len(broker.messages) == 1
     assert "p@ss" not in caplog.text + repr(sink)
     assert "SECRET" not in caplog.text + json.dumps(status)
+
+
+# A topic of status, and Home Assistant.
+
+STATUS = {"status_topic": "site/status", "discovery": "ha"}
+DOOR = 'a "door" {{ 1 }} \U0001f6aa'
+
+
+class MqttCounts(headrace.Backend):
+    """Counts at a line and in a zone, and writes an event for each fifth frame."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = 0
+            number = request["context"]["frame"]
+            request["counts"] = {DOOR: {"in": number, "out": 1}, "yard": {"inside": number % 2}}
+            if number % 5 == 0 and number:
+                request["events"] = [{"type": "line", "name": DOOR, "track_id": number}]
+
+
+def counting(sink, sources, clock=None):
+    headrace.register("MqttCounts", MqttCounts, replace=True)
+    with VideoRunner({"backend": "MqttCounts"}, sinks=[sink], machine_clock=clock) as runner:
+        list(runner.run(sources))
+    return next(iter(runner.status()["sinks"].values()))
+
+
+def shown(config, messages):
+    """What Home Assistant shows of a device, by the template of each entity."""
+    jinja2 = pytest.importorskip("jinja2")
+    environment = jinja2.Environment()
+    environment.filters["as_datetime"] = str
+    found = {}
+    for key, one in config["components"].items():
+        assert one["unique_id"] == f"{config['device']['identifiers'][0]}_{key}"
+        value = messages[one.get("state_topic", config["state_topic"])]
+        found[one["name"]] = environment.from_string(one["value_template"]).render(value_json=value)
+        if "json_attributes_topic" in one:
+            attributes = environment.from_string(one["json_attributes_template"])
+            value = messages[one["json_attributes_topic"]]
+            found["attributes"] = json.loads(attributes.render(value_json=value))
+    return found
+
+
+def test_home_assistant_finds_a_device_for_each_source_and_what_it_counts(scripted):
+    broker, url = scripted()
+    sink = MQTT(f"{url}/site/{{source}}", network=["127.0.0.1"], **STATUS)
+    status = counting(sink, {"cam/1": pictures(8)})
+    topics = [topic for topic, _ in broker.messages]
+    (configured,) = [one for one in topics if one.startswith("ha/")]
+    assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", configured)
+    # The counts of the first frame are there before any event; then they come with each.
+    assert topics == [
+        *("site/status", configured, "site/cam_1/counts"),
+        *("site/cam_1/counts", "site/cam_1"),
+    ]
+    assert broker.retained == topics[:-1]
+    messages = dict(broker.messages)
+    config = messages[configured]
+    assert (messages["site/status"], config["availability_topic"]) == ("online", "site/status")
+    assert config["device"]["name"] == "cam/1"
+    assert {"name", "sw_version"} == set(config["origin"])
+    found = shown(config, messages)
+    assert found.pop("attributes")["track_id"] == 5
+    assert float(found.pop("last event")) == messages["site/cam_1"]["time"]
+    assert found == {
+        f"{DOOR} in": "5",
+        f"{DOOR} out": "1",
+        "yard inside": "1",
+        "yard occupied": "ON",
+    }
+    kinds = {one["name"]: one for one in config["components"].values()}
+    assert kinds["yard occupied"]["platform"] == "binary_sensor"
+    assert kinds[f"{DOOR} in"]["state_class"] == "total_increasing"
+    assert all(re.fullmatch("[a-zA-Z0-9_]+", one) for one in config["components"])
+    assert (status["posted"], status["lost"]) == (1, 0)
+    # 3.1.2.5: a will of QoS 1 that is retained. 3.14.2.1: it is published when the sink leaves.
+    (login,) = broker.logins
+    assert login[7] == 0b00101110
+    assert b"\0\x0bsite/status\0\x07offline" in login
+    assert broker.goodbyes == [b"\x04"]
+
+
+def test_what_is_retained_comes_again_with_each_connection_under_the_same_name(scripted):
+    broker, url = scripted(answer=lambda number: None if number == 4 else 0)
+    clock = Held()
+    clock.go.set()
+    sink = MQTT(f"{url}/{{source}}", network=["127.0.0.1"], **STATUS)
+    status = counting(sink, {"cam": pictures(8)}, clock)
+    topics = [topic for topic, _ in broker.messages]
+    assert topics[:5] == ["site/status", topics[1], "cam/counts", "cam/counts", "cam"]
+    assert topics[5:] == [topics[1], "cam/counts", "site/status", "cam"]
+    assert broker.messages[5:7] == [broker.messages[1], broker.messages[3]]
+    first, second = broker.logins
+    assert first == second  # with its name, by which the broker knows that it is the same
+    assert (status["posted"], status["lost"]) == (1, 0)
+
+
+def test_a_topic_of_discovery_that_the_broker_refuses_is_logged_and_events_come(scripted, caplog):
+    broker, url = scripted(answer=lambda number: 0x87 * broker.messages[number][0].startswith("ha"))
+    sink = MQTT(f"{url}/{{source}}", network=["127.0.0.1"], **STATUS)
+    assert counting(sink, {"cam": pictures(8)})["posted"] == 1
+    assert "refuses a topic of status or discovery: Not authorized" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("topic", "options", "error"),
+    [
+        ("a", STATUS, "needs status_topic, and {source}"),
+        ("{source}", {"discovery": "homeassistant"}, "needs status_topic"),
+        ("a", {"status_topic": "a/#"}, "status_topic is a topic without"),
+        ("a", {"status_topic": ""}, "status_topic is a topic without"),
+    ],
+)
+def test_what_discovery_needs_is_said(topic, options, error):
+    with pytest.raises(ValueError, match=error):
+        MQTT(f"mqtt://h/{topic}", network=["h"], **options)
 
 
 @pytest.mark.parametrize(
@@ -265,6 +386,7 @@ class Subscriber:
 
     def __init__(self, port, configure=lambda client: None):
         self.frames, self._port, self._configure = [], port, configure
+        self.texts = {}
         self.changed = threading.Condition()
 
     def subscribe(self):
@@ -281,8 +403,14 @@ class Subscriber:
 
     def _take(self, message):
         with self.changed:
-            self.frames.append((message.topic, json.loads(message.payload)["frame"]))
+            text = self.texts[message.topic] = message.payload.decode()
+            if '"frame"' in text:
+                self.frames.append((message.topic, json.loads(text)["frame"]))
             self.changed.notify_all()
+
+    def until(self, topic, text):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.texts.get(topic) == text, PATIENCE_S)
 
     def leave(self, count):
         with self.changed:
@@ -378,3 +506,50 @@ def test_a_file_names_user_and_password_by_the_environment_and_tls_is_checked(
     assert seen.frames == [("site/door", 0), ("site/door", 5)]
     monkeypatch.setenv("BROKER_PASSWORD", "wrong")
     assert "Not authorized" in run_file("site/{source}", 0)["error"]
+
+
+RUNNER = """
+import sys
+import numpy as np
+from headrace_vision import MQTT, VideoRunner
+
+sink = MQTT(sys.argv[1], network=["127.0.0.1"], status_topic="site/status", discovery="ha")
+with VideoRunner({"backend": "Identity"}, sinks=[sink]) as runner:
+    list(runner.run({"cam": [np.zeros((16, 16, 3), np.uint8)]}))
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@marked
+def test_mosquitto_says_whether_the_program_is_there(mosquitto):
+    broker = mosquitto("allow_anonymous true")
+    seen = Subscriber(broker.port)
+    seen.subscribe()
+    line = [sys.executable, "-c", RUNNER, f"mqtt://127.0.0.1:{broker.port}/{{source}}/events"]
+
+    def begin():
+        made = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert made.stdout.readline() == b"ready\n"
+        seen.until("site/status", "online")
+        return made
+
+    with begin() as killed:
+        killed.kill()
+    seen.until("site/status", "offline")
+    with begin() as running:
+        broker.kill()  # it keeps nothing on a disk
+        seen.leave(0)
+        seen.texts.clear()
+        broker.up()
+        seen.subscribe()
+        seen.until("site/status", "online")  # though nothing happens
+        assert any(topic.startswith("ha/device/") for topic in seen.texts)
+        running.stdin.close()
+        assert running.wait(PATIENCE_S) == 0
+    seen.until("site/status", "offline")
+    late = Subscriber(broker.port)  # who comes later is told
+    late.subscribe()
+    late.until("site/status", "offline")
+    for one in (seen, late):
+        one.leave(0)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import supervision as sv
 import trackers
+from quick_clock import Quick
 
 import headrace
 from headrace.errors import InputError
@@ -93,22 +94,6 @@ def peer(tmp_path):
     made = Peer(tmp_path)
     yield made
     made.close()
-
-
-class Quick:
-    """A clock on which waiting takes no time."""
-
-    def __init__(self):
-        self.time = 0.0
-        self.waits = []
-
-    def now(self):
-        return self.time
-
-    def wait(self, stop, seconds):
-        self.waits.append(seconds)
-        self.time += seconds
-        return stop.is_set()
 
 
 def runner(**options):

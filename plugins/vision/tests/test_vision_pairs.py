@@ -16,10 +16,10 @@ import cv2
 import numpy as np
 import pytest
 import supervision as sv
+from quick_clock import Quick
 
 import headrace
 from headrace_vision import (
-    Clock,
     Frame,
     SaveCOCO,
     SaveImages,
@@ -160,20 +160,6 @@ SINKS = {
     ),
     "Records": lambda folder, port, **o: Records(folder / "own.jsonl", **o),
 }
-
-
-class Quick(Clock):
-    """A clock on which waiting takes no time."""
-
-    def __init__(self):
-        self.time = 0.0
-
-    def now(self):
-        return self.time
-
-    def wait(self, stop, seconds):
-        self.time += seconds
-        return stop.is_set()
 
 
 def run(kind, sink, count):

@@ -18,6 +18,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from quick_clock import Quick
 
 from headrace_vision import SaveVideo, VideoRunner
 
@@ -218,20 +219,6 @@ def camera():
     yield start
     for one in made:
         one.close()
-
-
-class Quick:
-    """A clock on which waiting takes no time."""
-
-    def __init__(self):
-        self.time = 0.0
-
-    def now(self):
-        return self.time
-
-    def wait(self, stop, seconds):
-        self.time += seconds
-        return stop.is_set()
 
 
 def runner(**options):

@@ -1,6 +1,7 @@
 """Videos, cameras and pictures through one Headrace pipeline: ordered, tracked, saved, seen.
 
-Nothing is imported until it is used: ``import headrace_vision`` loads no other library.
+Nothing is imported until it is used: ``import headrace_vision`` loads no other library. ``headrace_vision.open`` is ``open_vision``,
+which ``from headrace_vision import *`` brings: Python's own ``open`` stays.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from headrace_vision.asking import CropModel
     from headrace_vision.clock import Clock
-    from headrace_vision.configured import Vision
-    from headrace_vision.configured import open_vision as open  # noqa: A004
+    from headrace_vision.configured import Vision, open_vision
     from headrace_vision.datasets import SaveCOCO, SaveYOLO
     from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from headrace_vision.tables import VisionConfig
     from headrace_vision.view import View
     from headrace_vision.webhook import Webhook
+
+    open = open_vision  # noqa: A001 - only within this package
 
 __version__ = "0.1.0"
 
@@ -54,7 +56,7 @@ __all__ = [
     "detect",
     "frame_record",
     "from_records",
-    "open",
+    "open_vision",
     "to_records",
 ]
 
@@ -82,6 +84,7 @@ _HOME = {
     "frame_record": "records",
     "from_records": "records",
     "open": "configured",
+    "open_vision": "configured",
     "to_records": "records",
 }
 
@@ -98,4 +101,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, "open"])

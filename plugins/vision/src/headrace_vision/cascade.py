@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Classes", "Crops", "Keys", "Part", "check_part", "columns_of", "cut"]
 
 
-def check_part(
-    part: tuple[float, float, float, float],
-) -> tuple[float, float, float, float]:
+def check_part(part: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
     """Refuse a part of a box that has no pixels.
 
     Raises:

@@ -177,9 +177,7 @@ def _report(status: dict[str, Any], *, json: bool) -> None:
 
 @contextmanager
 def progress(
-    status: Callable[[], dict[str, Any]],
-    say: Callable[[str], object] | None,
-    clock: Any = None,
+    status: Callable[[], dict[str, Any]], say: Callable[[str], object] | None, clock: Any = None
 ) -> Iterator[None]:
     """Say now and then how many frames a second each source gives, what was dropped, and which one is lost.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import os
 import re
@@ -23,7 +22,7 @@ from headrace_vision.detecting import NETWORKS, configuration_of
 from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
-from headrace_vision.options import SourceOptions, check_name, options_of
+from headrace_vision.options import SourceOptions, check_name, meant, options_of
 from headrace_vision.ordered import Ordered
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sinks import as_sink, named_sinks
@@ -146,7 +145,7 @@ def _of_tables(table: dict[str, Any], error: ValidationError) -> list[Problem]:
         place = _place_of(table, one["loc"])
         if one["type"] == "extra_forbidden":
             *place, key = place
-            text = f"there is no key {key!r}{_near(key, _keys_at(table, place))}"
+            text = f"there is no key {key!r}; {meant(key, _keys_at(table, place))}"
             found[".".join(place), text] = [text]
         else:
             found.setdefault((".".join(place), ""), []).append(_said(one))
@@ -180,11 +179,6 @@ def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
         return CropTable.model_fields
     fields: Collection[str] = (ModelTable if place[0] == "models" else SourceTable).model_fields
     return fields
-
-
-def _near(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
 
 
 def _said(error: Any) -> str:
@@ -564,14 +558,8 @@ class Vision:
 def _source_of(table: ModelTable, config: VisionConfig) -> Any:
     if not _is_network(table.model):
         return _pipeline_of(table.model, config.base, config.imports)
-    source, _ = configuration_of(
-        str(table.model),
-        layout=table.layout,
-        labels=table.labels,
-        score_threshold=table.score_threshold,
-        classes=table.classes,
-        size=table.size,
-    )
+    keys = ("layout", "labels", "score_threshold", "classes", "size")
+    source, _ = configuration_of(str(table.model), **{key: getattr(table, key) for key in keys})
     return {**source, **table.node}
 
 

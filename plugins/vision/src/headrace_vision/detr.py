@@ -70,13 +70,7 @@ class DetrDetections(Each):
         import numpy as np
         import supervision as sv
 
-        from headrace_vision.boxes import (
-            fit_of,
-            image_size,
-            labels_of,
-            make_detections,
-            ranked,
-        )
+        from headrace_vision.boxes import fit_of, image_size, labels_of, make_detections, ranked
         from headrace_vision.masks import image_masks
 
         labels = labels_of(options.labels)

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from headrace_formats import write_json
 from headrace_vision.network import check_address, without_password
@@ -64,14 +64,11 @@ class EventSink(Sink):
     def _prepare(self) -> None:
         """Check more of the address."""
 
-    def _login(self) -> tuple[str, str] | None:
-        """Return user and password of the address, if it has any."""
-        if self._parts.username is None:
-            return None
-        return unquote(self._parts.username), unquote(self._parts.password or "")
-
     def wants(self, frame: Frame) -> bool:
         """Return whether a frame has events, if only those are sent."""
+        return self._is_sent(frame)
+
+    def _is_sent(self, frame: Frame) -> bool:
         return not self._only_events or bool(frame.request.get("events"))
 
     def reduced(self, frame: Frame) -> Frame:
@@ -100,7 +97,7 @@ class EventSink(Sink):
             ValueError: The receiver refuses the frame.
         """
         self._send(frame)
-        self._posted += 1
+        self._posted += self._is_sent(frame)
 
     def _send(self, frame: Frame) -> None:
         raise NotImplementedError

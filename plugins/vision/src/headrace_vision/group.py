@@ -113,7 +113,7 @@ class Group:
         thread.start()
 
     def _source(self, one: Input, name: str | None) -> Source:
-        found = name or one.name
+        found = name or one.last_part
         if found is None:
             with self.changed:
                 found = "input" if not self._in_memory else f"input-{self._in_memory + 1}"

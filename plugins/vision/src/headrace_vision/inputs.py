@@ -47,7 +47,7 @@ class Input:
     Attributes:
         kind: ``"still"``, ``"video"``, ``"webp"``, ``"camera"``, ``"address"``,
             ``"collection"``: others, one by one, or ``"beside"``: what is in a folder, is no picture, and is passed by.
-        name: How its source is called where nobody says another name. None in memory.
+        name: What was read, as it was written. None in memory.
         target: A path, bytes, an array, an image, an address, a number of a camera, or an iterable.
         found_in: Of a collection whose items were found: ``"folder"`` (or by a pattern) or ``"list"``, else None. Then its
             stills are one source, its own, and a list among them is not opened, since nobody named it.
@@ -59,6 +59,11 @@ class Input:
     target: Any
     found_in: str | None = None
     hosts: tuple[str, ...] = ()
+
+    @property
+    def last_part(self) -> str | None:
+        """How its source is called where nobody says another name: the last part of a path, an address or a camera as it is."""
+        return self.name if self.live else self.name and (Path(self.name).name or self.name)
 
     @property
     def live(self) -> bool:

@@ -26,10 +26,7 @@ def cells_of(height: int, width: int, strides: tuple[int, ...] = _STRIDES[0]) ->
 
 
 def fitting_layouts(
-    shape: tuple[int, int],
-    input_size: tuple[int, int] | None,
-    classes: int | None,
-    extra: int = 0,
+    shape: tuple[int, int], input_size: tuple[int, int] | None, classes: int | None, extra: int = 0
 ) -> list[str]:
     """Return the layouts that an output ``[R, C]`` may have.
 
@@ -62,10 +59,7 @@ def fitting_layouts(
 
 
 def guess_layout(
-    shape: tuple[int, int],
-    input_size: tuple[int, int] | None,
-    classes: int | None,
-    extra: int = 0,
+    shape: tuple[int, int], input_size: tuple[int, int] | None, classes: int | None, extra: int = 0
 ) -> str:
     """Return the one layout that an output may have.
 
@@ -132,12 +126,7 @@ def read_layout(
     if layout == "end2end":
         return found[:, :4], scores, found[:, 5].astype(np.int64), found[:, last:]
     if layout == "v8":
-        return (
-            corners_of(found[:, :4]),
-            scores,
-            found[:, 4:last].argmax(1),
-            found[:, last:],
-        )
+        return (corners_of(found[:, :4]), scores, found[:, 4:last].argmax(1), found[:, last:])
     scores *= found[:, 5:last].max(1)
     best = _above(scores, score_threshold)
     found, kept = found[best], kept[best]

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import queue
 import re
 import ssl
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from headrace.errors import InputError, MissingDependencyError
+from headrace_formats import write_json
+from headrace_vision.discovery import device_of
 from headrace_vision.events import EventSink
+from headrace_vision.network import login_of
+from headrace_vision.saving import mark_of
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["MQTT"]
+
+_LOG = logging.getLogger("headrace.vision")
 
 _PORTS = {"mqtt": 1883, "mqtts": 8883}
 
@@ -39,16 +49,56 @@ class MQTT(EventSink):
         attempts: How often a frame that the broker refuses is tried, then it is lost, if the broker takes the next one.
         timeout_s: Seconds after which an attempt has failed.
         picture: Whether the JSON has ``picture``, a JPEG in base64 with boxes on it.
+        status_topic: A topic that says ``online`` while the sink is connected, which it is from its beginning on, and ``offline``
+            afterwards, by the last will: retained. Each program needs its own. None for none.
+        discovery: The prefix under which Home Assistant looks for devices, ``"homeassistant"``. Each source is a device, with its last
+            event, what is counted at its lines and zones, and whether somebody is in a zone. The counts are retained in
+            ``TOPIC/counts``. It needs ``status_topic``, and ``{source}`` in the topic. None for none.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Raises:
         InputError: The address is not allowed, or has no topic to publish to.
+        ValueError: ``discovery`` lacks what it needs.
         MissingDependencyError: paho-mqtt is not installed.
+
+    Source:
+        MQTT 5.0, sections 3.1.2.5 (will), 3.1.4 (a client of the same name takes over, so that no will comes late) and 3.14.2.1
+        (leaving with the will). The device discovery of Home Assistant's MQTT integration.
     """
 
     schemes = ("mqtt", "mqtts")
 
     _client: Any = None
+
+    def __init__(  # noqa: PLR0913 - settings, by name
+        self,
+        url: str,
+        *,
+        network: Iterable[str] = (),
+        only_events: bool = True,
+        attempts: int = 3,
+        timeout_s: float = 5.0,
+        spool_bytes: int = SPOOL_BYTES,
+        spool: str | os.PathLike[str] | None = None,
+        close_s: float = CLOSE_S,
+        picture: bool = False,
+        status_topic: str | None = None,
+        discovery: str | None = None,
+    ) -> None:
+        self._status_topic, self._prefix = status_topic, discovery
+        self._retained: dict[str, str] = {}
+        self._announced: set[tuple[str, ...]] = set()
+        super().__init__(
+            url,
+            network=network,
+            only_events=only_events,
+            attempts=attempts,
+            timeout_s=timeout_s,
+            spool_bytes=spool_bytes,
+            spool=spool,
+            close_s=close_s,
+            picture=picture,
+        )
 
     def _prepare(self) -> None:
         try:
@@ -68,35 +118,83 @@ class MQTT(EventSink):
                 expected="mqtt://HOST/TOPIC without + and #; {source} is the name of the source",
                 got=behind_host,
             )
+        for name, topic in (("status_topic", self._status_topic), ("discovery", self._prefix)):
+            if topic is not None and not re.fullmatch(r"[^+#\0{}]+", topic):
+                raise ValueError(f"{name} is a topic without +, # and braces, not {topic!r}")
+        if self._prefix and not (self._status_topic and "{source}" in self._topic):
+            raise ValueError("discovery needs status_topic, and {source} in the topic of url")
+
+    def open(self) -> None:
+        """Connect, where a topic says so."""
+        if self._status_topic:
+            self._connect()
+
+    def wants(self, frame: Frame) -> bool:
+        """Return whether a frame is sent, or is the first one with what is counted in it."""
+        if self._prefix is None:
+            return super().wants(frame)
+        counted = (frame.source, *frame.request.get("counts", ()))
+        is_new = counted not in self._announced
+        self._announced.add(counted)
+        return is_new or super().wants(frame)
 
     def _send(self, frame: Frame) -> None:
         topic = self._topic.replace("{source}", re.sub(r"[/+#\0]", "_", frame.source))
         try:
             if self._client is None or not self._client.is_connected():
                 self._connect()
-            self._client.publish(topic, self._body(frame), qos=1)
-            self._wait_for("published")
+            while not self._said.empty():
+                self._log(*self._said.get())
+            if self._prefix is not None:
+                counts = frame.request.get("counts", {})
+                device = f"headrace_{mark_of(topic)}"
+                found = device_of(device, frame.source, topic, counts, str(self._status_topic))
+                self._retain(f"{self._prefix}/device/{device}/config", write_json(found))
+                self._retain(f"{topic}/counts", write_json(counts))
+            if self._is_sent(frame):
+                sent = self._client.publish(topic, self._body(frame), qos=1)
+                self._wait_for("published", sent.mid)
         except BaseException:
             self._hang_up()  # what it might still send would come out of order
             raise
+
+    def _retain(self, topic: str, text: str) -> None:
+        """Publish what stays until it changes. What is not taken by the end of a connection comes again with the next one."""
+        if self._retained.get(topic) != text:
+            self._retained[topic] = text
+            self._client.publish(topic, text, qos=1, retain=True)
+
+    def _log(self, what: str, reason: Any, _: int = 0) -> None:
+        if what == "published" and reason.is_failure:
+            _LOG.warning("%s refuses a topic of status or discovery: %s", self._shown, reason)
 
     def _connect(self) -> None:
         from paho.mqtt.client import Client
         from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
         self._hang_up()
-        self._said: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        said = self._said
+        self._said = said = queue.SimpleQueue[tuple[Any, ...]]()
+        status, is_kept = self._status_topic, self._status_topic is not None
         client = Client(
             CallbackAPIVersion.VERSION2,
+            f"headrace-{mark_of(status)}" if status else "",
             protocol=MQTTProtocolVersion.MQTTv5,
-            reconnect_on_failure=False,  # the sink tries again, with the same frame
+            reconnect_on_failure=is_kept,  # else the sink tries again, with the same frame
         )
+
+        def connected(one: Any, _: Any, __: Any, reason: Any, ___: Any) -> None:
+            if status and not reason.is_failure:
+                for topic, text in [*self._retained.items(), (status, "online")]:
+                    one.publish(topic, text, qos=1, retain=True)
+            said.put(("connected", reason))
+
         client.connect_timeout = self._timeout_s
-        client.on_connect = lambda _, __, ___, reason, ____: said.put(("connected", reason))
-        client.on_publish = lambda _, __, ___, reason, ____: said.put(("published", reason))
+        client.on_connect = connected
+        client.on_publish = lambda _, __, mid, reason, ___: said.put(("published", reason, mid))
         client.on_disconnect = lambda _, __, ___, reason, ____: said.put(("disconnected", reason))
-        if (login := self._login()) is not None:
+        if status:
+            client.will_set(status, "offline", qos=1, retain=True)
+        if (login := login_of(self._url)) is not None:
             client.username_pw_set(*login)
         if self._parts.scheme == "mqtts":
             client.tls_set_context(ssl.create_default_context())
@@ -109,15 +207,18 @@ class MQTT(EventSink):
         client.loop_start()
         self._wait_for("connected")
 
-    def _wait_for(self, wanted: str) -> None:
-        """Wait until the broker says so.
+    def _wait_for(self, wanted: str, mid: int | None = None) -> None:
+        """Wait until the broker says so, of the message of that number.
 
         Raises:
             OSError: It says something else, or nothing.
             ValueError: It refuses the message.
         """
         try:
-            what, reason = self._said.get(timeout=self._timeout_s)
+            what, reason, *of = self._said.get(timeout=self._timeout_s)
+            while of and of != [mid]:
+                self._log(what, reason)
+                what, reason, *of = self._said.get(timeout=self._timeout_s)
         except queue.Empty:
             raise OSError(f"{self._shown} does not answer for {self._timeout_s:g} s") from None
         if what == wanted and not reason.is_failure:
@@ -133,8 +234,16 @@ class MQTT(EventSink):
             client.disconnect()
 
     def close(self) -> None:
-        """Take leave of the broker."""
-        client = self._client
-        self._hang_up()
+        """Take leave of the broker, which publishes the last will, if there is one."""
+        client, self._client = self._client, None
         if client is not None:
+            client.disconnect(_leave(with_will=self._status_topic is not None))
             client.loop_stop()
+
+
+def _leave(*, with_will: bool) -> Any:
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.reasoncodes import ReasonCode
+
+    name = "Disconnect with will message" if with_will else "Normal disconnection"
+    return ReasonCode(PacketTypes.DISCONNECT, name)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import base64
 import urllib.request
 from collections.abc import Iterable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from headrace.errors import InputError
 
 __all__ = [
     "FILE_PROTOCOLS",
     "FORMATS",
+    "authorization",
     "check_address",
     "is_address",
+    "login_of",
     "plain_opener",
     "without_password",
 ]
@@ -61,6 +64,21 @@ def without_password(address: str) -> str:
     """Return an address without the user and password in it, for names, logs and errors."""
     parts = urlsplit(address)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def login_of(address: str) -> tuple[str, str] | None:
+    """Return the user and password in an address, or None."""
+    parts = urlsplit(address)
+    return (
+        None if parts.username is None else (unquote(parts.username), unquote(parts.password or ""))
+    )
+
+
+def authorization(address: str) -> dict[str, str]:
+    """Return the header with the user and password in an address (RFC 7617), or none."""
+    login = login_of(address)
+    said = base64.b64encode(":".join(login or ()).encode()).decode()
+    return {"Authorization": f"Basic {said}"} if login else {}
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

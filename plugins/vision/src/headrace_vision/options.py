@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from headrace import PipelineConfig
 
-__all__ = ["FFMPEG", "PER_MODEL", "SourceOptions", "check_count", "check_name", "options_of"]
+__all__ = [
+    "FFMPEG",
+    "PER_MODEL",
+    "SourceOptions",
+    "check_count",
+    "check_name",
+    "meant",
+    "options_of",
+]
 
 FFMPEG = {
     **dict.fromkeys(("analyzeduration", "probesize", "fflags"), ("file", "address")),
@@ -32,10 +40,14 @@ def check_name(what: str, name: str, known: Collection[str]) -> None:
         ValueError: It is not. The text has the nearest known one.
     """
     if name not in known:
-        near = difflib.get_close_matches(name, known, 1)
-        listed = f"there are {', '.join(known)}" if known else "there is none"
-        meant = f"did you mean {near[0]!r}?" if near else listed
-        raise ValueError(f"there is no {what} {name!r}; {meant}")
+        raise ValueError(f"there is no {what} {name!r}; {meant(name, known)}")
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """Return which of the known names may be meant, or all of them."""
+    near = difflib.get_close_matches(name, known, 1)
+    listed = f"there are {', '.join(known)}" if known else "there is none"
+    return f"did you mean {near[0]!r}?" if near else listed
 
 
 @dataclass(frozen=True)
@@ -192,7 +204,5 @@ def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOption
     known = {one.name: getattr(defaults, one.name) for one in fields(SourceOptions)}
     for name in changes:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise TypeError(f"a source has no option {name!r}{meant}")
+            raise TypeError(f"a source has no option {name!r}; {meant(name, known)}")
     return SourceOptions(**{**known, **changes})

@@ -78,9 +78,7 @@ def _counting(word: str, key: str, table: Mapping[str, Any] | None) -> list[dict
     ]
 
 
-def _config_of(
-    stage: str | Mapping[str, Any] | headrace.PipelineConfig,
-) -> headrace.PipelineConfig:
+def _config_of(stage: str | Mapping[str, Any] | headrace.PipelineConfig) -> headrace.PipelineConfig:
     if isinstance(stage, headrace.PipelineConfig):
         return stage
     table = {"backend": stage} if isinstance(stage, str) else dict(stage)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 import io
 import re
 import urllib.request
 from collections.abc import Iterable
 from contextlib import closing
 from typing import Any
-from urllib.parse import unquote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from headrace.errors import InputError
-from headrace_vision.network import check_address, plain_opener, without_password
+from headrace_vision.network import authorization, check_address, plain_opener, without_password
 
 __all__ = ["PlaylistOpener", "is_playlist"]
 
@@ -33,15 +32,6 @@ def _number(text: str) -> int:
 def is_playlist(address: str) -> bool:
     """Return whether an address is that of a playlist (HLS): its path ends with ``.m3u8``."""
     return urlsplit(address).path.lower().endswith((".m3u8", ".m3u"))
-
-
-def _authorization(address: str) -> str | None:
-    """Return the header with the user and password in an address (RFC 7617), or None."""
-    parts = urlsplit(address)
-    if parts.username is None:
-        return None
-    said = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return f"Basic {base64.b64encode(said.encode()).decode('ascii')}"
 
 
 def _checked(body: bytes) -> bytes:
@@ -91,7 +81,7 @@ class PlaylistOpener:
 
     def __init__(self, address: str, hosts: Iterable[str], timeout_s: float) -> None:
         self.address = without_password(address)
-        self._authorization = _authorization(address)
+        self._authorization = authorization(address)
         self._hosts = tuple(hosts)
         self._timeout_s = timeout_s
         self._opener = plain_opener()
@@ -143,9 +133,8 @@ class PlaylistOpener:
 
     def _open(self, url: str, options: dict[str, str]) -> Any:
         self._check(url)
-        headers = {}
-        if self._authorization and urlsplit(url).netloc == urlsplit(self.address).netloc:
-            headers["Authorization"] = self._authorization
+        is_there = urlsplit(url).netloc == urlsplit(self.address).netloc
+        headers = {**self._authorization} if is_there else {}
         first, last = int(options.get("offset", 0)), int(options.get("end_offset", 0))
         if first or last:  # a segment that is a part of a file
             headers["Range"] = f"bytes={first}-{last - 1 if last else ''}"

@@ -97,13 +97,7 @@ class VideoFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        size: tuple[int, ...],
-        codec: str,
-        options: dict[str, str],
-        *,
-        title: str,
+        self, path: Path, size: tuple[int, ...], codec: str, options: dict[str, str], *, title: str
     ) -> None:
         import av
 

@@ -29,6 +29,7 @@ __all__ = [
     "SaveImages",
     "SaveJSONL",
     "encoded",
+    "mark_of",
     "picture_of",
     "write_image",
     "write_whole",
@@ -65,7 +66,7 @@ class Names:
             name = stem = re.sub(r"[^\w.-]+", "_", _stem_of(source)).strip(".") or "source"
             if len(stem.encode()) > MOST_NAME_BYTES:
                 cut = stem.encode()[: MOST_NAME_BYTES - 9].decode(errors="ignore")
-                name = stem = f"{cut}-{_mark_of(source)}"
+                name = stem = f"{cut}-{mark_of(source)}"
             number = 2
             while name.lower() in self._taken or self._is_taken(name):
                 name, number = f"{stem}-{number}", number + 1
@@ -81,11 +82,12 @@ def _stem_of(source: str) -> str:
     host, path = found.groups()
     last = path.rstrip("/").rpartition("/")[2]
     if len(last) >= KEY_LENGTH:
-        return f"{host}-{_mark_of(source)}"
+        return f"{host}-{mark_of(source)}"
     return Path(last).stem or str(host)
 
 
-def _mark_of(source: str) -> str:
+def mark_of(source: str) -> str:
+    """Return eight digits that tell a text from others, always the same."""
     return hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:8]
 
 

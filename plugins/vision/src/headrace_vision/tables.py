@@ -8,15 +8,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_type_hints
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PrivateAttr,
-    Tag,
-    create_model,
-)
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, Tag, create_model
 
 import headrace_vision
 from headrace_vision.cascade import Part
@@ -124,10 +116,7 @@ def _source_table() -> type[_Table]:
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
     for one in fields(SourceOptions):
-        keys[one.name] = (
-            types[one.name],
-            Field(default=one.default, description=texts[one.name]),
-        )
+        keys[one.name] = (types[one.name], Field(default=one.default, description=texts[one.name]))
     made: type[_Table] = create_model(
         "SourceTable", __base__=_Table, __doc__="A source: its input, and how it is read.", **keys
     )

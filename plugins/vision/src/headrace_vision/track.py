@@ -10,6 +10,7 @@ from pydantic import Field
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_vision._each import Each, ReadsSource, need
 from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
+from headrace_vision.options import meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -145,11 +146,8 @@ def _tracker_class(name: str, *, allow_import: bool) -> Any:
         return getattr(trackers, TRACKERS[name])
     module, colon, attribute = name.partition(":")
     if not colon:
-        import difflib
-
-        near = difflib.get_close_matches(name, TRACKERS, 1)
-        hint = f"Did you mean {near[0]!r}?" if near else "Or write module:Class."
-        raise SetupError(f"there is no tracker {name!r}; known: {', '.join(TRACKERS)}", hint=hint)
+        hint = f"{meant(name, TRACKERS).capitalize()} Or write module:Class."
+        raise SetupError(f"there is no tracker {name!r}", hint=hint)
     if not allow_import:
         raise SetupError(
             f"the tracker {name!r} may not be imported", hint="Imports of configurations are off."

@@ -421,10 +421,7 @@ def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:
     Raises:
         TooLargeError: The picture is too large.
     """
-    for width, height in (
-        (codec.width, codec.height),
-        (codec.coded_width, codec.coded_height),
-    ):
+    for width, height in ((codec.width, codec.height), (codec.coded_width, codec.coded_height)):
         check_pixels(width, height, max_pixels)
     number = getattr(error, "errno", None)
     if number == errno.ERANGE or (number == errno.EINVAL and not codec.width):

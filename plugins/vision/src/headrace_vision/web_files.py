@@ -8,7 +8,7 @@ import urllib.error
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote
 from urllib.request import (
     HTTPBasicAuthHandler,
     HTTPDigestAuthHandler,
@@ -16,7 +16,7 @@ from urllib.request import (
     Request,
 )
 
-from headrace_vision.network import plain_opener, without_password
+from headrace_vision.network import login_of, plain_opener, without_password
 
 __all__ = ["WebFile"]
 
@@ -58,11 +58,9 @@ class WebFile:
         self.name = without_password(address)
         self._address = quote(self.name, safe=_KEPT)
         self._timeout_s = timeout_s
-        parts = urlsplit(address)
         passwords = HTTPPasswordMgrWithDefaultRealm()
-        if parts.username is not None:
-            user, password = unquote(parts.username), unquote(parts.password or "")
-            passwords.add_password(None, self._address, user, password)
+        if (login := login_of(address)) is not None:
+            passwords.add_password(None, self._address, *login)
         self._opener = plain_opener(
             HTTPBasicAuthHandler(passwords), HTTPDigestAuthHandler(passwords)
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import http.client
 import urllib.error
 import urllib.request
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from headrace_vision.events import EventSink
-from headrace_vision.network import plain_opener, without_password
+from headrace_vision.network import authorization, plain_opener, without_password
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -43,10 +42,7 @@ class Webhook(EventSink):
     schemes = ("http", "https")
 
     def _send(self, frame: Frame) -> None:
-        headers = {"Content-Type": "application/json"}
-        if (login := self._login()) is not None:
-            user = base64.b64encode(":".join(login).encode()).decode()
-            headers["Authorization"] = f"Basic {user}"
+        headers = {"Content-Type": "application/json", **authorization(self._url)}
         address = quote(without_password(self._url), safe="!#$%&'()*+,/:;=?@[]~")
         request = urllib.request.Request(  # noqa: S310 - the address was checked
             address, data=self._body(frame).encode(), headers=headers, method="POST"
