@@ -196,6 +196,13 @@ def test_the_extra_vision_brings_one_opencv():
     names = {name for name, _ in seen}
     assert {"headrace-cli", "headrace-cv", "headrace-ort", "headrace-vision"} <= names
     assert {name for name in names if "opencv" in name} == {"opencv-python-headless"}
+    # `./dev install vision` adds the library of Track without what it requires: the rest of that is there.
+    wanted = map(Requirement, distribution("trackers").requires or [])
+    tracker = {one.name.lower() for one in wanted if one.marker is None}
+    assert tracker - names == {"opencv-python"}
+    text = (ROOT / "dev").read_text(encoding="utf-8")
+    (line,) = re.findall(r'pip install --no-deps "(trackers.*)"', text)
+    assert line == ours["headrace-vision"]["optional-dependencies"]["track"][0]
 
 
 @pytest.fixture

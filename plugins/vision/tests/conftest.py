@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import cv2
@@ -11,6 +13,8 @@ import pytest
 
 import headrace
 from headrace_vision import runner, sinks
+
+sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock
 
 
 def picture(number, size=(48, 64)):

@@ -130,8 +130,8 @@ def test_a_clip_and_the_file_of_a_detector_show_boxes_on_a_page(network, tmp_pat
     command = Command(clip, "--model", network)
     try:
         name, found = command.until(lambda one: one["has_picture"])
-        assert (name, found["objects"], found["error"]) == (clip, 2, None)
-        picture = np.frombuffer(command.get(f"ui/picture.jpg?source={clip}"), np.uint8)
+        assert (name, found["objects"], found["error"]) == ("street.mp4", 2, None)
+        picture = np.frombuffer(command.get("ui/picture.jpg?source=street.mp4"), np.uint8)
         image = cv2.imdecode(picture, cv2.IMREAD_COLOR).astype(int)
         # The box of the dog goes from (5, 45) to (15, 55): its side has a colour, and what is beside it is grey.
         assert np.ptp(image[50, 5]) > 40
@@ -163,7 +163,7 @@ def test_the_line_of_the_page_of_what_one_has_shows_boxes_of_all_its_cameras(
     command = Command(*(here.get(word, word) for word in words))
     try:
         name, found = command.until(lambda one: one["has_picture"])
-        assert (name, found["objects"], found["error"]) == (clip, 2, None)
+        assert (name, found["objects"], found["error"]) == ("street.mp4", 2, None)
         assert command.until(lambda one: one["status"]["state"] == "lost")[0] == "camera:999"
     finally:
         command.end()

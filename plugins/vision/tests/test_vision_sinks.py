@@ -73,7 +73,7 @@ def test_videos_have_every_frame_at_its_time_and_are_finished(kit, tmp_path):
     data = (tmp_path / "out" / "street.mp4").read_bytes()
     assert data.index(b"moov") < data.index(b"mdat")
     assert [time for time, _ in saved] == pytest.approx([t / 1000 for t in times], abs=1e-3)
-    for (_, image), frame in zip(saved, [f for f in frames if f.source == video], strict=True):
+    for (_, image), frame in zip(saved, [f for f in frames if f.path == video], strict=True):
         below = image[30:].astype(int) - frame.image[30:]
         assert np.abs(below).mean() < 12
 
@@ -230,7 +230,8 @@ def test_file_names_that_are_no_text_come_out_as_they_came_in(kit, tmp_path):
     read = {os.fsencode(json.loads(line)["path"]) for line in lines}
     assert read == {folder + b"/a0\xff.png", folder + b"/gr\xf6.mp4"}
     whole = json.loads((out / "annotations.json").read_text(encoding="utf-8"))
-    assert {os.fsencode(one["source"]) for one in whole["images"]} == read
+    names = {one.rpartition(b"/")[2] for one in read}
+    assert {os.fsencode(one["source"]) for one in whole["images"]} == names
 
 
 NAMES = np.array(["person", "car", "dog", "1 boîte: #2"])
@@ -547,7 +548,6 @@ def export(task):
 @pytest.mark.parametrize(
     ("task", "said"),
     [
-        ("obb", "for the task 'obb'"),
         ("depth", "for the task 'depth'"),
         ("pose", "how many keypoints"),
         ("segment", "no detector that is known"),

@@ -33,8 +33,8 @@ class SaveVideo(Sink):
     shape of pixels, the matrix and the range of colours are those of the source. After a full disk a video goes on where it was,
     and one that is full to the end is finished with what it has room for.
     After another error, and where times begin again, it goes on in ``NAME-part2.mp4``. Frames that have failed are shown without
-    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source,
-    or that of its file where the source is an address, which may hold a key.
+    boxes. A side of odd length is one pixel longer in the video. Its title is the name of its source, or the whole
+    path of what has no name, or that of its file where the source is an address, which may hold a key.
 
     With ``every_s`` a source has a video for each so many seconds. With ``before_s`` or ``after_s`` only what is around frames with
     ``events`` is recorded, a video for each event, or for several whose times overlap. These are called like their source and the
@@ -96,6 +96,7 @@ class SaveVideo(Sink):
         self._names = Names(lambda name: not self._has_time and self._is_there(name))
         self._files: dict[str, VideoFile] = {}
         self._counts: dict[str, int] = {}
+        self._titles: dict[str, str] = {}
         self._copies: dict[str, Packets] = {}
         self._lost = 0
         self._is_copy = codec == "copy"
@@ -124,6 +125,8 @@ class SaveVideo(Sink):
         image = picture_of(frame, draw=self._draw)
         if image is None:
             return
+        is_called_by_path = frame.path and Path(frame.path).name == frame.source.partition("#")[0]
+        self._titles[frame.source] = str(frame.path) if is_called_by_path else frame.source
         look = (frame.aspect, frame.color)
         if self._looks.get(frame.source, look) != look:
             self._end(frame.source)
@@ -202,8 +205,9 @@ class SaveVideo(Sink):
         elif count > 1:
             name += f"-{kind}{count}"
         path = self._folder / f"{name}.mp4"
-        title = self._names.of(source) if is_address(source) else source  # which may have a key
-        return path, title
+        if is_address(source):  # which may have a key
+            return path, self._names.of(source)
+        return path, self._titles.get(source, source)
 
     def _is_there(self, name: str) -> bool:
         return any((self._folder / f"{name}.mp4{end}").exists() for end in ("", ".part"))
