@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,11 +16,16 @@ if TYPE_CHECKING:
     import supervision as sv
     from numpy.typing import NDArray
 
+QUADS = "xyxyxyxy"
+"""The key of supervision for the corners of oriented boxes in ``data`` of detections: ``[N, 4, 2]`` in pixels."""
+
 __all__ = [
+    "QUADS",
     "Fit",
     "as_detections",
     "as_picture",
     "best_boxes",
+    "best_rows",
     "class_scores",
     "finite",
     "fit_of",
@@ -29,6 +34,7 @@ __all__ = [
     "labels_of",
     "make_detections",
     "names_of",
+    "quads_of",
     "ranked",
 ]
 
@@ -105,15 +111,17 @@ class Fit(NamedTuple):
     shift: NDArray[np.float64]
     scale: NDArray[np.float64]
 
-    def to_image(self, points: NDArray[Any]) -> NDArray[np.float32]:
-        """Map points from pixels of the input to the image, and clip them to it.
+    def to_image(self, points: NDArray[Any], *, clip: bool = True) -> NDArray[np.float32]:
+        """Map points from pixels of the input to the image.
 
         Args:
             points: ``[..., 2k]``, x and y in turn: boxes, or keypoints.
+            clip: Whether they end at the border of the image.
         """
         mapped = (points.reshape(-1, 2) - self.shift) * self.scale
-        clipped = np.clip(mapped, 0, self.image[::-1]).astype(np.float32)
-        return clipped.reshape(points.shape)
+        if clip:
+            mapped = np.clip(mapped, 0, self.image[::-1])
+        return mapped.astype(np.float32).reshape(points.shape)
 
 
 def fit_of(request: Mapping[str, Any], input_size: tuple[int, int] | None) -> Fit:
@@ -179,6 +187,45 @@ def best_boxes(
         )
     found = np.asarray(kept, np.int64).reshape(-1)
     return found[np.argsort(-scores[found], kind="stable")]
+
+
+def quads_of(boxes: NDArray[np.float64], angles: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the corners ``[N, 4, 2]`` of boxes that are turned around their centres.
+
+    Args:
+        boxes: ``[N, 4]``: ``x1, y1, x2, y2`` before that.
+        angles: ``[N]``, in radians, clockwise as it is seen.
+    """
+    center, half = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) / 2
+    along = np.stack([np.cos(angles), np.sin(angles)], 1)
+    width, height = along * half[:, :1], along[:, ::-1] * [-1, 1] * half[:, 1:]
+    corners = (width + height, width - height, -width - height, -width + height)
+    return np.stack([center + one for one in corners], 1)
+
+
+def best_rows(
+    places: NDArray[Any],
+    classes: NDArray[Any],
+    threshold: float,
+    overlaps_of: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]],
+) -> NDArray[np.bool_]:
+    """Return which of boxes or quads, by descending score, no better one of their class overlaps.
+
+    Tiles of a crowd have thousands of boxes, of which a matrix of all pairs takes gigabytes.
+
+    Args:
+        places: ``[N, 4]`` or ``[N, 4, 2]``.
+        classes: ``[N]``.
+        threshold: Overlap above which the lesser one is dropped.
+        overlaps_of: Gives the overlaps ``[1, M]`` of one of them with M others.
+    """
+    is_best = np.ones(len(places), bool)
+    for row in range(len(places) - 1):
+        if is_best[row]:
+            rest = slice(row + 1, None)
+            overlaps = overlaps_of(places[row : row + 1], places[rest])[0]
+            is_best[rest] &= (overlaps <= threshold) | (classes[rest] != classes[row])
+    return is_best
 
 
 def ranked(scores: NDArray[np.float64], threshold: float, most: int) -> NDArray[np.int64]:

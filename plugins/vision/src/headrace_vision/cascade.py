@@ -91,19 +91,45 @@ class Crops(Each):
             description="x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes beyond it.",
         )
 
+        turned: str | None = Field(
+            default=None,
+            description="Key of data that says by how many degrees each object is turned clockwise, a multiple of 90, as "
+            "Classes writes it (0, 180): its crop is turned back. None: as it is.",
+        )
+
         positional = ("part",)
 
     reads = ("data", "image")
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
+        import numpy as np
+
         from headrace_vision.boxes import as_detections, as_picture
 
         def work(request: Request) -> None:
             found = as_detections(need(request, "data", "supervision.Detections"))
-            request["result"] = cut(as_picture(request), found.xyxy, options.part)
+            crops = cut(as_picture(request), found.xyxy, options.part)
+            if options.turned is not None and crops:
+                turns = zip(crops, _quarters(found.data, options.turned), strict=True)
+                crops = [np.ascontiguousarray(np.rot90(crop, times)) for crop, times in turns]
+            request["result"] = crops
 
         return work
+
+
+def _quarters(data: Mapping[str, Any], key: str) -> list[int]:
+    """Return by how many quarters of a circle each object is turned."""
+    expected = f"data[{key!r}] with degrees, each a multiple of 90"
+    if key not in data:
+        raise InputError("it is unknown how objects are turned", expected=expected, got="nothing")
+    try:
+        quarters = [float(one) / 90 for one in data[key]]
+    except (TypeError, ValueError) as error:
+        raise InputError("these are no degrees", expected=expected, got=str(error)) from error
+    if not all(one.is_integer() for one in quarters):
+        raise InputError("a crop is turned by quarters", expected=expected, got=str(data[key]))
+    return [int(one) for one in quarters]
 
 
 class Keys(Each):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from headrace_formats import read_json, write_json
+from headrace_vision.boxes import QUADS
 from headrace_vision.records import is_detections, rle_of
 from headrace_vision.saving import Names, write_image, write_whole
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
@@ -256,6 +257,10 @@ class SaveCOCO(_DataSet):
             if found.mask is not None:
                 mask = annotation["segmentation"] = rle_of(found.mask, row)
                 annotation["area"] = sum(mask["counts"][1::2])
+            elif QUADS in found.data:
+                quad = found.data[QUADS][row]
+                annotation["segmentation"] = [quad.reshape(-1).tolist()]
+                annotation["area"] = float(found[row].area[0])
             if "keypoints" in found.data:
                 points = found.data["keypoints"][row].tolist()
                 seen = [
@@ -292,7 +297,7 @@ class SaveYOLO(_DataSet):
     """Writes ``FOLDER/labels/NAME.txt`` with a line per box, the images beside them, and ``data.yaml``.
 
     A line is ``class x y width height``: the ``class_id`` of the detections, the centre, and sizes, in parts of the image (0 to
-    1). Boxes end at the border of the picture. Those without a pixel in it are left out and counted in ``status()``. ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
+    1). Of oriented boxes it is ``class x1 y1 x2 y2 x3 y3 x4 y4``. Boxes end at the border of the picture. Those without a pixel in it are left out and counted in ``status()``. ``data.yaml`` has a name for each number up to the highest, which is the number itself where no name is known. A file that
     is there already is gone on with: a class keeps its name.
 
     Args:
@@ -331,7 +336,11 @@ class SaveYOLO(_DataSet):
         for row, (x1, y1, x2, y2) in boxes.items():
             place = ((x1 + x2) / 2 / width, (y1 + y2) / 2 / height)
             size = ((x2 - x1) / width, (y2 - y1) / height)
-            texts = " ".join(f"{one:.6f}" for one in (*place, *size))
+            numbers_of = [*place, *size]
+            if QUADS in found.data:
+                corners = found.data[QUADS][row] / [width, height]
+                numbers_of = corners.clip(0, 1).reshape(-1).tolist()
+            texts = " ".join(f"{one:.6f}" for one in numbers_of)
             lines.append(f"{numbers[row]} {texts}\n")
         write_whole(self._folder / "labels" / f"{name}.txt", "".join(lines).encode())
 

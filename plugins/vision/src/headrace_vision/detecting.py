@@ -169,7 +169,7 @@ def configuration_of(
     else:
         network = _Network(layout, labels or [], (size, size))
         config = {"model": str(path)}  # how many it takes at once is in no file
-    layout, names, (height, width), keypoints, has_masks = network
+    layout, names, (height, width), keypoints, has_masks, is_oriented = network
     scaled: dict[str, Any] = {"scale": 1 / 255}
     word, fit = "YoloDetections", "LetterBoxMat"
     if layout == "detr":
@@ -178,8 +178,8 @@ def configuration_of(
         fit, scaled = "TopLeftResizeMat", {}
     if layout != "detr":
         config["layout"] = layout
-    if keypoints:
-        config["keypoints"] = keypoints
+    extra = {"keypoints": keypoints, "oriented": is_oriented}
+    config |= {key: value for key, value in extra.items() if value}
     color = [] if layout == "yolox" else ["CvtColorMat(rgb)"]
     chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", runner, word]
     if classes is not None:
@@ -198,7 +198,7 @@ def configuration_of(
     took = (
         f"{path.name}: layout {layout}, input {height} x {width}, "
         f"{len(names) or 'unnamed'} classes{'' if labels is not None else ' (from the file)' * bool(names)}"
-        f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if has_masks else ''}"
+        f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if has_masks else ''}{', oriented boxes' if is_oriented else ''}"
     )
     return config, took
 
@@ -209,6 +209,7 @@ class _Network(NamedTuple):
     size_hw: tuple[int, int]
     keypoints: list[int] | None = None
     has_masks: bool = False
+    is_oriented: bool = False
 
 
 def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None) -> _Network:
@@ -224,10 +225,11 @@ def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None
     if layout == "auto":
         rows, columns = outputs[0][1:]
         layout = family or guess_layout((rows, columns), size_hw, len(names) or None, extra)
-    return _Network(layout, names, size_hw, keypoints, len(outputs[-1]) == 4)
+    is_oriented = described.task == "obb"
+    return _Network(layout, names, size_hw, keypoints, len(outputs[-1]) == 4, is_oriented)
 
 
-_TASKS = ("detect", "segment", "pose")
+_TASKS = ("detect", "segment", "pose", "obb")
 
 
 class _Described:
@@ -379,7 +381,7 @@ def _family(
     if axes in ([3, 3], [3, 3, 4]) and "keypoints" not in outputs:
         return "detr", 0
     if axes == [3] and task != "segment":
-        return None, math.prod(keypoints or [0])
+        return None, 1 if task == "obb" else math.prod(keypoints or [0])
     if axes == [3, 4] and not keypoints:
         return None, shapes[1][1]
     raise InputError(

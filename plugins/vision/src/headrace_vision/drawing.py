@@ -55,6 +55,7 @@ class Annotators:
             "pixelate": sv.PixelateAnnotator,
         }
         self._made = {name: made[name]() for name in names}
+        self._oriented = sv.OrientedBoxAnnotator(thickness=thickness)
 
     def draw(self, image: NDArray[np.uint8], detections: Any) -> NDArray[np.uint8]:
         """Return a copy of an image with ``supervision.Detections`` on it.
@@ -84,7 +85,8 @@ class Annotators:
         elif detections.class_id is not None:
             lookup = sv.ColorLookup.CLASS
         for name in names:
-            annotator = self._made[name]
+            is_oriented = name == "box" and "xyxyxyxy" in detections.data
+            annotator: Any = self._oriented if is_oriented else self._made[name]
             if name == "keypoints":
                 annotator.annotate(scene, _keypoints_of(detections))
                 continue

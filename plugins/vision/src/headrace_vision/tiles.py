@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -137,6 +138,10 @@ class MergeTiles(Each):
         import numpy as np
         import supervision as sv
 
+        from headrace_vision.boxes import QUADS, best_rows
+
+        metric = sv.OverlapMetric.from_value(options.metric)
+
         def work(request: Request) -> None:
             tiles = _corners(need(request, "tiles", _TILES))
             expected = f"a list of supervision.Detections, one for each of {len(tiles)} tiles"
@@ -153,30 +158,16 @@ class MergeTiles(Each):
                     raise InputError("the detections cannot be ranked", expected=expected)
                 kinds = np.zeros(len(found)) if options.class_agnostic else found.class_id
                 order = np.argsort(-found.confidence, kind="stable")
-                boxes = found.xyxy[order].astype(np.float64)
-                is_best = _best(boxes, kinds[order], options.overlap_threshold, options.metric)
+                boxes: Any = found.xyxy[order].astype(np.float64)
+                overlaps_of: Any = sv.box_iou_batch
+                if QUADS in found.data:
+                    boxes, overlaps_of = found.data[QUADS][order], sv.oriented_box_iou_batch
+                with_metric = partial(overlaps_of, overlap_metric=metric)
+                is_best = best_rows(boxes, kinds[order], options.overlap_threshold, with_metric)
                 found = found.select(order[is_best])
             request["result"] = found
 
         return work
-
-
-def _best(boxes: Any, classes: Any, threshold: float, metric: str) -> Any:
-    """Return which boxes, by descending score, no better one of their class overlaps.
-
-    Tiles of a crowd have thousands of boxes, of which a matrix of all pairs takes gigabytes.
-    """
-    import numpy as np
-    import supervision as sv
-
-    kind = sv.OverlapMetric.from_value(metric)
-    is_best = np.ones(len(boxes), bool)
-    for row in range(len(boxes) - 1):
-        if is_best[row]:
-            rest = slice(row + 1, None)
-            overlaps = sv.box_iou_batch(boxes[row : row + 1], boxes[rest], kind)[0]
-            is_best[rest] &= (overlaps <= threshold) | (classes[rest] != classes[row])
-    return is_best
 
 
 _TILES = "a list of [x1, y1, x2, y2], as Tiles writes it"
@@ -204,10 +195,10 @@ def _moved(part: Any, tile: list[int], size: tuple[int, int]) -> sv.Detections:
     found = as_detections(part).select(slice(None))  # a copy
     offset = np.array(tile[:2])
     found.xyxy = sv.move_boxes(found.xyxy, offset)
-    if "keypoints" in found.data:
-        points = np.array(found.data["keypoints"])
+    for key in {"keypoints", "xyxyxyxy"} & set(found.data):
+        points = np.array(found.data[key])
         points[..., :2] += offset
-        found.data["keypoints"] = points
+        found.data[key] = points
     if isinstance(found.mask, sv.CompactMask):
         found.mask = found.mask.with_offset(tile[0], tile[1], size[::-1])
     elif found.mask is not None:

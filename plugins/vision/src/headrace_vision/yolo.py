@@ -35,7 +35,8 @@ class YoloDetections(Each):
 
     Writes:
         result: ``supervision.Detections``, by descending score, with ``data["class_name"]``, with prototypes ``mask``
-            (``supervision.CompactMask``), and with ``keypoints`` ``data["keypoints"]``: ``float32 [N, K, 2 or 3]``.
+            (``supervision.CompactMask``), and with ``keypoints`` ``data["keypoints"]``: ``float32 [N, K, 2 or 3]``. With
+            ``oriented`` ``data["xyxyxyxy"]`` has the corners, ``float32 [N, 4, 2]``, and the boxes are those around them.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
@@ -76,6 +77,11 @@ class YoloDetections(Each):
             "score). [17, 3] for people.",
         )
 
+        oriented: bool = Field(
+            default=False,
+            description="An angle in radians follows the classes of each box (true or false).",
+        )
+
         positional = ("layout", "score_threshold")
 
     reads = ReadsSize
@@ -84,7 +90,7 @@ class YoloDetections(Each):
         """Read the labels, and return what works on one request."""
         import numpy as np
 
-        from headrace_vision.boxes import best_boxes, finite, fit_of, labels_of, make_detections
+        from headrace_vision.boxes import QUADS, finite, fit_of, labels_of, make_detections
         from headrace_vision.layouts import guess_layout, read_layout
         from headrace_vision.masks import combined, image_masks
 
@@ -98,7 +104,7 @@ class YoloDetections(Each):
             if letterbox is not None:
                 size = (int(letterbox.canvas_h), int(letterbox.canvas_w))
             prototypes = None if masks is None else finite(masks, "prototypes", 3, is_narrow=True)
-            extra = _extra(options.keypoints, prototypes)
+            extra = _extra(options.keypoints, prototypes, oriented=options.oriented)
             layout = options.layout
             if layout == "auto":
                 shape = (output.shape[0], output.shape[1])
@@ -106,21 +112,17 @@ class YoloDetections(Each):
             boxes, scores, classes, rest = read_layout(
                 output, layout, size, options.score_threshold, extra
             )
-            if layout == "end2end":
-                kept = np.argsort(-scores, kind="stable")
-            else:
-                kept = best_boxes(
-                    boxes,
-                    scores,
-                    classes,
-                    iou_threshold=options.iou_threshold,
-                    class_agnostic=options.class_agnostic,
-                )
-            kept = kept[: options.max_boxes]
+            kept, quads = _choice(options, layout, boxes, scores, classes, rest)
             fit = fit_of(request, options.input_size)
-            found = make_detections(fit.to_image(boxes[kept]), scores[kept], classes[kept], labels)
+            places = fit.to_image(boxes[kept])
+            if quads is not None:
+                quads = fit.to_image(quads[kept], clip=False)
+                places = _upright(quads, fit.image)
+            found = make_detections(places, scores[kept], classes[kept], labels)
             rest = rest[kept]
-            if options.keypoints is not None:
+            if quads is not None:
+                found.data[QUADS] = quads
+            elif options.keypoints is not None:
                 points = rest.reshape(-1, *options.keypoints).astype(np.float32)
                 points[..., :2] = fit.to_image(points[..., :2])
                 found.data["keypoints"] = points
@@ -132,14 +134,49 @@ class YoloDetections(Each):
         return work
 
 
+def _choice(
+    options: Any, layout: str, boxes: Any, scores: Any, classes: Any, rest: Any
+) -> tuple[Any, Any]:
+    """Return the indices of the boxes that are kept, by descending score, and the corners of all if they are oriented."""
+    import numpy as np
+    import supervision as sv
+
+    from headrace_vision.boxes import best_boxes, best_rows, quads_of
+
+    quads = None
+    order = np.argsort(-scores, kind="stable")
+    if options.oriented:
+        upright: Any = sv.xcycwh_to_xyxy(boxes) if layout == "end2end" else boxes
+        quads = quads_of(upright, rest[:, 0])
+    if layout == "end2end":
+        kept = order
+    elif quads is not None:
+        kinds = classes[order] * (not options.class_agnostic)
+        overlaps_of = sv.oriented_box_iou_batch
+        kept = order[best_rows(quads[order], kinds, options.iou_threshold, overlaps_of)]
+    else:
+        limit, is_agnostic = options.iou_threshold, options.class_agnostic
+        kept = best_boxes(boxes, scores, classes, iou_threshold=limit, class_agnostic=is_agnostic)
+    return kept[: options.max_boxes], quads
+
+
+def _upright(quads: Any, size_hw: tuple[int, int]) -> Any:
+    """Return the boxes around quads, clipped to the image."""
+    import supervision as sv
+
+    return sv.clip_boxes(sv.xyxyxyxy_to_xyxy(quads), size_hw[::-1])
+
+
 _EXPECTED = "the output of a network [R, C], or a mapping or list of it and prototypes [M, h, w]"
 
 
-def _extra(keypoints: tuple[int, int] | None, prototypes: Any) -> int:
+def _extra(keypoints: tuple[int, int] | None, prototypes: Any, *, oriented: bool) -> int:
     """Return how many numbers of each box follow its classes."""
-    if keypoints is not None and prototypes is not None:
-        expected = "prototypes or keypoints"
-        raise InputError("a box has no masks and keypoints", expected=expected, got="both")
+    if (keypoints is not None) + (prototypes is not None) + oriented > 1:
+        expected = "prototypes, keypoints or an angle"
+        raise InputError("a box has one of these", expected=expected, got="several")
+    if oriented:
+        return 1
     if keypoints is not None:
         return keypoints[0] * keypoints[1]
     return 0 if prototypes is None else len(prototypes)
