@@ -161,7 +161,7 @@ def test_masks_and_keypoints_go_through_filter_records_and_drawing():
         ({"prototypes": np.full((8, 40, 40), np.nan)}, {}, "the prototypes are not finite"),
         ({"more": np.zeros(3)}, {}, "arrays with 2 and 3 and 1 axes"),
         ({"prototypes": np.zeros((8, 40))}, {}, "arrays with 2 and 2 axes"),
-        ({}, {"keypoints": [5, 3]}, "prototypes or keypoints"),
+        ({}, {"keypoints": [5, 3]}, "prototypes, keypoints or an angle"),
     ],
 )
 def test_outputs_that_do_not_fit_are_refused(change, options, said):

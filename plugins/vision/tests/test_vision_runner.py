@@ -91,7 +91,7 @@ def test_several_sources_equal_a_plain_loop_per_stream_bit_for_bit(kit, tmp_path
             np.testing.assert_array_equal(result, kit.network(image))
             assert before == (number - 1 if number else None)
             assert sources == [Path(video).name]
-        counts = statuses[video]
+        counts = statuses[Path(video).name]
         assert counts["read"] == counts["delivered"] == len(expected)
 
 
