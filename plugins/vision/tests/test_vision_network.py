@@ -649,7 +649,9 @@ def test_eight_streams_have_the_boxes_and_tracks_of_a_loop_per_stream(kit, tmp_p
         for frame, wanted in zip(found[Path(video).name], expected, strict=True):
             np.testing.assert_array_equal(frame.result.xyxy, wanted.xyxy)
             np.testing.assert_array_equal(frame.result.tracker_id, wanted.tracker_id)
-        assert max(frame.result.tracker_id.max(initial=-1) for frame in found[Path(video).name]) >= 0
+        assert (
+            max(frame.result.tracker_id.max(initial=-1) for frame in found[Path(video).name]) >= 0
+        )
 
 
 PART = b"--frame\r\nContent-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n%s\r\n"

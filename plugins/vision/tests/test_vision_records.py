@@ -9,6 +9,7 @@ import threading
 import urllib.request
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -147,12 +148,13 @@ def test_the_message_of_mqtt_is_the_same_record(monkeypatch):
 
         def publish(self, topic, payload, qos):
             sent.append(payload)
-            self.on_publish(self, None, None, Reason, None)
+            self.on_publish(self, None, 7, Reason, None)
+            return SimpleNamespace(mid=7)
 
         def is_connected(self):
             return True
 
-        def loop_start(self):
+        def loop_start(self, *_):
             pass
 
         disconnect = loop_stop = loop_start
