@@ -16,6 +16,7 @@ Handwritten Digits", 1998).
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,8 @@ def folder_of(description: str) -> Path:
 
 def main() -> None:
     """Run from the command line."""
+    if hasattr(signal, "SIGPIPE"):  # whoever reads the output may go
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     into = folder_of("Train the network, write it and the pictures.")
     images, held_out, digits, held_out_digits = load_pictures()
     network = MLPClassifier((64,), alpha=0.1, tol=1e-3, random_state=0)

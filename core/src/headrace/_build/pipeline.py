@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
@@ -58,6 +58,12 @@ def _check_keywords(keys: dict[str, Any]) -> None:
     for key in keys:
         what, hint = "a request is one dict", f'Write stream({{"{key}": x}}).'
         raise InputError(what, key=key, expected="a dict", got=f"the keyword {key!r}", hint=hint)
+
+
+def _check_several(data: object) -> None:
+    if isinstance(data, (tuple, Iterator)):
+        hint = 'Write pipe(list(requests)), or pipe({"data": x}).'
+        raise InputError("several requests are a list", got=type(data).__name__, hint=hint)
 
 
 class Pipeline:
@@ -126,6 +132,7 @@ class Pipeline:
             raise_failed([entry for entry, _ in admitted])
             return data
         self._entrance.check_open([data])
+        _check_several(data)
         self._entrance.run_one(data, timeout, priority)
         return data
 
@@ -329,6 +336,7 @@ class Pipeline:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""
         items = data if isinstance(data, list) else [data]
         self._entrance.check_open(items)
+        _check_several(data)
         return self._entrance.admit(items, timeout, priority)
 
     def stats(self) -> dict[str, Any]:
