@@ -49,7 +49,6 @@ class Example:
         command: What prints the result, from the root of the repository.
         shown: How the result is shown, where the command's own output is too long.
         graph: The configuration whose graph is drawn; empty: none.
-        here: Whether a CPU with the packages of ``requirements/dev.txt`` runs it. If not, its README has the result.
     """
 
     name: str
@@ -61,7 +60,6 @@ class Example:
     command: str
     shown: Callable[[str], str] = str
     graph: str | None = None
-    here: bool = True
 
 
 def first_lines(count: int) -> Callable[[str], str]:
@@ -100,6 +98,7 @@ LINES = " ".join(
 DIGITS = " ".join(
     f"examples/functions/made/{name}" for name in ("0000-0.png", "0060-3.webp", "0120-5.png")
 )
+CLASSIFIED = " ".join(f"examples/classify/made/digits/{number:03}.png" for number in range(3))
 EXAMPLES = (
     Example(
         "page",
@@ -145,13 +144,13 @@ EXAMPLES = (
     ),
     Example(
         "classify",
-        "Digits, by a network in torch",
-        "Four instances decode, one runs the network on what all of them have; `device` says where.",
+        "Digits, by an ONNX classifier",
+        "Four instances decode, one runs the network on what all of them have; `TopK` names the best classes.",
         "classify/README.md",
         "classify/classify.toml",
-        (),
-        "headrace run examples/classify/classify.toml examples/classify/made/digits",
-        here=False,
+        ("classify/prepare.py",),
+        f"headrace run examples/classify/classify.toml {CLASSIFIED}",
+        first_lines(3),
     ),
     Example(
         "functions",
@@ -261,8 +260,6 @@ def run(into: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         examples, done = copied(Path(folder)), set()
         for one in EXAMPLES:
-            if not one.here:
-                continue
             for program in one.prepare:
                 if program not in done:
                     done.add(program)
@@ -339,6 +336,13 @@ def digits(examples: Path, _: str) -> Image:
     return beside([Image.open(examples.parent / name) for name in DIGITS.split()], 128)
 
 
+def classified(examples: Path, _: str) -> Image:
+    """Return the pictures of the classifier."""
+    from PIL import Image
+
+    return beside([Image.open(examples.parent / name) for name in CLASSIFIED.split()], 128)
+
+
 def small(examples: Path, _: str) -> Image:
     """Return a picture and the small one that the pipeline makes of it."""
     import io
@@ -363,6 +367,7 @@ PICTURES: dict[str, Callable[[Path, str], Image]] = {
     "line": lines_of_text,
     "video": frames,
     "detect": drawn("detect/draw.py", "detect/made/drawn/receipt.png"),
+    "classify": classified,
     "functions": digits,
     "thumbnail": small,
 }

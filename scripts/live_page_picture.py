@@ -1,4 +1,4 @@
-"""Make docs/pictures/live_page.webp: the live page of examples/ocr/page.toml under load, as a browser shows it.
+"""Make docs/pictures/live_page.webp: the live page of examples/ocr/line.toml under load, as a browser shows it.
 
 python examples/ocr/prepare.py && python scripts/live_page_picture.py [OUT]
 """
@@ -15,17 +15,17 @@ from pathlib import Path
 from browser import opened
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "examples" / "ocr" / "made" / "pages" / "form-tilted.webp"
+LINE = ROOT / "examples" / "ocr" / "made" / "lines" / "page-01.png"
 INTO = ROOT / "docs" / "pictures" / "live_page.webp"
 WIDTH = 1280
-CLIENTS = 2
+CLIENTS = 24
 UPDATES = 40
 MOST_BYTES = 300_000
 
 
 def main(into: Path = INTO) -> None:
-    """Serve, send a page, let some clients repeat it, and save what the browser shows down to the page with its boxes."""
-    command = [sys.executable, "-m", "headrace", "ui", "examples/ocr/page.toml", "--port", "0"]
+    """Serve, send a line, let clients repeat it until batches are full, and save what the browser shows of the model."""
+    command = [sys.executable, "-m", "headrace", "ui", "examples/ocr/line.toml", "--port", "0"]
     with (
         subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as process,
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile,
@@ -40,8 +40,8 @@ def main(into: Path = INTO) -> None:
                 page.look(WIDTH)
                 page.open(address)
                 page.wait("document.querySelector('input[type=file]')")
-                page.choose_file("input[type=file]", PAGE)
-                page.wait("document.querySelector('canvas.boxes')")
+                page.choose_file("input[type=file]", LINE)
+                page.wait("document.querySelector('.values .text')")
                 page.run(
                     f"const slider = document.querySelector('.clients'); slider.value = {CLIENTS};"
                     " slider.dispatchEvent(new Event('input'))"
@@ -49,7 +49,8 @@ def main(into: Path = INTO) -> None:
                 page.wait(f"document.body.dataset.updates > {UPDATES}")
                 bottom = page.run(
                     "scrollTo(0, 0);"
-                    " return document.querySelector('canvas.boxes').getBoundingClientRect().bottom"
+                    " return document.querySelector('.clients').closest('article')"
+                    ".getBoundingClientRect().bottom"
                 )
                 clip = {"x": 0, "y": 0, "width": WIDTH, "height": round(bottom) + 12, "scale": 1}
                 shown = page.send("Page.captureScreenshot", format="webp", clip=clip)

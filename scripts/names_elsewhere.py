@@ -49,6 +49,12 @@ SYNONYMS = {
 }
 """What the field calls what these backends do. A name that is a backend itself is none."""
 
+WRITTEN_ELSEWHERE = {
+    "priority": "A request has a priority: pipe(request, priority=3).",
+    "entry": "A request names its first node: {'data': x, 'node_name': 'a'}.",
+}
+"""Where to write what is no key of a node."""
+
 
 def names() -> dict[str, dict[str, list[str]]]:
     """Return the tables: names by distribution. Definitions, and what is translated, stand among the backends."""
@@ -101,6 +107,7 @@ def table() -> str:
         for table, found in names().items()
     }
     tables["replaced"] = replaced({*tables["backends"], *headrace.plugins.core().backends})
+    tables["replaced"] |= WRITTEN_ELSEWHERE
     tables["synonyms"] = {one: name for name, some in SYNONYMS.items() for one in some.split()}
     return json.dumps(tables, indent=1, ensure_ascii=False) + "\n"
 

@@ -92,6 +92,13 @@ def test_one_request_is_one_line():
     assert escaped("ünchanged \\ text") == "ünchanged \\ text"
 
 
+def test_names_and_scores_of_classes_are_fields_of_the_line():
+    best = [{"label": "a b", "score": 0.123456789}, {"label": "c", "score": 2}]
+    assert as_line("p", best) == "p\ta b\t0.12346\tc\t2"
+    assert as_line("p", [best[0], 3]).startswith('p\t[{"label": "a b", "score": 0.12')
+    assert as_line("p", []) == "p\t[]"
+
+
 @pytest.mark.parametrize(
     ("value", "plain"),
     [

@@ -311,7 +311,9 @@ def test_check_says_that_a_max_is_cut_by_what_was_built(write):
     result = says("check", "rows.toml", "--build")
     assert result.exit_code == 0
     (line,) = (one for one in result.stderr.splitlines() if "max" in one)
-    assert line == "warning: node 'main': max = 8, and TakesFour takes at most 4: no batch has more"
+    assert line == (
+        "warning: node 'main': max = 8, and TakesFour takes at most 4: no batch has more. Write max = 4"
+    )
     found = json.loads(says("check", "rows.toml", "--build", "--json").stdout)
     assert [one["code"] for one in found["warnings"] if one["code"] == "max_cut"] == ["max_cut"]
     assert not [

@@ -101,6 +101,17 @@ def test_for_plain_callers_a_generator_is_a_function():
         assert asyncio.run(pipe.call_async({"data": "abc"}))["result"] == "ABC"
 
 
+def test_keys_of_a_request_as_keywords_are_told_how_they_are_given():
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        for call in (pipe.stream, pipe.stream_async):
+            with pytest.raises(InputError, match=r'Write stream\(\{"image": x\}\)'):
+                _ = asyncio.run(begun(call, image=1))
+
+
+async def begun(call, **keys):
+    return call(**keys)
+
+
 def test_a_generator_is_not_registered_for_batches():
     with pytest.raises(PluginError, match="generator"):
         headrace.register("StreamedWrong", letters, batched=True, replace=True)

@@ -47,11 +47,22 @@ def quoted(text: str) -> str:
 
 
 def as_line(path: str, result: Any) -> str:
-    """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs."""
+    """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs, and so do named scores."""
     result = _opened(result)
-    values = list(result.values()) if isinstance(result, dict) else [result]
+    values = list(result.values()) if isinstance(result, dict) else _named_scores(result)
     texts = (str(one) if isinstance(one, (bool, float)) else shown(one) for one in values)
     return escaped(path) + "\t" + "\t".join(map(escaped, texts))
+
+
+def _named_scores(result: Any) -> list[Any]:
+    """Return names and scores of ``{"label", "score"}`` in turn, to five digits. Every other result stays alone."""
+    found: list[Any] = []
+    for one in result if isinstance(result, list) else ():
+        if not isinstance(one, dict) or list(one) != ["label", "score"]:
+            return [result]
+        score = one["score"]
+        found += [one["label"], f"{score:.5g}" if isinstance(score, float) else score]
+    return found or [result]
 
 
 def shown(value: Any) -> str:

@@ -78,7 +78,7 @@ def _near(option: str, others: Sequence[str] | None) -> bool:
 
 
 def _options(ctx: Any) -> set[str]:
-    return {name for one in ctx.command.params for name in one.opts}
+    return {name for one in ctx.command.params for name in one.opts} if ctx else set()
 
 
 def _print_error(error: Exception) -> None:

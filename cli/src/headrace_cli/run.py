@@ -89,7 +89,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
 
     Each INPUT file is one request with `data`, its bytes, and `path`. A line per success goes to
     stdout, in the order of the inputs: the path, a tab, the result. A result that is a dict gives
-    its values, separated by tabs. An array of up to ten numbers is printed as Python prints a list.
+    its values, separated by tabs. So do the classes of `TopK`: name, score, next name. An array of up to ten numbers is printed as Python prints a list.
     A larger one, and bytes, are described by type and shape. Control characters are escaped. Errors
     and a summary go to stderr.
 

@@ -65,12 +65,12 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
                 f"--set {text}: what {what} extends cannot be changed here; write a file that extends both"
             )
         _set(source, _of_node(parts, top), _value(value.strip()), text)
-    if not isinstance(top.get("backend"), str):
-        _check_nodes(source, _nodes(top))
+    is_flat = isinstance(top.get("backend"), str)
+    _check_nodes(source, ["main"] if is_flat else _nodes(top), is_flat=is_flat)
     return source
 
 
-def _check_nodes(source: dict[str, Any], nodes: Sequence[str]) -> None:
+def _check_nodes(source: dict[str, Any], nodes: Sequence[str], *, is_flat: bool) -> None:
     """Refuse settings of a node that the configuration does not have, unless they make it one.
 
     Raises:
@@ -80,6 +80,8 @@ def _check_nodes(source: dict[str, Any], nodes: Sequence[str]) -> None:
         unknown = isinstance(table, dict) and name not in (*nodes, *_NO_NODES)
         if unknown and nodes and "backend" not in table:
             near = difflib.get_close_matches(name, nodes, n=1)
+            if is_flat and not near:  # an option that takes a table
+                continue
             meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(nodes)}"
             raise WrongArgument(f"--set: there is no node {name!r}; {meant}")
 

@@ -144,8 +144,8 @@ def _report_who_limits(
         name = next((each._label() for each in those if each.max == most), None)
         one.limit = (name or one.backend._label(), most)
         if one.index == 0 and (asked := node.keys.max) is not None and asked > most:
-            what = "node %r: max = %s, and %s takes at most %s: no batch has more"
-            _log.warning(what, node.name, asked, *one.limit)
+            what = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"
+            _log.warning(what, node.name, asked, *one.limit, most)
 
 
 def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:

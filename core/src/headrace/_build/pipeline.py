@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
 from headrace._registry.notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
@@ -52,6 +52,18 @@ def _outer(last: TracebackType | None) -> TracebackType | None:
     for one in reversed(kept):
         following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return following
+
+
+def _check_keywords(keys: dict[str, Any]) -> None:
+    for key in keys:
+        what, hint = "a request is one dict", f'Write stream({{"{key}": x}}).'
+        raise InputError(what, key=key, expected="a dict", got=f"the keyword {key!r}", hint=hint)
+
+
+def _check_several(data: object) -> None:
+    if isinstance(data, (tuple, Iterator)):
+        hint = 'Write pipe(list(requests)), or pipe({"data": x}).'
+        raise InputError("several requests are a list", got=type(data).__name__, hint=hint)
 
 
 class Pipeline:
@@ -120,6 +132,7 @@ class Pipeline:
             raise_failed([entry for entry, _ in admitted])
             return data
         self._entrance.check_open([data])
+        _check_several(data)
         self._entrance.run_one(data, timeout, priority)
         return data
 
@@ -243,12 +256,13 @@ class Pipeline:
 
     def stream(
         self,
-        data: Request,
+        data: Request = None,  # type: ignore[assignment]  # refused
         *,
         timeout: float | None = None,
         priority: int = 0,
         most: int = 1024,
         room: Callable[[Any], bool] | None = None,
+        **keys: NoReturn,
     ) -> Stream:
         """Let one request run, and read its answer in parts as they come. It begins at this call.
 
@@ -263,6 +277,7 @@ class Pipeline:
             most: How many parts may wait until you read them, at least 1.
             room: Called with each part, in the thread that gives it and before the part can be read. Where it returns False no
                 further part is to come until all that wait were read. So a reader bounds what waits in bytes.
+            **keys: Refused: they are keys of ``data``.
 
         Returns:
             An iterator of the parts, in order, and last of ``data`` with its ``result``. A part of an element of
@@ -272,7 +287,9 @@ class Pipeline:
             LimitError: While it is read: ``most`` parts waited, and the thread that gives them cannot wait.
             RequestError, ClosedError: As `__call__` does.
             ValueError: ``most`` is no whole number of at least 1.
+            InputError: Keys of a request were given as keywords.
         """
+        _check_keywords(keys)
 
         def start(reader: Reader) -> None:
             self._start_parts(data, timeout, priority, reader, reader)
@@ -281,12 +298,13 @@ class Pipeline:
 
     def stream_async(
         self,
-        data: Request,
+        data: Request = None,  # type: ignore[assignment]  # refused
         *,
         timeout: float | None = None,
         priority: int = 0,
         most: int = 1024,
         room: Callable[[Any], bool] | None = None,
+        **keys: NoReturn,
     ) -> AsyncStream:
         """As `stream`, for ``async for`` in the running event loop. ``aclose()``, or leaving the loop, cancels.
 
@@ -296,6 +314,7 @@ class Pipeline:
             priority: See `__call__`.
             most: See `stream`.
             room: See `stream`.
+            **keys: See `stream`.
 
         Returns:
             An asynchronous iterator. See `stream`.
@@ -306,6 +325,8 @@ class Pipeline:
         """
         import asyncio  # as in `call_async`
 
+        _check_keywords(keys)
+
         def start(reader: Reader) -> None:
             self._start_parts(data, timeout, priority, reader, reader, waits=False)
 
@@ -315,6 +336,7 @@ class Pipeline:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""
         items = data if isinstance(data, list) else [data]
         self._entrance.check_open(items)
+        _check_several(data)
         return self._entrance.admit(items, timeout, priority)
 
     def stats(self) -> dict[str, Any]:

@@ -26,6 +26,9 @@ else:
     import tomli as tomllib
 
 
+_MODELS = {".onnx": "OnnxTensor", ".pt2": "TorchModule", ".plan": "TensorrtTensor"}
+"""The backends of files that are given in place of a configuration."""
+
 _NO_EXPRESSION = "A text is always a path; an expression goes under the key 'backend' of a dict."
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
@@ -253,6 +256,9 @@ def _text_of(path: Path) -> str:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device might never end
         raise ValueError("it is a pipe or a device, not a TOML file")
+    if word := _MODELS.get(path.suffix):
+        write = f'Write a file with backend = "{word}" and model = "{path.name}"'
+        raise ValueError(f"it is a model. {write}")
     return read_text(path)
 
 

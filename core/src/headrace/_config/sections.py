@@ -149,7 +149,7 @@ NODE_ONLY = ("next", "map", "or", "each")
 """The link keys that cannot stand in ``[global]`` as the default of all nodes."""
 
 _NAMES_ELSEWHERE = {
-    "max": "batch_size max_batch max_batch_size",
+    "max": "batch batch_size max_batch max_batch_size",
     "batch_sizes": "preferred_batch_size preferred_batch_sizes",
     "instance_num": "workers num_workers workers_per_device instances num_instances instance_count instance_group replicas num_replicas",
     "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms batch_wait_timeout_s max_queue_delay max_queue_delay_ms max_queue_delay_microseconds",

@@ -120,7 +120,8 @@ class _Graph:
         for target in _twice(targets):
             self.report(name, "map", f"two sources go to the key {target!r}")
         if "data" not in targets:
-            self.report(name, "map", "nothing goes to 'data'", hint="Write a[result:data].")
+            hint = f"Write {next(iter(found))}[result:data]."
+            self.report(name, "map", "nothing goes to 'data'", hint=hint)
         if "result" in targets:
             self.report(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
         return {node: _table(pairs) for node, pairs in found.items()}

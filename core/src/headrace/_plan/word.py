@@ -479,6 +479,8 @@ def check_arity(use: Use) -> bool:
         wanted, got = f"has {phase}", f", separated by ';', got {len(phases)}"
     elif least != most:
         wanted += " or more" if most is None else f" to {most}"
+    if not count and call.args.positional:
+        hint = f"Write {call.name}[{','.join(map(str, call.args.positional))}]."
     use.add("arity", f"{call.name} {wanted} in brackets{got}", hint=hint)
     return False
 

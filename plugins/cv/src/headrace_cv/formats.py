@@ -144,12 +144,10 @@ def other_format(view: memoryview, formats: Collection[str] = ()) -> InputError:
         what, hint = "the image format is not recognised", None
     elif found in FURTHER:
         what = f"this is {_with_article(name)} file"
-        hint = (
-            f'With formats = ["{found}"] DecodeMat decodes it too, by Pillow (pip install pillow).'
-        )
+        hint = f'Send JPEG, PNG or WebP. Or set formats = ["{found}"] of DecodeMat, which takes Pillow.'
     else:
         what = f"this is {_with_article(name)} file"
-        hint = "DecodeMat decodes none of these: convert it to JPEG, PNG or WebP first."
+        hint = "Send JPEG, PNG or WebP: DecodeMat decodes none of these."
     expected = f"a {', '.join(most)} or {last} file"
     return InputError(what, expected=expected, got=got, hint=hint)
 

@@ -1,0 +1,150 @@
+"""The classifier as a user runs it, against scikit-learn."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+import headrace
+
+# Looked for, not imported: every process of a run collects this module, and one runs it.
+pytestmark = [
+    pytest.mark.skipif(find_spec(name) is None, reason=f"needs {name}")
+    for name in ("sklearn", "onnx", "onnxruntime")
+]
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "classify"
+COMMAND = ["run", "examples/classify/classify.toml", "examples/classify/made/digits"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A folder with a copy of the example, prepared, at its place in the repository."""
+    folder = tmp_path_factory.mktemp("root")
+    copy = folder / "examples" / "classify"
+    shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("made", "__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-W", "error", copy / "prepare.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "of 450 others are right" in done.stdout
+    return folder
+
+
+@pytest.fixture(scope="module")
+def made(root):
+    return root / "examples" / "classify" / "made"
+
+
+@pytest.fixture(scope="module")
+def expected(made):
+    """The class of each picture that was held out."""
+    rows = (made / "expected.tsv").read_text("utf-8").splitlines()
+    return dict(row.split("\t") for row in rows)
+
+
+def python(*words, cwd):
+    done = subprocess.run(
+        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_pictures_are_those_of_scikit_learn_that_were_held_out(made, expected):
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    names = (made / "classes.txt").read_text("utf-8").splitlines()
+    known = {image.tobytes(): names[n] for image, n in zip(data.images, data.target, strict=True)}
+    assert len(expected) == 450
+    for name, label in list(expected.items())[::9]:
+        picture = cv2.imread(str(made / "digits" / name), cv2.IMREAD_GRAYSCALE)
+        grey = np.rint(picture[::8, ::8] * (16 / 255))
+        assert known[grey.astype(np.float64).tobytes()] == label
+
+
+def test_the_network_gives_the_probabilities_of_scikit_learn(made):
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+    from sklearn.neural_network import MLPClassifier
+
+    data = load_digits()
+    rows = np.rint(data.data * (255 / 16)).astype(np.float32) / 255
+    train, test, digits, _ = train_test_split(
+        rows, data.target, test_size=0.25, stratify=data.target, random_state=0
+    )
+    network = MLPClassifier((64,), alpha=0.1, tol=1e-3, random_state=0).fit(train, digits)
+    config = {"backend": "S[OnnxTensor,Softmax]", "model": str(made / "digits.onnx"), "max": 50}
+    with headrace.pipe(config) as pipe:
+        answers = pipe([{"data": row.reshape(1, 8, 8)} for row in test])
+    found = np.stack([answer["result"] for answer in answers])
+    np.testing.assert_allclose(found, network.predict_proba(test), atol=1e-5)
+
+
+def test_the_command_of_the_readme_prints_what_it_shows(root, expected):
+    lines = python("-m", "headrace", *COMMAND, cwd=root)
+    rows = [line.split("\t") for line in lines]
+    assert [Path(row[0]).name for row in rows] == list(expected)
+    right = sum(row[1] == label for row, label in zip(rows, expected.values(), strict=True))
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
+    assert abs(right - int(re.search(r"right for (\d+) of the 450", readme)[1])) <= 5
+    shown = re.search(r"```text\n(.*?)```", readme, re.DOTALL)[1].splitlines()
+    for line, row in zip(shown, rows, strict=False):
+        named = line.split("\t")
+        assert named[0] == row[0]
+        assert named[1] == row[1]
+        assert [float(one) for one in row[2::2]] == pytest.approx(
+            [float(one) for one in named[2::2]], abs=0.01
+        )
+
+
+def test_the_program_of_the_readme(root, expected):
+    (program,) = re.findall(
+        r"```python\n(.*?)```", (EXAMPLE / "README.md").read_text("utf-8"), re.DOTALL
+    )
+    rows = [line.split(" ") for line in python("-c", program, cwd=root)]
+    assert [row[0] for row in rows] == list(expected)
+    assert sum(expected[name] == label for name, label, _ in rows) >= 0.95 * len(rows)
+
+
+def test_names_of_other_classes_are_an_error_that_says_so(root, made):
+    (made / "nine.txt").write_text("\n".join("abcdefghi"), encoding="utf-8")
+    config = {
+        "extends": str(made.parent / "classify.toml"),
+        "classify": {"labels": str(made / "nine.txt")},
+    }
+    wrong = pytest.raises(headrace.errors.InputError, match="expected 9 classes, got 10")
+    with headrace.pipe(config) as pipe, wrong:
+        pipe({"data": (made / "digits" / "000.png").read_bytes()})
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
+def test_a_picture_that_is_sent_to_the_server_is_answered_with_names_and_scores(root, expected):
+    pytest.importorskip("headrace_serve")
+    readme = (EXAMPLE / "README.md").read_text("utf-8")
+    serve, curl = re.findall(r"^\$ ((?:headrace serve|curl) .*)$", readme, re.MULTILINE)
+    arguments = shlex.split(serve.replace("8000", "0"))[1:]
+    command = [sys.executable, "-m", "headrace", *arguments]
+    process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True)
+    port = re.match(r"serving http://127.0.0.1:(\d+)", process.stderr.readline())[1]
+    words = shlex.split(curl.replace("localhost:8000", f"127.0.0.1:{port}"))
+    done = subprocess.run(words, cwd=root, capture_output=True, check=True)
+    answer = json.loads(done.stdout)["result"]
+    process.terminate()
+    assert process.wait(300) == 0
+    process.stderr.close()
+    assert [list(one) for one in answer] == [["label", "score"]] * 3
+    assert answer[0]["label"] == expected["000.png"]
+    assert 0.5 < answer[0]["score"] <= 1
