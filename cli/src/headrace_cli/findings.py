@@ -30,6 +30,7 @@ HOOK_NOUNS = {
     "commands": "command",
     "node_keys": "node key",
     "rewriters": "translated name",
+    "apis": "API",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 

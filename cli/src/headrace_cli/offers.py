@@ -64,12 +64,12 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
 
 
 def _check_class(hook: str, found: Any) -> None:
-    """Raise TypeError when an object is no class of the kind of its hook, or no function of a rewriter."""
+    """Raise TypeError when an object is no class of the kind of its hook, no function of a rewriter, no table of an API."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if hook == "rewriters":
-        if not callable(found):
-            raise TypeError("is no function")
+    if hook in {"rewriters", "apis"}:
+        if not (callable(found) if hook == "rewriters" else isinstance(found, dict)):
+            raise TypeError("is no function" if hook == "rewriters" else "is no table of routes")
         return
     if hook == "probes":
         if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):

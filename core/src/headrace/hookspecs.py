@@ -43,6 +43,7 @@ __all__ = [
     "BatchRecord",
     "BatchRequest",
     "attached",
+    "headrace_apis",
     "headrace_batch_policies",
     "headrace_commands",
     "headrace_definitions",
@@ -312,6 +313,35 @@ def headrace_rewriters() -> dict[str, str]:
                 if "replicas" in table:
                     table["instance_num"] = table.pop("replicas")
             return tables
+    """
+    return {}
+
+
+@_hookspec
+def headrace_apis() -> dict[str, str]:
+    """Return the APIs of other servers, which ``headrace serve --api NAME`` answers.
+
+    Returns:
+        Name to the import path of a table from ``"METHOD /path"`` to an asynchronous function. Since 0.1.
+
+    A function gets what was asked, and returns plain data, bytes with their media type, or an asynchronous generator of
+    events. The table may also have ``"error"``, a function from status, code and text of a refusal to its body, and
+    ``"open"``, a list of the routes that need no key. The module needs to import nothing of the server.
+    `docs/other_apis.md` has all of it.
+
+    Example::
+
+        @hookimpl
+        def headrace_apis():
+            return {"shout": "headrace_x.shout:ROUTES"}
+
+    and in ``headrace_x/shout.py``::
+
+        async def shout(asked):
+            body = await asked.json()
+            return {"said": await asked.run(asked.path["model"], {"data": body["say"]})}
+
+        ROUTES = {"POST /shout/{model}": shout}
     """
     return {}
 
