@@ -70,7 +70,7 @@ def test_help_groups_the_options():
         elif option := re.match(r"  (-[\w-]+)", line):
             options.append(option[1])
     assert groups["Where it listens"] == [
-        *("--host", "--port", "--grpc-port", "--admin-port", "--server-name")
+        *("--host", "--port", "--grpc-port", "--admin-port", "--api", "--server-name")
     ]
     assert groups["Other options"] == ["--json", "-h"]
     assert max(map(len, groups.values())) <= 6

@@ -51,7 +51,7 @@ class Asked:
 
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
-        self._json_bytes = 0
+        self._body_bytes = 0
         self.path = exchange.path
         self.query = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
 
@@ -63,7 +63,9 @@ class Asked:
         """Receive the body, decompressed, within the limits."""
         if "model" in self.path:
             self._found(self.path["model"])  # a full queue refuses before the body comes
-        return await self._exchange.body()
+        found = await self._exchange.body()
+        self._body_bytes = len(found)
+        return found
 
     async def json(self) -> Any:
         """Receive the body, and parse it as JSON, within the limits.
@@ -74,7 +76,7 @@ class Asked:
         if "model" in self.path:
             self._found(self.path["model"])
         text = await self._exchange.json_body()
-        self._json_bytes = len(text)
+        self._body_bytes = len(text)
         return await self._exchange.parsed(text)
 
     def check_ready(self) -> None:
@@ -203,9 +205,9 @@ class Asked:
         if exchange.model is None:
             exchange.admit(service.find(name, key=exchange.share_key))
         model = service.again(name, key=exchange.share_key)
-        most = service.limits.narrowed(model.limits).max_json_bytes
-        if self._json_bytes > most:
-            raise BodyTooLargeError(f"the body has {self._json_bytes} bytes, the limit is {most}")
+        most = service.limits.narrowed(model.limits).max_body_bytes
+        if self._body_bytes > most:
+            raise BodyTooLargeError(f"the body has {self._body_bytes} bytes, the limit is {most}")
         return model
 
 
