@@ -85,19 +85,52 @@ def test_no_library_is_loaded_to_know_what_a_file_stands_for(save):
     assert done.stdout.strip() == "[]"
 
 
+def says(*arguments, status=0):
+    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    return done
+
+
 def test_the_command_line_takes_the_file(save):
     path = adds(save, ["n", 2], ["n", 2], ["n", 2])
-
-    def headrace_says(*arguments):
-        command = [sys.executable, "-m", "headrace", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    shown = headrace_says("check", path)
-    assert shown.startswith(f'# {path} stands for\nbackend = "OnnxTensor"\nmodel = "model.onnx"\n')
+    shown = says("check", path).stdout
+    assert shown.startswith(
+        f'# {path} stands for\nbackend = "OnnxTensor"\nmodel = "model.onnx"\nmax = 8\n'
+    )
     assert "ok: 1 node" in shown
-    found = json.loads(headrace_says("check", path, "--json", "--set", "instance_num=2"))
+    found = json.loads(says("check", path, "--json", "--set", "instance_num=2").stdout)
     assert found["stands_for"] == {"backend": "OnnxTensor", "model": "model.onnx", "max": 8}
-    plan = json.loads(headrace_says("explain", path, "--set", "max=3", "--json"))
+    plan = json.loads(says("explain", path, "--set", "max=3", "--json").stdout)
     assert plan["nodes"]["main"]["range"] == [1, 3]
+
+
+def test_a_bare_model_is_tried_from_the_command_line_with_files_of_numpy(save, tmp_path):
+    path = adds(save, ["n", 2], ["n", 2], ["n", 2])
+    x, y = np.array([[1, 2]], np.float32), np.array([[0.5, 4]], np.float32)
+    np.savez(tmp_path / "in.npz", x=x, y=y)
+    found = json.loads(says("run", path, tmp_path / "in.npz", "--json", "-q").stdout)
+    assert found["result"] == (x + y).tolist()
+    one = save(
+        [("Neg", ["x"], ["y"], {})],
+        [("x", FLOAT, ["n", 2])],
+        [("y", FLOAT, ["n", 2])],
+        name="one.onnx",
+    )
+    np.save(tmp_path / "x.npy", x)
+    np.savez(tmp_path / "named.npz", x=y)  # by the name of the input, whose key is `data`
+    lines = says("run", one, tmp_path / "x.npy", tmp_path / "named.npz", "--json", "-q").stdout
+    found = [json.loads(line)["result"] for line in lines.splitlines()]
+    assert found == [(-x).tolist(), (-y).tolist()]
+
+
+@pytest.mark.parametrize("dtype", [FLOAT, TensorProto.INT64, TensorProto.UINT8])
+def test_bench_makes_rows_for_the_inputs_of_a_model(save, dtype):
+    ports = [("x", dtype, ["n", 2]), ("y", dtype, ["n", None])]
+    path = save([("Concat", ["x", "y"], ["z"], {"axis": 1})], ports, [("z", dtype, ["n", None])])
+    done = says("bench", path, "--seconds", "0.05", "--warm-up", 0, "--clients", 1, "--json")
+    (point,) = json.loads(done.stdout)["configurations"][0]["points"]
+    assert point["ok"] > 0
+    assert point["failed"] == {}
+    assert "random rows are sent" in done.stderr
+    assert "(1, 1)" in done.stderr
