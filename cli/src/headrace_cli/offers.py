@@ -64,12 +64,12 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
 
 
 def _check_class(hook: str, found: Any) -> None:
-    """Raise TypeError when an object is no class of the kind of its hook, no function of a rewriter, no table of an API."""
+    """Raise TypeError when an object is not what its hook wants: a class of its kind, a function or a table."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if hook in {"rewriters", "apis"}:
-        if not (callable(found) if hook == "rewriters" else isinstance(found, dict)):
-            raise TypeError("is no function" if hook == "rewriters" else "is no table of routes")
+    if hook in ("rewriters", "readers", "apis"):
+        if not (isinstance(found, dict) if hook == "apis" else callable(found)):
+            raise TypeError("is no table of routes" if hook == "apis" else "is no function")
         return
     if hook == "probes":
         if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):
