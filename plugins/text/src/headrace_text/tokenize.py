@@ -10,8 +10,6 @@ import headrace
 from headrace.errors import InputError, LimitError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace.keys import Request
 
 __all__ = ["Tokenize"]
@@ -88,7 +86,7 @@ class Tokenize(headrace.Backend):
         output = {"dtype": "int64", "shape": [None, None]}
         return {"vocabulary": self._known, "outputs": {"result": output}}
 
-    def forward(self, batch: list[Request]) -> Sequence[Exception | None]:
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Tokenize each request."""
         outcomes: list[Exception | None] = []
         for request in batch:
@@ -149,5 +147,5 @@ def _text(data: Any) -> str:
             data.encode("utf-8")
             return data
     except UnicodeError as error:
-        raise InputError(key="data", expected="a text in UTF-8", got=error.reason) from None
+        raise InputError(key="data", expected="a text in UTF-8", got=str(error)[-60:]) from None
     raise InputError(key="data", expected="a text", got=type(data).__name__)

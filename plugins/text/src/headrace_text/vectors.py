@@ -10,7 +10,7 @@ import headrace
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from headrace.keys import Request
 
@@ -47,7 +47,7 @@ class _OnVectors(headrace.Backend):
         """Return the output."""
         return {"outputs": {"result": {"dtype": "float32", "shape": [None, self._width]}}}
 
-    def forward(self, batch: list[Request]) -> Sequence[Exception | None]:
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Write the vector of each request."""
         outcomes: list[Exception | None] = []
         for request in batch:
@@ -62,7 +62,7 @@ class _OnVectors(headrace.Backend):
     def _read(self, data: Any) -> Any:
         if isinstance(data, dict):
             data = next((data[name] for name in _OF_TOKENS if name in data), data)
-        shape = getattr(data, "shape", ())
+        shape: tuple[int, ...] = getattr(data, "shape", ())
         kind = getattr(getattr(data, "dtype", None), "kind", "")
         if (
             kind != "f"
