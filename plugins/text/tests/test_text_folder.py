@@ -105,7 +105,7 @@ def test_the_files_say_length_prompt_padding_and_pooling(folder):
     [
         ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
         ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, "nothing"),
-        ("1_Pooling/config.json", {"pooling_mode": ["mean", "max"]}, "mean, max"),
+        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "max_tokens"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
         ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "'query'"),
     ],

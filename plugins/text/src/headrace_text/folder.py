@@ -76,9 +76,9 @@ def _steps(folder: Path, prompt: str) -> list[str]:
             at = folder / str(module.get("path")) / "config.json"
             how, number = _pooling(at, _json(at), prompt)
             width = f"width={number}" if number else ""
-            steps.append(f"Pool({','.join(filter(None, (how, width)))})")
+            steps.append(f"Pool({how},{width})" if width else f"Pool({how})")
         elif kind == "Normalize":
-            steps.append(f"Normalize({width})" if width else "Normalize")
+            steps.append(f"Normalize({width})" if width else kind)
         elif kind != "Transformer":
             what = f"the module {module.get('type')!r} has no backend here"
             raise _wrong(place, what, "There are Transformer, Pooling and Normalize.")
@@ -87,27 +87,15 @@ def _steps(folder: Path, prompt: str) -> list[str]:
     return steps
 
 
-def _pooling(place: Path, said: Any, prompt: str) -> tuple[str, Any]:
+def _pooling(place: Path, said: dict[str, Any], prompt: str) -> tuple[str, Any]:
     """Return the way of pooling, and the width of the vectors if it is said."""
-    chosen = [
-        key for key, value in said.items() if key.startswith("pooling_mode_") and value is True
-    ]
-    if "pooling_mode" in said:
-        modes = (
-            said["pooling_mode"]
-            if isinstance(said["pooling_mode"], list)
-            else [said["pooling_mode"]]
-        )
-        names = {"lasttoken": "last", "mean": "mean", "cls": "cls", "max": "max"}
-        ways = [names.get(str(one)) for one in modes]
-    else:
-        modes, ways = chosen, [_WAYS.get(one) for one in chosen]
-    if len(ways) != 1 or ways[0] is None:
-        what = f"pooling by {', '.join(map(str, modes)) or 'nothing'} has no backend here"
+    chosen = [key for key, on in said.items() if key.startswith("pooling_mode_") and on is True]
+    if len(chosen) != 1 or chosen[0] not in _WAYS:
+        what = f"pooling by {', '.join(chosen) or 'nothing'} has no backend here"
         raise _wrong(place, what, f"One of {', '.join(_WAYS)}.")
     if prompt and said.get("include_prompt") is False:
         raise _wrong(place, "include_prompt is false, and Pool cannot leave a prompt out")
-    return ways[0], said.get("embedding_dimension") or said.get("word_embedding_dimension")
+    return _WAYS[chosen[0]], said.get("word_embedding_dimension")
 
 
 def _prompt(folder: Path) -> str:

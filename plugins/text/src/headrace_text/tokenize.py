@@ -113,9 +113,7 @@ class Tokenize(headrace.Backend):
             raise LimitError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
         request["result"] = np.array(ids, np.int64)
         request["attention_mask"] = np.ones(count, np.int64)
-        request["token_type_ids"] = (
-            np.zeros(count, np.int64) if types is None else np.array(types, np.int64)
-        )
+        request["token_type_ids"] = np.array(types or [0] * count, np.int64)
         request["tokens"] = count
 
     def _read(self, data: Any) -> Any:
