@@ -90,7 +90,7 @@ def encoder(layers: int, width: int, words: int) -> onnx.ModelProto:
         helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
         for name in ("input_ids", "attention_mask")
     ]
-    shape = ["batch", "length", width]
+    shape: list[Any] = ["batch", "length", width]
     output = helper.make_tensor_value_info("last_hidden_state", TensorProto.FLOAT, shape)
     made = helper.make_graph(graph.nodes, "encoder", inputs, [output], graph.weights)
     opset = [helper.make_opsetid("", 20)]
