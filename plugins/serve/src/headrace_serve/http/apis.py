@@ -252,33 +252,22 @@ def _from_plain(port: Port, value: Any) -> Any:
             raise InputError(f"input {port.name!r}", expected="base64 in b64") from None
     if port.datatype == "BYTES" and (port.text or port.each):  # the backend says what else it takes
         return value
-    if isinstance(value, np.ndarray):
-        return _as_typed(port, value)
-    axes = port.shape[1:] if port.each or port.batch_axis == 0 else port.shape
-    shape, inner = [], value
+    is_array = isinstance(value, np.ndarray)
+    shape: list[int] = [*value.shape] if is_array else []
+    inner = None if is_array else value
     while isinstance(inner, list):
         shape.append(len(inner))
         inner = inner[0] if inner else None
-    if len(shape) != len(axes) or any(
-        want not in (-1, got) for want, got in zip(axes, shape, strict=True)
-    ):
-        wanted, got = f"{port.datatype} {list(axes)}", f"{shape}"
-        raise InputError(f"input {port.name!r}", expected=wanted, got=got)
-    flat = value if shape else [value]
-    array = from_json(port.name, port.datatype, tuple(shape) if shape else (1,), flat)
-    return array.reshape(shape)
-
-
-def _as_typed(port: Port, array: Any) -> Any:
-    axes = port.shape[1:] if port.batch_axis == 0 and array.ndim < len(port.shape) else port.shape
-    fits = array.ndim == len(axes) and all(
-        want in (-1, got) for want, got in zip(axes, array.shape, strict=True)
-    )
+    item = port.each or (port.batch_axis == 0 and not (is_array and value.ndim == len(port.shape)))
     dtype = DATATYPES[port.datatype]
-    if not fits or not np.can_cast(array.dtype, dtype, "same_kind"):
-        wanted, got = f"{port.datatype} {list(axes)}", f"{array.dtype} {list(array.shape)}"
-        raise InputError(f"input {port.name!r}", expected=wanted, got=got)
-    return array.astype(dtype, copy=False)
+    typed = not is_array or np.can_cast(value.dtype, dtype, "same_kind")
+    if not (typed and port.fits(shape, item=item)):
+        wanted = f"{port.datatype} {list(port.shape[1:] if item else port.shape)}"
+        raise InputError(f"input {port.name!r}", expected=wanted, got=f"shape {shape}")
+    if is_array:
+        return value.astype(dtype, copy=False)
+    flat, known = (value, tuple(shape)) if shape else ([value], (1,))
+    return from_json(port.name, port.datatype, known, flat).reshape(shape)
 
 
 def handler_of(route: ApiRoute) -> Callable[[Exchange], Any]:
