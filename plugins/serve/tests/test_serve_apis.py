@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -240,6 +241,15 @@ def test_arrays_have_the_type_of_the_input(serving):
     assert post(server, "/v1/models/b:predict", {"instances": [{"b64": "!"}]}).status_code == 400
     assert post(server, "/v1/models/none:predict", {"instances": []}).status_code == 404
     assert httpx.get(f"{server.url}/v1/models/none").status_code == 404
+
+
+@pytest.mark.peers
+def test_the_client_of_kserve_in_its_first_protocol(serving, tools):
+    server = serving({"m": DECLARED}, apis=["kserve-v1"])
+    command = [tools("kserve>=0.15") / "python", HERE / "kserve_calls.py", server.url]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=bare)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def npy(array, **how):

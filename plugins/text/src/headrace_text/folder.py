@@ -24,7 +24,7 @@ _MASKS = ("attention_mask", "token_type_ids")
 _BATCH = 32
 _AREA_TOKENS = 512
 _SPREAD = 0.2
-"""Bounds of a batch, as `benchmarks/embeddings.py` measures them: at 256 tokens a batch gains nothing."""
+"""Bounds of a batch. `python -m benchmarks.embeddings.clients` measures others: they differ by less than its noise."""
 
 
 def tables_of(folder: Path) -> dict[str, Any]:
