@@ -62,6 +62,7 @@ TESTS = {
         "onnx>=1.16",
         "tritonclient[http,grpc]>=2.60",
     ),
+    "headrace-text": ("httpx>=0.28", "onnx>=1.16"),
     "headrace-vision": ("onnx>=1.16",),
 }
 """What else the tests of a distribution import."""
@@ -85,6 +86,7 @@ BESIDE = {
         "headrace-ort",
         "headrace-observe",
     ),
+    "headrace-text": ("headrace-flow", "headrace-ort", "headrace-serve"),
     "headrace-vision": ("headrace-cv", "headrace-ort"),
 }
 """Distributions of this repository that its tests use besides those that it needs."""

@@ -27,6 +27,7 @@ HOOKS = {
     "backends": ("definitions", "rewriters"),
     "probes": ("probes",),
     "policies": ("batch_policies", "dispatch_policies"),
+    "readers": ("readers",),
 }
 """The hooks whose names stand in each table."""
 

@@ -105,6 +105,10 @@ RUN_ELSEWHERE = {
     "python examples/ocr/compare_pages.py --config examples/ocr/page_trt.toml --against "
     "examples/ocr/page.toml": BY_DETECT,
     "python examples/functions/prepare.py": "test_example_functions",
+    "python examples/embeddings/prepare.py examples/embeddings/made/encoder": "test_example_embeddings",
+    "headrace check examples/embeddings/made/encoder": "test_example_embeddings",
+    "headrace serve examples/embeddings/made/encoder --api openai --port 8000": "test_example_embeddings",
+    "python examples/embeddings/client.py http://localhost:8000": "plugins/serve: test_serve_apis",
     "python examples/decoder/train.py": "test_example_decoder",
     "python examples/decoder/write.py": "test_example_decoder",
     "headrace run examples/functions/digits.toml examples/functions/made": "test_example_functions",

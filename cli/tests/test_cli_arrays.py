@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from headrace_cli.app import app
 from headrace_cli.printing import as_line
 
 np = pytest.importorskip("numpy")
@@ -88,3 +91,44 @@ def test_the_text_of_a_float32_is_the_shortest_that_reads_back_as_it(number):
     with np.errstate(over="ignore"):  # with fewer digits it may be above the greatest float32
         for fewer in range(len(digits) - 1):
             assert np.float32(float(f"{number:.{fewer}e}")) != np.float32(number)
+
+
+def sees(tmp_path, backend, file):
+    """Run a file through a function that tells what it got; return the answer, or the error's text."""
+    code = (
+        "def told(data: 'bytes | object'): return [type(data).__name__, getattr(data, 'tolist', list)()]\n"
+        "def of_bytes(data: bytes): return [type(data).__name__, len(data)]\n"
+        "import headrace\nheadrace.register('Told', told)\nheadrace.register('OfBytes', of_bytes)\n"
+    )
+    (tmp_path / "told.py").write_text(code)
+    (tmp_path / "line.toml").write_text(f'import = "told.py"\nbackend = "{backend}"\n')
+    done = CliRunner().invoke(app, ["run", str(tmp_path / "line.toml"), str(file), "--json", "-q"])
+    found = json.loads(done.stdout)
+    return found["error"]["message"] if "error" in found else found["result"]
+
+
+def test_a_file_of_numpy_is_an_array_unless_the_first_word_reads_bytes(tmp_path):
+    array = np.array([[1.5, 2.0]], dtype=np.float32)
+    np.save(tmp_path / "x.npy", array)
+    np.savez(tmp_path / "x.npz", data=array, other=array)
+    told = ["ndarray", [[1.5, 2.0]]]
+    assert sees(tmp_path, "S[Told]", tmp_path / "x.npy") == told
+    assert sees(tmp_path, "Told", tmp_path / "x.npz") == told
+    size = (tmp_path / "x.npy").stat().st_size
+    assert sees(tmp_path, "S[OfBytes]", tmp_path / "x.npy") == ["bytes", size]
+    (tmp_path / "x.bin").write_bytes(b"\x01\x02")
+    assert sees(tmp_path, "Told", tmp_path / "x.bin") == ["bytes", []]
+
+
+@pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"no array", b"PK\x03\x04"])
+@pytest.mark.parametrize("name", ["x.npy", "x.npz"])
+def test_what_is_no_array_fails_alone(tmp_path, name, content):
+    (tmp_path / name).write_bytes(content)
+    assert "numpy reads no array in it" in sees(tmp_path, "Told", tmp_path / name)
+
+
+def test_no_pickle_is_opened(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([Decimal(1)], dtype=object))
+    np.savez(tmp_path / "x.npz", x=np.array([Decimal(1)], dtype=object))
+    for name in ("x.npy", "x.npz"):
+        assert "without pickle" in sees(tmp_path, "Told", tmp_path / name)

@@ -19,7 +19,8 @@ from headrace_cli.functions import misspelt
 from headrace_cli.lint import explained
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import error_as_dict
-from headrace_cli.source import hinting_at_a_file, source_of
+from headrace_cli.source import hinting_at_a_file, is_file, source_of
+from headrace_formats import write_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,6 +46,7 @@ def check(
     No model and no heavy library is loaded, unless --build asks for it. Shows all problems at once,
     with their places. Warnings do not change the exit status. With --json: {"ok": ..., "problems":
     [...], "warnings": [...]}, and "nodes" when it is right. "built", as `describe()` gives it.
+    Of a model file or a folder that a plugin reads, the TOML that it stands for is printed ("stands_for").
 
     \b
     Examples:
@@ -57,6 +59,7 @@ def check(
         with hinting_at_a_file(config):
             source = source_of(config, settings or ())
             loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
+        given = headrace.plugins.tables_of(config) if is_file(config) else None
         found = explained(loaded)
         warnings = all_warnings(found)
         for warning in [] if json else warnings:
@@ -74,8 +77,11 @@ def check(
         return WRONG
     if json:
         report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
+        report |= {} if given is None else {"stands_for": given}
         print_json(report if built is None else {**report, "built": built})
         return OK
+    if given is not None:
+        print_data(write_toml(given, f"{config} stands for"))
     own = [node for node in found["nodes"].values() if node["alias_of"] is None]
     instances = sum(node["instance_num"] for node in own)
     needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])

@@ -30,6 +30,8 @@ HOOK_NOUNS = {
     "commands": "command",
     "node_keys": "node key",
     "rewriters": "translated name",
+    "apis": "API",
+    "readers": "kind of file",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 

@@ -19,7 +19,7 @@ from headrace_cli.console import (
     print_message,
 )
 from headrace_cli.graph import FORMATS
-from headrace_cli.inputs import check_arguments, expand
+from headrace_cli.inputs import check_arguments, expand, ports_of
 from headrace_cli.printing import print_json
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
 
@@ -39,6 +39,7 @@ __all__ = [
     "expand",
     "hinting_at_a_file",
     "is_file",
+    "ports_of",
     "print_data",
     "print_json",
     "print_message",

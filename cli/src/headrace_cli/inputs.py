@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import glob
+import importlib.util
+import io
 import os
+import re
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace.plugins import resolve
 from headrace_cli.console import WrongArgument
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import headrace
 
 STDIN = "-"
 
@@ -40,6 +47,29 @@ class Input:
         inside = os.path.relpath(self.path, self.root) if self.root else self.path
         return inside if self.root else os.path.basename(inside)  # noqa: PTH119 - any text
 
+    def request(self, ports: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the request of this input: its bytes as ``data``. A file of numpy gives its array, or its arrays by name.
+
+        Args:
+            ports: The inputs of the pipeline, see `ports_of`. None: each file is bytes.
+
+        Raises:
+            InputError: The input cannot be read, or holds no array.
+        """
+        found: dict[str, Any] = {"path": self.path, "data": self.read()}
+        is_array = self.path.lower().endswith((".npy", ".npz"))
+        if ports is None or not is_array or importlib.util.find_spec("numpy") is None:
+            return found
+        import numpy as np
+
+        try:
+            loaded = np.load(io.BytesIO(found["data"]))
+            arrays = dict(loaded) if hasattr(loaded, "files") else {"data": loaded}
+        except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
+            raise InputError("numpy reads no array in it, without pickle") from error
+        keys = {ports.get(name, {}).get("key", name): one for name, one in arrays.items()}
+        return {**found, "data": next(iter(keys.values()), None), **keys}
+
     def read(self) -> bytes:
         """Return the content.
 
@@ -58,6 +88,27 @@ class Input:
             raise InputError(f"it cannot be read: {error.strerror or error}") from error
         except MemoryError as error:
             raise InputError("it cannot be read: there is no memory for its content") from error
+
+
+def ports_of(pipeline: headrace.Pipeline) -> dict[str, Any] | None:
+    """Return the inputs that a pipeline describes: those of its first word that does, by name. None: it begins with bytes.
+
+    A word reads bytes if its documentation says so of ``data``, or its function has that annotation.
+    """
+    nodes = pipeline.describe()["nodes"]
+    behind = {name for node in nodes.values() for name in node["next"]}
+    first = next((name for name in nodes if name not in behind), next(iter(nodes)))
+    root = resolve(pipeline.config, node=first)
+    for one in root.walk() if root is not None else ():
+        if not one.children:
+            hint = next(iter(getattr(one.made_of, "__annotations__", {}).values()), None)
+            if hint in (bytes, "bytes") or re.search(r"\bdata: bytes\b", one.cls.__doc__ or ""):
+                return None
+            break
+    left = [nodes[first]["tree"]]
+    while left and left[0]["built"].get("inputs") is None:
+        left = [*left[0]["children"], *left[1:]]
+    return dict(left[0]["built"]["inputs"]) if left else {}
 
 
 def check_arguments(arguments: Sequence[str]) -> None:

@@ -64,12 +64,12 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
 
 
 def _check_class(hook: str, found: Any) -> None:
-    """Raise TypeError when an object is no class of the kind of its hook, or no function of a rewriter."""
+    """Raise TypeError when an object is not what its hook wants: a class of its kind, a function or a table."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if hook == "rewriters":
-        if not callable(found):
-            raise TypeError("is no function")
+    if hook in ("rewriters", "readers", "apis"):
+        if not (isinstance(found, dict) if hook == "apis" else callable(found)):
+            raise TypeError("is no table of routes" if hook == "apis" else "is no function")
         return
     if hook == "probes":
         if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):

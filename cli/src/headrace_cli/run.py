@@ -26,7 +26,7 @@ from headrace_cli.console import (
     exit_now,
     print_message,
 )
-from headrace_cli.inputs import Input, check_arguments, expand
+from headrace_cli.inputs import Input, check_arguments, expand, ports_of
 from headrace_cli.output import Output
 from headrace_cli.results import ResultPrinter
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
@@ -87,7 +87,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
 ) -> int:
     """Run inputs through a pipeline and print the results.
 
-    Each INPUT file is one request with `data`, its bytes, and `path`. A line per success goes to
+    Each INPUT file is one request with `data`, its bytes, and `path`. Of a .npy file `data` is the array, and the arrays of an
+    .npz file are keys, by their names or those of the model's inputs, unless the pipeline begins with bytes. A line per success goes to
     stdout, in the order of the inputs: the path, a tab, the result. A result that is a dict gives
     its values, separated by tabs. So do the classes of `TopK`: name, score, next name. An array of up to ten numbers is printed as Python prints a list.
     A larger one, and bytes, are described by type and shape. Control characters are escaped. Errors
@@ -160,6 +161,7 @@ class _Run:
         self._advance: Callable[[], None] = _nothing
         self._open: deque[tuple[Input, Future[Any] | InputError]] = deque()
         self._window = _window(pipeline)
+        self._ports = ports_of(pipeline)
 
     def to_the_end(self, arguments: Sequence[str], *, progress: bool) -> int:
         """Run all inputs and close the pipeline; give the exit status."""
@@ -204,7 +206,7 @@ class _Run:
 
     def _begin(self, one: Input) -> None:
         try:
-            request = {"data": one.read(), "path": one.path}
+            request = one.request(self._ports)
         except InputError as error:
             self._open.append((one, error))
             return

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.plugins import read_text
 from headrace_cli.console import WrongArgument, print_message
 
@@ -30,7 +30,7 @@ _PLACEHOLDER = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
 
 def is_file(what: str) -> bool:
     """Return whether CONFIG names a file, or a pipe, which is refused as a file; else it is an expression."""
-    there = os.path.exists(what) and not os.path.isdir(what)  # noqa: PTH110, PTH112 - any text
+    there = os.path.exists(what) and (not os.path.isdir(what) or headrace.plugins.reads(what))  # noqa: PTH110, PTH112 - any text
     return what.endswith(".toml") or there
 
 
@@ -93,12 +93,13 @@ def _nodes(top: dict[str, Any]) -> list[str]:
 def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
     """Return the keys of a file and of the files that it extends, at the top and in tables, as far as these can be read."""
     try:
+        given = headrace.plugins.tables_of(path)
         path = path.resolve()  # what it extends is relative to the file, not to a link to it
-        if path in seen or not path.is_file():  # reading a pipe might never end
+        if path in seen or not (given or path.is_file()):  # reading a pipe might never end
             return {}
         seen.add(path)
-        own: dict[str, Any] = tomllib.loads(read_text(path))
-    except (ValueError, OSError, RuntimeError):  # the last also of links that lead to each other
+        own: dict[str, Any] = tomllib.loads(read_text(path)) if given is None else given
+    except (ValueError, OSError, RuntimeError, HeadraceError):  # links may lead to each other
         # The error is reported when the configuration is loaded, which reads the file again.
         return {}
     bases = own.get("extends", [])

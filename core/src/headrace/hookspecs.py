@@ -43,12 +43,14 @@ __all__ = [
     "BatchRecord",
     "BatchRequest",
     "attached",
+    "headrace_apis",
     "headrace_batch_policies",
     "headrace_commands",
     "headrace_definitions",
     "headrace_dispatch_policies",
     "headrace_node_keys",
     "headrace_probes",
+    "headrace_readers",
     "headrace_rewriters",
     "hookimpl",
 ]
@@ -312,6 +314,67 @@ def headrace_rewriters() -> dict[str, str]:
                 if "replicas" in table:
                     table["instance_num"] = table.pop("replicas")
             return tables
+    """
+    return {}
+
+
+@_hookspec
+def headrace_apis() -> dict[str, str]:
+    """Return the APIs of other servers, which ``headrace serve --api NAME`` answers.
+
+    Returns:
+        Name to the import path of a table from ``"METHOD /path"`` to an asynchronous function. Since 0.1.
+
+    A function gets what was asked, and returns plain data, bytes with their media type, or an asynchronous generator of
+    events. The table may also have ``"error"``, a function from status, code and text of a refusal to its body, and
+    ``"open"``, a list of the routes that need no key. The module needs to import nothing of the server.
+    `docs/other_apis.md` has all of it.
+
+    Example::
+
+        @hookimpl
+        def headrace_apis():
+            return {"shout": "headrace_x.shout:ROUTES"}
+
+    and in ``headrace_x/shout.py``::
+
+        async def shout(asked):
+            body = await asked.json()
+            return {"said": await asked.run(asked.path["model"], {"data": body["say"]})}
+
+        ROUTES = {"POST /shout/{model}": shout}
+    """
+    return {}
+
+
+@_hookspec
+def headrace_readers() -> dict[str, str]:
+    """Return what else than a TOML file may stand where a configuration does: files and folders that you read.
+
+    A key is a suffix in small letters (``.onnx``), or a file of a folder, perhaps a pattern (``modules.json``,
+    ``*/config.pbtxt``). No key is needed for ``.toml``, which is core's.
+
+    Returns:
+        Key to the import path of a function ``f(path)``. Since 0.1.
+
+    The function gets an absolute `pathlib.Path` and returns the tables of the TOML file that it stands for, as
+    ``tomllib`` gives them: those of a pipeline, or ``{"models": {...}}``, those of a file for ``headrace serve``. In the
+    tables of a pipeline a relative path starts from the folder of the file, or from the folder itself. In ``models`` paths
+    are absolute. Write ``$$`` for a ``$`` of a name. The tables may be extended, and may have ``extends`` and keys that
+    are rewritten. The function is called where a configuration is read, so it reads little, and loads no model.
+
+    Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the name of your plugin.
+
+    Example::
+
+        @hookimpl
+        def headrace_readers():
+            return {".net": "headrace_x.reading:tables_of"}
+
+    and in ``headrace_x/reading.py``::
+
+        def tables_of(path):
+            return {"backend": "NetTensor", "model": path.name, "max": 8}
     """
     return {}
 

@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._contract.texts import read_lines, read_text
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
+from headrace._registry.reading import reader_of
+from headrace._registry.reading import tables_of as _tables_of
 from headrace._registry.registry import registry
 from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
@@ -65,8 +67,10 @@ __all__ = [
     "qualifier",
     "read_lines",
     "read_text",
+    "reads",
     "refresh",
     "resolve",
+    "tables_of",
     "threads_apart",
     "usable_cpus",
     "why_unknown",
@@ -112,6 +116,29 @@ def import_file(path: str | Path) -> ModuleType:
     file = Path(path).resolve()
     run_imports([(str(file), file.parent)])
     return sys.modules[package_of(file.parent).module_name(file)]
+
+
+def reads(path: str | Path) -> bool:
+    """Return whether a plugin reads this path, as ``headrace-ort`` reads ``m.onnx``: it may stand where a TOML file may.
+
+    Raises:
+        ConfigError: Two plugins read it.
+    """
+    return reader_of(Path(path).absolute()) is not None
+
+
+def tables_of(path: str | Path) -> dict[str, Any] | None:
+    """Return the tables of the TOML file that a path stands for, by its plugin; see `headrace.hookspecs.headrace_readers`.
+
+    Returns:
+        None where no plugin reads it. A relative path in the tables starts from the folder of the file, or from the
+        folder itself.
+
+    Raises:
+        ConfigError: Its plugin refuses it or fails, or two plugins read it.
+        PluginError: What reads it cannot be imported.
+    """
+    return _tables_of(Path(path).absolute())
 
 
 def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:

@@ -67,6 +67,25 @@ def test_which_requests_fit_into_the_budget(why, area, costs, places):
     assert policy.cut(queued(policy, *costs), instance(), 0.0) == Cut(places), why
 
 
+@pytest.mark.parametrize(
+    ("area", "spread", "costs", "places"),
+    [
+        ("padded", 0.2, [10, 8, 7, 12], (0, 1)),
+        ("padded", 0.2, [10, 12, 8, 12.5], (0, 1, 3)),
+        ("padded", 0.0, [10, 9, 10, 11, 10], (0, 2, 4)),
+        ("sum", 0.5, [10, 4, 5, 20, 6], (0, 2, 4)),
+        ("sum", 0.2, [0, 1, 0], (0, 2)),
+        ("padded", 1.0, [10, 1, 20], (0, 1, 2)),
+    ],
+)
+def test_unlike_costs_share_no_batch(area, spread, costs, places):
+    policy = budget(most=100, area=area, spread=spread)
+    found = policy.cut(queued(policy, *costs), instance(), 0.0).take
+    assert set(found) == set(places)
+    chosen = [costs[place] for place in found]
+    assert max(chosen) - min(chosen) <= spread * max(chosen)
+
+
 def test_max_holds_as_well():
     policy = budget(most=1000)
     assert policy.cut(queued(policy, *[1] * 9), instance(3), 0.0) == Cut((0, 1, 2))

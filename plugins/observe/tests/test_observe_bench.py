@@ -186,7 +186,10 @@ def test_failures_are_counted_by_code_and_end_with_one():
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "give INPUT files, or --data"),
+        (
+            [],
+            "the pipeline describes no inputs, so no rows can be made: give INPUT files, or --data",
+        ),
         (["--data", "f:1"], "expected dtype:shape"),
         (["--data", "uint8", "--clients", "0"], "--clients: expected whole numbers above 0"),
         (["--data", "uint8", "--clients", "1,10001"], "each is a thread, at most 10000"),

@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 import headrace
 from headrace.errors import InputError
 from headrace_cli.app import app
+from headrace_formats import write_toml
 from headrace_observe.goals import read_goal
 from headrace_observe.measurement import Point
 from headrace_observe.notes import Window
 from headrace_observe.rows import result
 from headrace_observe.search import search
 from headrace_observe.space import Dimension, as_layer, space_of
-from headrace_observe.tuning import Trials, as_toml
+from headrace_observe.tuning import Trials
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -348,7 +349,7 @@ def test_the_file_is_read_as_it_was_meant(tmp_path):
     table = {"extends": 'a "b".toml', "max": 8, "infer": {"max": 2, "S::x": [1, "two"]}}
     file = tmp_path / "made.toml"
     (tmp_path / 'a "b".toml').write_text('[infer]\nbackend = "Identity"\n')
-    file.write_text(as_toml({k: v for k, v in table.items() if k != "max"}, "one\ntwo"))
+    file.write_text(write_toml({k: v for k, v in table.items() if k != "max"}, "one\ntwo"))
     text = file.read_text()
     assert text.startswith("# one\n# two\nextends = ")
     assert '"S::x" = [1, "two"]' in text
@@ -361,7 +362,7 @@ def test_values_of_any_kind_are_read_back():
         "f": [math.inf, -math.inf],
         "g": {"h-1": {"i": 1e300}},
     }
-    assert tomllib.loads(as_toml(table, "")) == table
+    assert tomllib.loads(write_toml(table, "")) == table
 
 
 def run(*args):

@@ -70,7 +70,7 @@ def test_help_groups_the_options():
         elif option := re.match(r"  (-[\w-]+)", line):
             options.append(option[1])
     assert groups["Where it listens"] == [
-        *("--host", "--port", "--grpc-port", "--admin-port", "--server-name")
+        *("--host", "--port", "--grpc-port", "--admin-port", "--api", "--server-name")
     ]
     assert groups["Other options"] == ["--json", "-h"]
     assert max(map(len, groups.values())) <= 6
@@ -256,12 +256,27 @@ def test_json_tells_programs_where_it_listens_or_what_is_wrong(tmp_path):
         assert process.stdout.read() == ""
 
 
+def test_a_file_comes_before_an_expression_and_a_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("Identity", "a=b.toml", "S[A].toml"):
+        (tmp_path / name).write_text('backend = "Identity"')
+    found = read_models(["Identity", "a=b.toml", "S[A].toml"], None)
+    assert found == {"Identity": "Identity", "a=b": "a=b.toml", "S[A]": "S[A].toml"}
+
+
 def test_names_and_versions_of_models():
     table = {"a": "x.toml", "b:7": {"config": "y.toml"}, "c": {"config": "z.toml", "version": "3"}}
     assert list(read_entries(table)[0]) == [("a", "1"), ("b", "7"), ("c", "3")]
     listed = ["p/line.toml", "q=x.toml", "r:2=x.toml"]
     assert list(read_entries(listed)[0]) == [("line", "1"), ("q", "1"), ("r", "2")]
     assert list(read_models(listed, None)) == ["line", "q", "r:2"]
+    for text, name, expression in (
+        ("S[Identity,Copy(key=a)]", "main", "S[Identity,Copy(key=a)]"),
+        ("Identity", "Identity", "Identity"),
+        ("q:2=S[Copy(key=a)]", "q:2", "S[Copy(key=a)]"),
+        ("cv:ResizeMat(4, 4)", "main", "cv:ResizeMat(4, 4)"),
+    ):
+        assert read_models([text], None) == {name: {"backend": expression}}
     twice = {"a:1": {"config": "x.toml", "version": "2"}}
     for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}, {"stats": "x.toml"}, twice):
         with pytest.raises(ConfigError):

@@ -202,3 +202,13 @@ print(TorchModule.enter(request), PadTensor.enter({"data": b"bytes"}), "torch" i
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
     )
     assert done.stdout.split() == ["None", "None", "False"]
+
+
+def test_a_bare_file_is_a_configuration_without_torch(tmp_path):
+    (tmp_path / "cost $1.pt2").write_bytes(b"PK\x03\x04")
+    code = (
+        "import json, sys, headrace; found = headrace.explain(sys.argv[1])['nodes']['main'];"
+        "print(json.dumps([found['range'], found['tree']['options']['model']['value']]))"
+    )
+    done = run(code, str(tmp_path / "cost $1.pt2"))
+    assert json.loads(done.stdout) == [[1, 1], str(tmp_path / "cost $1.pt2")], done.stderr

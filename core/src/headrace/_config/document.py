@@ -18,6 +18,7 @@ from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.templates import substitute_text
 from headrace._portable import nearest_file
+from headrace._registry.reading import tables_of, what_is_read
 from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
@@ -103,10 +104,10 @@ class Document:
 def read_document(
     source: str | os.PathLike[str] | Mapping[str, Any], base: str | os.PathLike[str] | None = None
 ) -> Document:
-    """Read a dict or a TOML file and all that it extends.
+    """Read a dict or a file and all that it extends.
 
     Args:
-        source: The dict, or the path.
+        source: The dict, or the path: of a TOML file, or of what a plugin reads.
         base: The folder from which relative paths in a dict start. None for the working directory.
 
     Raises:
@@ -151,22 +152,38 @@ class _Reader:
             if len(stack) > MAX_DEPTH:
                 what = f"more than {MAX_DEPTH} files that extend each other"
                 return self._refuse("nesting", what, by)
-            text = _text_of(path)  # a link such as /dev/stdin may resolve to no path at all
+            tables, base = self._tables_at(path)  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
             own = None if path.suffix == ".toml" else _NO_EXPRESSION
             hint = "A path is relative to the file that extends it." if by else own
             by = {**by, "suggestion": nearest_file(path)}
             return self._refuse("no_file", f"no such file: {str(path)!r}", by, hint)
         except IsADirectoryError:
-            return self._refuse("unreadable", f"{str(path)!r} is a folder, not a TOML file", by)
+            what = f"{str(path)!r} is a folder, not a TOML file"
+            return self._refuse("unreadable", what, by, what_is_read(path))
         except (OSError, ValueError, RuntimeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            return self._refuse("unreadable", f"cannot read {str(path)!r}: {reason}", by)
-        tables = self._parse(text, str(path))
+            return self._refuse(
+                "unreadable",
+                _why(path, error),
+                by,
+                what_is_read(path) if _is_binary(path, error) else None,
+            )
         if tables is not None:  # kept, since other files may extend this one as well
-            document = self.tables(tables, resolved.parent, str(path), (*stack, resolved))
+            document = self.tables(tables, base, str(path), (*stack, resolved))
             self._read[resolved] = document
         return self._read.get(resolved, Document())
+
+    def _tables_at(self, path: Path) -> tuple[dict[str, Any] | None, Path]:
+        """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
+        here = path.absolute()  # by its name, not by that of a file to which it links
+        try:
+            tables = tables_of(here)
+        except ConfigError as error:
+            self.problems.add_all(error.problems, file=str(path))
+            return None, here
+        if tables is not None:
+            return tables, here if here.is_dir() else here.parent
+        return self._parse(_text_of(path), str(path)), path.resolve().parent
 
     def _refuse(
         self, code: str, message: str, by: dict[str, Any], hint: str | None = None
@@ -179,7 +196,10 @@ class _Reader:
         try:
             tables: dict[str, Any] = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            self.problems.add("toml", file=file, **_toml_problem(str(error), text))
+            problem = _toml_problem(str(error), text)
+            if problem.get("hint") is None and not file.endswith(".toml"):
+                problem["hint"] = what_is_read(Path(file))
+            self.problems.add("toml", file=file, **problem)
         except ValueError as error:  # an integer has more digits than the interpreter converts
             self.problems.add("number", f"this is no TOML: {error}", file=file)
         except RecursionError:
@@ -260,6 +280,17 @@ def _text_of(path: Path) -> str:
         write = f'Write a file with backend = "{word}" and model = "{path.name}"'
         raise ValueError(f"it is a model. {write}")
     return read_text(path)
+
+
+def _is_binary(path: Path, error: Exception) -> bool:
+    return isinstance(error.__cause__, UnicodeDecodeError) and path.suffix != ".toml"
+
+
+def _why(path: Path, error: Exception) -> str:
+    """Say why a file cannot be read."""
+    reason = getattr(error, "strerror", None) or error
+    reason = "it is no text, so no TOML file" if _is_binary(path, error) else reason
+    return f"cannot read {str(path)!r}: {reason}"
 
 
 def _toml_problem(message: str, text: str) -> dict[str, Any]:

@@ -186,6 +186,8 @@ def _pieces_of(file: str) -> _Pieces:
         text = read_text(file).replace("\r\n", "\n")
     except (OSError, ValueError):
         return {}
+    if "\0" in text:  # a file that a plugin reads
+        return {}
     starts: list[tuple[str, int]] = []
     table, inside, offset = "", False, 0
     for line in re.findall(r".*\n|.+", text):
@@ -197,7 +199,9 @@ def _pieces_of(file: str) -> _Pieces:
         inside ^= len(_LONG_TEXT.findall(line)) % 2 == 1
         offset += len(line)
     ends = [start for _, start in starts[1:]] + [offset]
-    pieces = [(key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=True)]
+    pieces = [
+        (key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=bool(starts))
+    ]
     # Of two tables with the same name the first one counts, and `map` stands where `map.a = ...` does.
     dotted = [(key[: m.start()], where) for key, where in pieces for m in re.finditer("[.]", key)]
     return dict(reversed([*pieces, *dotted]))

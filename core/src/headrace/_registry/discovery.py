@@ -42,7 +42,7 @@ _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 TABLES = (
     *("definitions", "batch_policies", "dispatch_policies", "probes", "commands", "node_keys"),
-    "rewriters",
+    *("rewriters", "readers", "apis"),
 )
 """The hooks, without the ``headrace_`` in front."""
 
@@ -59,7 +59,8 @@ class Plugin:
         range: The versions of core that it requires, as ``>=0.1,<0.2``. Empty when it states none.
         backends: The import paths of its backends, by name.
         hooks: The answers of its hooks, by their short names: ``definitions``, ``batch_policies``,
-            ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, ``rewriters``, each a table.
+            ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, ``rewriters``, ``readers``, ``apis``, each a
+            table.
         state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
             ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance
             needs, are found by `headrace plugins doctor`.
@@ -354,11 +355,11 @@ _HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 
-KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES, REPLACED, SYNONYMS = map(
+KNOWN_ELSEWHERE, KNOWN_PROBES, KNOWN_POLICIES, KNOWN_READERS, REPLACED, SYNONYMS = map(
     _table("names_elsewhere").__getitem__,
-    ("backends", "probes", "policies", "replaced", "synonyms"),
+    ("backends", "probes", "policies", "readers", "replaced", "synonyms"),
 )
-"""The distribution to install for each backend, probe and policy of the plugins of Headrace's repository, by name. What to
+"""The distribution to install for each backend, probe, policy and kind of file of the plugins of Headrace's repository, by name. What to
 write for each name of torchpipe that means nothing here. The backend that a name of the field, in small letters, means.
 """
 

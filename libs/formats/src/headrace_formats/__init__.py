@@ -1,6 +1,6 @@
 """JSON, the lists in headers of HTTP, and names of classes: one reader and one writer of each for all parts of Headrace.
 
-`read_json` takes what RFC 8259 allows, and `write_json` gives what every reader takes. `joined_headers`, `listed` and `quality`
+`read_json` takes what RFC 8259 allows, and `write_json` gives what every reader takes. `write_toml` writes configurations. `joined_headers`, `listed` and `quality`
 read headers as RFC 9110 has them. `read_labels` reads the names of the classes of a model. Nothing here knows a pipeline or a server.
 """
 
@@ -13,7 +13,7 @@ import re
 from typing import TYPE_CHECKING, Any, AnyStr
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
     "FormatError",
@@ -23,6 +23,7 @@ __all__ = [
     "read_json",
     "read_labels",
     "write_json",
+    "write_toml",
 ]
 
 __version__ = "0.1.0"
@@ -193,6 +194,40 @@ def _repeats_a_name(value: Any) -> bool:
             one = one.values()
         left += [inner for inner in one if isinstance(inner, (dict, list, tuple))]
     return False
+
+
+def write_toml(table: Mapping[str, Any], comment: str = "") -> str:
+    """Write tables of texts, numbers, truth values and lists of these as TOML, below a comment."""
+    lines = [f"# {line}" for line in comment.splitlines()]
+    _toml_lines(table, (), lines)
+    return "\n".join(lines) + "\n"
+
+
+def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
+    values = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    if path and values:
+        lines += ["", f"[{'.'.join(map(_toml_key, path))}]"]
+    lines += [f"{_toml_key(key)} = {_toml_value(value)}" for key, value in values.items()]
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _toml_lines(value, (*path, key), lines)
+
+
+def _toml_value(value: Any) -> str:
+    """Write a value in one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_value(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    # JSON writes texts, numbers and truth values as TOML does, but for one control character.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_key(key: str) -> str:
+    plain = key.replace("_", "").replace("-", "")
+    return key if plain.isascii() and plain.isalnum() else json.dumps(key, ensure_ascii=False)
 
 
 def joined_headers(lines: Iterable[tuple[AnyStr, AnyStr]]) -> dict[AnyStr, AnyStr]:

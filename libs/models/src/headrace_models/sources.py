@@ -204,7 +204,10 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
     """
     if isinstance(models, (str, os.PathLike)):
         folder = Path(models)
-        return read_folder(folder), read_aliases(folder)
+        own = _own_models(folder)
+        if own is None:
+            return read_folder(folder), read_aliases(folder)
+        return read_entries({name: _config_in(one) for name, one in own.items()})
     if not isinstance(models, Mapping):
         got = type(models).__name__
         raise TypeError(f"models are a dict of configurations by name, or a folder, got {got}")
@@ -256,21 +259,20 @@ def _wrong(name: str, version: str | None) -> Problem | None:
 def read_folder(folder: Path) -> Entries:
     """Read a folder of models: ``NAME.toml``, or ``NAME/3.toml`` for a version. Other files are left alone.
 
-    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it.
+    A TOML file whose name begins with ``_`` or ``.`` is no model, so that other files can extend it. What a plugin reads,
+    as ``NAME.onnx``, is a model as well, unless a TOML file beside it names it, or has its name.
 
     Raises:
         ConfigError: The folder cannot be read, or a name is wrong.
     """
     named: dict[str, str] = {}
     try:
-        for path in sorted(folder.iterdir()):
-            if path.name.startswith(("_", ".")) or path.name == ALIASES:
-                continue
-            if path.is_dir():
-                versions = [one for one in path.glob("*.toml") if _VERSION.fullmatch(one.stem)]
-                named |= {f"{path.name}:{one.stem}": str(one) for one in sorted(versions)}
-            elif path.suffix == ".toml":
-                named[path.stem] = str(path)
+        for path in _models_in(folder):
+            if path.is_dir() and not headrace.plugins.reads(path):
+                versions = [one for one in _models_in(path) if _VERSION.fullmatch(one.stem)]
+                _add_named({f"{path.name}:{one.stem}": str(one) for one in versions}, named)
+            elif path.name != ALIASES:
+                _add_named({path.stem: str(path)}, named)
     except OSError as error:
         what = f"cannot read the folder of models: {error.strerror}"
         raise ConfigError(Problem("models", what, file=str(folder))) from error
@@ -278,17 +280,57 @@ def read_folder(folder: Path) -> Entries:
     return entries
 
 
+def _add_named(found: dict[str, str], named: dict[str, str]) -> None:
+    """Add the paths of models by name."""
+    if both := found.keys() & named.keys():
+        name = both.pop()
+        what = (
+            f"model {name!r} is there twice: {Path(named[name]).name} and {Path(found[name]).name}"
+        )
+        raise ConfigError(Problem("models", what, hint="Rename one of the files."))
+    named.update(found)
+
+
+def _models_in(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that are models, or name some, and the folders in it."""
+    paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+    written = {path: path.read_bytes() for path in paths if path.suffix == ".toml"}
+    texts, stems = b"\n".join(written.values()), {path.stem for path in written}
+    for path in paths:
+        is_own = path.stem not in stems and os.fsencode(path.name) not in texts
+        is_model = path in written or path.is_dir() or (is_own and headrace.plugins.reads(path))
+        if is_model and not path.name.startswith("_"):
+            yield path
+
+
+def _own_models(path: Path) -> dict[str, Any] | None:
+    """Return the models, by name, of a folder or file that a plugin reads; None for any other."""
+    tables = headrace.plugins.tables_of(path)
+    if tables is None or tables.keys() == {"models"}:
+        return tables and tables["models"]
+    return {path.absolute().name if path.is_dir() else path.stem: str(path)}
+
+
+def _config_in(entry: Any) -> Any:
+    """Return the configuration of a model as a serving file has it."""
+    is_entry = isinstance(entry, Mapping) and "config" in entry and "backend" not in entry
+    return entry["config"] if is_entry else entry
+
+
 def folder_models(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the models and aliases of a folder, as the dict that `headrace_models.Models` takes.
 
     Returns:
         The path of each configuration by ``"NAME"`` for ``NAME.toml`` and ``"NAME:3"`` for ``NAME/3.toml``, and a table
-        of shares for each alias.
+        of shares for each alias. What the plugin gives that reads the folder as a whole, where one does.
 
     Raises:
         ConfigError: The folder or ``aliases.toml`` cannot be read, or a name is wrong.
     """
     path = Path(folder)
+    own = _own_models(path)
+    if own is not None:
+        return own
     found: dict[str, Any] = {
         f"{name}:{number}" if source.pinned else name: source.config
         for (name, number), source in read_folder(path).items()

@@ -23,7 +23,8 @@ class Budget(PickingPolicy):
 
     The first request is in the batch. Others of the first 256 join it if they fit. With ``area = "sum"`` they join in
     their order, and the costs add up to at most ``most``. With ``area = "padded"`` the nearest in cost join first, and
-    the greatest cost times the rows of the batch is at most ``most``, as if rows were padded to the longest. A request
+    the greatest cost times the rows of the batch is at most ``most``, as if rows were padded to the longest. With
+    ``spread`` only requests of nearly the same cost join, as in `Alike`, and the first one is never overtaken. A request
     above ``most`` is refused on arrival with a LimitError. A request queued again by its backend, as by `Iterate` after
     each step, counts with its present cost. If it has outgrown ``most`` it runs alone.
 
@@ -47,11 +48,18 @@ class Budget(PickingPolicy):
             "sum",
             description="What a batch costs: the sum of its costs, or its rows times the greatest.",
         )
+        spread: float = Field(
+            1.0,
+            ge=0,
+            le=1,
+            description="The most that (greatest - least) / greatest of the costs may be in a batch; 1: any.",
+        )
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options)
         self._cost: str = self.options.cost
         self._budget: float = self.options.most
+        self._spread: float = self.options.spread
         self._padded: bool = self.options.area == "padded"
 
     def trait(self, request: Any) -> float:
@@ -104,15 +112,17 @@ class Budget(PickingPolicy):
         if self._padded:
             others = sorted(others, key=lambda place: abs(window[place].trait - first.trait))
         places, weight, full = [0], first.weight, False
-        total = greatest = first.trait
+        total = greatest = least = first.trait
         for place in others:
             one = window[place]
             heavier = weight + one.weight
-            higher = max(greatest, one.trait)
+            higher, lower = max(greatest, one.trait), min(least, one.trait)
             costs = self._rows(heavier, instance) * higher if self._padded else total + one.trait
-            if heavier > most or costs > self._budget:
+            unlike = higher - lower > self._spread * higher
+            if unlike or heavier > most or costs > self._budget:
                 full = True
                 continue
             places.append(place)
-            weight, greatest, total = heavier, higher, total + one.trait
+            weight, total = heavier, total + one.trait
+            greatest, least = higher, lower
         return places, weight, full

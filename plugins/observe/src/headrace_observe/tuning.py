@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,12 +11,12 @@ from headrace_observe.measurement import Point
 from headrace_observe.search import search
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from headrace_observe.goals import Goal
     from headrace_observe.space import Dimension
 
-__all__ = ["Trial", "Trials", "as_toml"]
+__all__ = ["Trial", "Trials"]
 
 _AGAIN = 4
 """One of this many runs measures one of the best trials again."""
@@ -182,37 +181,3 @@ class Trials:
                 for trial in self.done
             ],
         }
-
-
-def as_toml(table: Mapping[str, Any], comment: str) -> str:
-    """Write tables of texts, numbers, truth values and lists of these as TOML, below a comment."""
-    lines = [f"# {line}" for line in comment.splitlines()]
-    _lines(table, (), lines)
-    return "\n".join(lines) + "\n"
-
-
-def _lines(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    values = {key: value for key, value in table.items() if not isinstance(value, dict)}
-    if path and values:
-        lines += ["", f"[{'.'.join(map(_key, path))}]"]
-    lines += [f"{_key(key)} = {_value(value)}" for key, value in values.items()]
-    for key, value in table.items():
-        if isinstance(value, dict):
-            _lines(value, (*path, key), lines)
-
-
-def _value(value: Any) -> str:
-    """Write a value in one line."""
-    if isinstance(value, dict):
-        return f"{{{', '.join(f'{_key(key)} = {_value(one)}' for key, one in value.items())}}}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(_value, value))}]"
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    # JSON writes texts, numbers and truth values as TOML does, but for one control character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(key: str) -> str:
-    plain = key.replace("_", "").replace("-", "")
-    return key if plain.isascii() and plain.isalnum() else json.dumps(key, ensure_ascii=False)

@@ -6,19 +6,22 @@ import contextlib
 import mmap
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.errors import BackendError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+T = TypeVar("T")
 
 __all__ = [
     "DEPEND_ON_BATCH",
     "ModelFacts",
     "WeightFiles",
     "read_facts",
+    "rows_are_free",
     "warning_of_batch_dependence",
 ]
 
@@ -44,6 +47,8 @@ _OP_TYPE, _ATTRIBUTE = 4, 5
 _FUNCTION_NODE = 7
 _TENSOR_OF, _GRAPH_OF, _TENSORS_OF, _GRAPHS_OF = 5, 6, 10, 11
 _EXTERNAL = 13
+_INPUT, _OUTPUT, _PORT_NAME, _TENSOR_NAME = 11, 12, 1, 8
+_AXES, _AXIS_NAME = (2, 1, 2, 1), 2  # type, tensor_type, shape, dim; dim_param
 _CHILDREN: Final = {
     "model": {_GRAPH: "graph", _FUNCTION: "function"},
     "graph": {_NODE: "node", _INITIALIZER: "tensor", _SPARSE: "sparse"},
@@ -76,13 +81,57 @@ class ModelFacts:
 def read_facts(path: Path) -> ModelFacts:
     """Read a model file; what is no protobuf message (an .ort file) tells nothing."""
     facts = ModelFacts()
+    _read(path, lambda content: _walk(content, 0, len(content), "model", facts))
+    return facts
+
+
+def rows_are_free(path: Path) -> bool:
+    """Return whether the first axis of all inputs of a model has any length, and of no output a fixed one.
+
+    Inputs that have an initializer, which older models list as well, do not count. What is no protobuf message (an
+    .ort file) does not tell: False.
+    """
+    return _read(path, _rows_are_free) or False
+
+
+def _read(path: Path, function: Callable[[mmap.mmap], T]) -> T | None:
+    """Return what a function makes of a file's content, None where it is no protobuf message."""
     with (
         contextlib.suppress(OSError, ValueError, IndexError),
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content,
     ):
-        _walk(content, 0, len(content), "model", facts)
-    return facts
+        return function(content)
+    return None
+
+
+def _rows_are_free(content: mmap.mmap) -> bool:
+    graph = _inner(content, (0, len(content)), _GRAPH)[0]
+    weights = {content[a:b] for a, b in _inner(content, graph, _INITIALIZER, _TENSOR_NAME)}
+    inputs, outputs = (_inner(content, graph, number) for number in (_INPUT, _OUTPUT))
+    inputs = [one for one in inputs if _name(content, one) not in weights]
+    free = bool(inputs) and all(_first_axis(content, one) is True for one in inputs)
+    return free and all(_first_axis(content, one) is not False for one in outputs)
+
+
+def _first_axis(content: mmap.mmap, port: tuple[int, int]) -> bool | None:
+    """Tell whether the first axis of a port is free; None where it has none, or tells no shape."""
+    for begin, end in _inner(content, port, *_AXES):
+        # A fixed length is a number, which `_fields` skips; a name, or nothing, is any length.
+        return begin == end or bool(_inner(content, (begin, end), _AXIS_NAME))
+    return None
+
+
+def _name(content: mmap.mmap, port: tuple[int, int]) -> bytes:
+    return b"".join(content[a:b] for a, b in _inner(content, port, _PORT_NAME))
+
+
+def _inner(content: mmap.mmap, place: tuple[int, int], *numbers: int) -> list[tuple[int, int]]:
+    """Return the places of what is reached from a message by these numbers of fields."""
+    places = [place]
+    for number in numbers:
+        places = [(a, b) for one in places for n, a, b in _fields(content, *one) if n == number]
+    return places
 
 
 def _walk(content: mmap.mmap, start: int, stop: int, kind: str, facts: ModelFacts) -> None:

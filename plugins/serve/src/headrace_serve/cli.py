@@ -42,11 +42,11 @@ _FIELDS = {
     "drain_delay": "drain_delay_s", "drain_timeout": "drain_timeout_s", "receive_timeout": "receive_timeout_s",
     "min_rate": "min_rate_bytes_s", "max_connection_age": "max_connection_age_s", "grpc_keepalive": "grpc_keepalive_s",
     "grpc_keepalive_timeout": "grpc_keepalive_timeout_s", "grpc_min_ping_interval": "grpc_min_ping_interval_s",
-    "cors_origin": "cors_origins", "allow_host": "allow_hosts",
+    "cors_origin": "cors_origins", "allow_host": "allow_hosts", "api": "apis",
 }  # fmt: skip
 """The fields of `Settings` and `Limits` whose options have other names."""
 
-_LISTS = ("models", "allow", "cors_origins", "allow_hosts")
+_LISTS = ("models", "allow", "cors_origins", "allow_hosts", "apis")
 
 _BYTES: Any = {"metavar": "BYTES", "min": 1}
 _PORT: Any = {"min": 0, "max": 65535}
@@ -89,6 +89,13 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     admin_port: Annotated[
         int | None,
         _listening(**_PORT, help="Another port, for health, metrics and the repository alone."),
+    ] = None,
+    api: Annotated[
+        list[str] | None,
+        _listening(
+            metavar="NAME",
+            help="Also answer clients of another server: openai, kserve-v1, sagemaker, or a plugin's. May be repeated.",
+        ),
     ] = None,
     server_name: Annotated[
         str,

@@ -1,16 +1,26 @@
-"""The plugin's hooks: the commands `headrace serve` and `headrace ui`, and the probe that times requests for its access log."""
+"""The plugin's hooks: its commands, the APIs of other servers, and the probe that times requests for the access log."""
 
 from __future__ import annotations
 
 from headrace.hookspecs import hookimpl
 
-__all__ = ["headrace_commands", "headrace_probes"]
+__all__ = ["headrace_apis", "headrace_commands", "headrace_probes"]
 
 
 @hookimpl
 def headrace_commands() -> dict[str, str]:
     """Return the commands."""
     return {"serve": "headrace_serve.cli:serve", "ui": "headrace_serve.ui_command:ui"}
+
+
+@hookimpl
+def headrace_apis() -> dict[str, str]:
+    """Return the APIs of other servers."""
+    return {
+        "openai": "headrace_serve.apis.openai:ROUTES",
+        "kserve-v1": "headrace_serve.apis.kserve:ROUTES",
+        "sagemaker": "headrace_serve.apis.sagemaker:ROUTES",
+    }
 
 
 @hookimpl

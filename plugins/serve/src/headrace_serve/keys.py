@@ -132,13 +132,16 @@ class Keys:
             raise UnauthenticatedError("the key is not known")
         return found
 
-    def check(self, headers: Mapping[str, str], right: Right, model: str | None) -> str:
+    def check(
+        self, headers: Mapping[str, str], right: Right, model: str | None, *, later: bool = False
+    ) -> str:
         """Check that the key of a request has a right, and holds for the model. Give the key's name.
 
         Args:
             headers: Headers of HTTP, or metadata of gRPC, by names in lower case.
             right: The right that the request needs.
             model: The name of the model. None: the request is not for a single model.
+            later: Whether each model is checked later, since only the body names it.
 
         Raises:
             UnauthenticatedError: The request has no key, or an unknown one.
@@ -147,6 +150,6 @@ class Keys:
         name, key = self.find(headers)
         if right not in key.rights:
             raise NotAllowedError(f"the key has no right to {right}")
-        if key.models is not None and model not in key.models:
+        if key.models is not None and model not in key.models and not later:
             raise NotAllowedError("the key does not allow this")
         return name

@@ -10,13 +10,14 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, InstanceLostError, OverloadedError
+from headrace.errors import ClosedError, InstanceLostError, OverloadedError, RequestsFailed
 from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_metrics, check_origins
 from headrace_serve.changes import Changes
 from headrace_serve.codings import Unpacking
 from headrace_serve.counters import Counters
 from headrace_serve.errors import (
+    ItemError,
     NotAllowedError,
     NotBuiltError,
     UnavailableError,
@@ -34,6 +35,7 @@ from headrace_serve.limits import Limits
 from headrace_serve.models.following import Following, is_deleted
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
+from headrace_serve.routes import routes_of
 from headrace_serve.shared_memory import Access, Regions
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
@@ -77,6 +79,7 @@ class Service:
         regions: The regions of shared memory. None if shared memory is not allowed.
         cors_origins: Origins whose pages may read answers. ``"*"``: all.
         server_name: The name in the metadata of the server.
+        apis: The routes of other servers.
         metrics: ``default`` adds the default registry of prometheus-client to the metrics, ``server`` does not.
         connections: Gives the number of HTTP connections. `Server` sets it.
         worker: The number of this process among several that share the port. None: the server is this process alone.
@@ -107,6 +110,7 @@ class Service:
         metrics: str = "default",
         ui: bool = False,
         examples: str | Path | Examples | None = None,
+        apis: Sequence[str] = (),
     ) -> None:
         if isinstance(priority_default, bool) or not isinstance(priority_default, int):
             raise TypeError(f"priority_default is an int, got {priority_default!r}")
@@ -129,7 +133,7 @@ class Service:
         self.given = given
         self.allow_import = allow_import
         self.cors_origins = check_origins(cors_origins)
-        self.server_name = server_name
+        self.server_name, self.apis = server_name, routes_of(apis)
         self.regions: Regions | None = None
         self._repository: Repository | None = None
         for name in check_allowed(allow):
@@ -452,6 +456,27 @@ class Service:
             await model.pipe.call_async(request, **call)
         return request["result"]
 
+    async def run_all(
+        self,
+        model: Model,
+        requests: list[dict[str, Any]],
+        parameters: Mapping[str, Any],
+        line: AccessLine,
+    ) -> list[Any]:
+        """Run several requests as `run` runs one, and give their results.
+
+        Raises:
+            ItemError: One of them failed: the first one's error.
+        """
+        with self._counted(model, line, len(requests)), telling_unit(parameters):
+            call = [self._prepared(model, one, parameters, line) for one in requests]
+            try:
+                await model.pipe.call_async(requests, **(call[0] if call else {}))
+            except RequestsFailed as error:
+                failed = {i: one for i, one in enumerate(error.errors) if one is not None}
+                raise ItemError(*next(iter(failed.items()))) from error
+        return [one["result"] for one in requests]
+
     async def stream(
         self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
     ) -> AsyncGenerator[tuple[bool, Any]]:
@@ -506,15 +531,15 @@ class Service:
         return {} if self.keys is None else {"client": line.key, "clients": len(self.keys)}
 
     @contextlib.contextmanager
-    def _counted(self, model: Model, line: AccessLine) -> Iterator[None]:
-        """Count the block as one request of a model; one that is left before its end has failed."""
+    def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:
+        """Count the block as requests of a model; if it is left before its end, they have failed."""
         started = time.perf_counter_ns()
         try:
             yield
         except BaseException as error:
             self._note_failed(model, error, line, started)
             raise
-        model.counts.note(time.perf_counter_ns() - started, 1, 1)
+        model.counts.note(time.perf_counter_ns() - started, requests, requests)
 
     def _note_failed(
         self, model: Model, error: BaseException, line: AccessLine, started: int

@@ -1,10 +1,10 @@
-"""The plugin's hooks: the definition TensorrtTensor, and the command `headrace trt`."""
+"""The plugin's hooks: the definition TensorrtTensor, the command `headrace trt`, and engines as configurations."""
 
 from __future__ import annotations
 
 from headrace.hookspecs import hookimpl
 
-__all__ = ["TENSORRT_TENSOR", "headrace_commands", "headrace_definitions"]
+__all__ = ["TENSORRT_TENSOR", "headrace_commands", "headrace_definitions", "headrace_readers"]
 
 TENSORRT_TENSOR = (
     "IoC[ModelLoader[(.onnx)Onnx2Tensorrt,(.trt,.engine,.plan)LoadTensorrtEngine],"
@@ -26,3 +26,9 @@ def headrace_definitions() -> dict[str, str]:
 def headrace_commands() -> dict[str, str]:
     """Return the tools."""
     return {"trt": "headrace_trt.tools.cli:app"}
+
+
+@hookimpl
+def headrace_readers() -> dict[str, str]:
+    """Return the suffixes of engines."""
+    return dict.fromkeys((".plan", ".engine"), "headrace_trt.reading:tables_of")

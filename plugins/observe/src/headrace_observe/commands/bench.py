@@ -24,6 +24,7 @@ from headrace_cli.for_plugins import (
     Settings,
     WrongArgument,
     hinting_at_a_file,
+    ports_of,
     print_data,
     print_message,
     printing_warnings,
@@ -54,6 +55,7 @@ from headrace_observe.environment import environment
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
+from headrace_observe.samples import random_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -137,6 +139,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     TOML files between CONFIG and the first INPUT (or with --data) are further configurations, measured in
     turn with the first, as those of --against are.
 
+    Without INPUT and --data random rows are sent, if the first model of CONFIG describes its inputs.
+
     CPU cores are those of the whole process, the sending clients included, and, with psutil, of its children. Ctrl-C prints what was
     measured until then, and ends with 130.
 
@@ -150,13 +154,16 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, "1,10,40")
     plan = Plan(warm_up, tolerance=percent(stable, "--stable"), seconds=seconds)
-    read = [config, *(inputs or ()), *(against or ()), arrivals or config]
-    check_outputs({"--plot": plot_path, "--save-times": save_times}, read)
+    check_outputs(
+        {"--plot": plot_path, "--save-times": save_times},
+        [config, *(inputs or ()), *(against or ()), arrivals or config],
+    )
     check_plot(plot_path)
     more, files = _configurations(inputs or (), data or ())
     if save_times is not None and (against or more):
         raise WrongArgument("--save-times takes one configuration, and there are several")
-    samples = samples_of(files, data or ())
+    if files or data:
+        samples_of(files, data or ())  # what cannot be read is told before anything is built
     names = [config, *more, *(against or ())]
     sources: list[Any] = [source_of(name, settings or ()) for name in names]
     points: list[tuple[int, Point]] = []
@@ -171,6 +178,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
                 times = BatchTimes(BatchTimes.Options(path=Path(save_times)))
                 opened.callback(times.close)
                 opened.enter_context(attached(made, times))
+        samples = _samples(files, data or (), pipelines[0])
         explained = [headrace.explain(made.config) for made in pipelines]
         whole = _in_turn(pipelines, samples, loads, plan, points)
     document = _document(names, points, interrupted=not whole)
@@ -202,6 +210,19 @@ def _configurations(
     if len(more) == len(inputs) and not data:
         return (), inputs
     return more, inputs[len(more) :]
+
+
+def _samples(
+    files: Sequence[str], data: Sequence[str], pipeline: headrace.Pipeline
+) -> list[dict[str, Any]]:
+    """Return the requests for a pipeline; without files and random arrays rows for the inputs that it describes."""
+    ports = ports_of(pipeline)
+    if files or data:
+        return samples_of(files, data, ports)
+    rows = random_rows(ports or {})
+    shown = ", ".join(f"{key} {one.dtype}:{one.shape}" for key, one in rows[0].items())
+    print_message(f"no INPUT, so random rows are sent: {shown}")
+    return rows
 
 
 def _in_turn(

@@ -96,8 +96,15 @@ PlotOfLoads = Annotated[
 """The option for a picture, see `plot_loads`."""
 
 
-def samples_of(inputs: Sequence[str], data: Sequence[str]) -> list[dict[str, Any]]:
+def samples_of(
+    inputs: Sequence[str], data: Sequence[str], ports: Mapping[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """Return the requests: one for each file, as ``headrace run`` reads them, or for each random array.
+
+    Args:
+        inputs: The files.
+        data: The random arrays.
+        ports: The inputs of the pipeline, see `headrace_cli.for_plugins.ports_of`. None: each file is bytes.
 
     Raises:
         WrongArgument: There are neither files nor random arrays, or both.
@@ -113,7 +120,7 @@ def samples_of(inputs: Sequence[str], data: Sequence[str]) -> list[dict[str, Any
     samples = []
     for one in expand(inputs):
         try:
-            samples.append({"data": one.read(), "path": one.path})
+            samples.append(one.request(ports))
         except InputError as error:
             raise InputError(f"{one.path}: {error}") from error
     return samples

@@ -28,6 +28,7 @@ from headrace_cli.for_plugins import (
     printing_warnings,
     source_of,
 )
+from headrace_formats import write_toml
 from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.commands.shared import (
     Inputs,
@@ -49,7 +50,7 @@ from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
 from headrace_observe.search import SEARCHES
 from headrace_observe.space import as_layer, space_of, within
-from headrace_observe.tuning import Trial, Trials, as_toml
+from headrace_observe.tuning import Trial, Trials
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -294,7 +295,7 @@ def _write(output: str, table: dict[str, Any], best: Trial, goal: str) -> None:
         f"under the load {load_name((best.point or {})['load'])}; the clock:\n"
         f"{(best.point or {})['clock']}"
     )
-    write_whole(output, lambda part: part.write_text(as_toml(table, comment), encoding="utf-8"))
+    write_whole(output, lambda part: part.write_text(write_toml(table, comment), encoding="utf-8"))
 
 
 def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:

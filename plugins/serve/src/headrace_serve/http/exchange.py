@@ -183,7 +183,7 @@ class Exchange:
         """
         self.model = model
         self.service.admit(model)
-        model.receiving += 1
+        model.receiving += not self._received
         self._admitted = model
 
     async def for_model(self, *, is_json: bool) -> tuple[Model, bytes]:
@@ -270,7 +270,7 @@ class Exchange:
         body = await self._whole(limit)
         if self._admitted is not None:
             self._admitted.receiving -= 1
-            self._received = True
+        self._received = True
         self.line.received(len(body))
         if b"content-encoding" not in headers:
             return body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ from headrace_serve.inference.classification import CLASSIFICATION
 from headrace_serve.inference.parameters import SEQUENCES, TRACE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
+    from headrace_serve.routes import ApiRoute
 
 __all__ = ["document", "page"]
 
@@ -74,13 +76,20 @@ _KEYS: dict[str, Any] = {
 }
 
 
-def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict[str, Any]:
+def document(
+    models: Catalogue,
+    *,
+    keyed: bool = False,
+    below: str = "",
+    apis: Mapping[str, ApiRoute] | None = None,
+) -> dict[str, Any]:
     """Return the document: every version of every model with its inputs and outputs.
 
     Args:
         models: The models.
         keyed: Whether requests need a key. Requests of health never do.
         below: The path below which the application lies. ``""`` for none.
+        apis: The routes of other servers, by method and path.
     """
     paths: dict[str, Any] = {
         "/v2": _get("Name, version and extensions of the server"),
@@ -108,6 +117,7 @@ def document(models: Catalogue, *, keyed: bool = False, below: str = "") -> dict
             made_run, more = _run(model)
             paths[f"/run/{model.name}"] = {"post": made_run}
             schemas |= more
+    _add_apis(paths, apis or {})
     made: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "headrace-serve", "version": version("headrace-serve")},
@@ -217,6 +227,27 @@ def _generate(model: Model, end: str) -> dict[str, Any]:
         made["summary"] += ": an event for each part of the answer"
         made["responses"]["200"]["content"] = _EVENTS
     return made
+
+
+def _add_apis(paths: dict[str, Any], apis: Mapping[str, ApiRoute]) -> None:
+    for place, found in apis.items():
+        method, path = place.split()
+        paths.setdefault(path, {})[method.lower()] = _of_api(path, found)
+
+
+def _of_api(path: str, found: ApiRoute) -> dict[str, Any]:
+    """Return the operation of a route of another server, whose bodies that server describes."""
+    anything: dict[str, Any] = {"application/json": {"schema": {}}}
+    made = _operation(found.summary, {})
+    for answer in made["responses"].values():
+        answer["content"] = anything
+    made["parameters"] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"\{(\w+)\}", path)
+    ]
+    if found.right == "infer":
+        made["requestBody"] = {"required": True, "content": anything}
+    return made if found.right is not None else {**made, "security": []}
 
 
 def _schemas_of(model: Model) -> str:

@@ -8,6 +8,7 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import orjson
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Route
@@ -22,6 +23,7 @@ from headrace_serve.errors import (
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
+from headrace_serve.http.apis import handler_of
 from headrace_serve.http.exchange import Exchange, Reply
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from headrace_serve.keys import Right
+    from headrace_serve.routes import ApiRoute
 
     Handler = Callable[[Exchange], Awaitable[Reply | None]]
 
@@ -119,6 +122,18 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
         return [route(method, f"{place}{end}", handler, right) for place in places]
 
+    def api_route(place: str, found: ApiRoute) -> Route:
+        method, path = place.split()
+        endpoint: Any = _Endpoint(
+            service,
+            place,
+            handler_of(found),
+            found.right,
+            later="{model}" not in path,
+            error=found.error,
+        )
+        return Route(path, endpoint, methods=[method])
+
     generating = [
         *per_model("POST", "/generate", generate, "infer"),
         *per_model("POST", "/generate_stream", generate_stream, "infer"),
@@ -159,6 +174,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         *per_model("GET", "", _metadata),
         *per_model("GET", "/config", _config),
         *per_model("GET", "/stats", _statistics),
+        *(api_route(*one) for one in service.apis.items()),
         *(route(*one, own=True) for one in PAGE_ROUTES if service.live is not None),
         *(route(*one, own=True) for one in rest_extensions.MEMORY_ROUTES),
         *(
@@ -251,6 +267,8 @@ class _Endpoint:
         handler: Answers a request that may come in.
         right: The right that the key must have. None: no key is needed.
         own: Whether, without keys, only the server's own pages may use it.
+        later: Whether the handler checks the key for each model.
+        error: Makes the body of a refusal for its status, code and text. None: it is that of the protocol.
     """
 
     _service: Service
@@ -258,6 +276,8 @@ class _Endpoint:
     _handler: Handler
     _right: Right | None
     _own: bool = False
+    later: bool = False
+    error: Any = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, self._route, scope, receive, send)
@@ -266,8 +286,9 @@ class _Endpoint:
                 keys = self._service.keys
                 self._service.gate.check(scope, keyed=keys is not None, own=self._own)
                 if keys is not None and self._right is not None:
+                    model = exchange.path.get("model")
                     exchange.line.key = keys.check(
-                        exchange.headers, self._right, exchange.path.get("model")
+                        exchange.headers, self._right, model, later=self.later
                     )
                 reply = await self._handler(exchange)
                 if reply is None:  # it was sent, event by event
@@ -286,7 +307,10 @@ class _Endpoint:
         """Return the answer for an error."""
         refused = exchange.refused(error)
         after = self._service.retry_after_s(exchange.model, error) if refused.retry else 0
-        return Reply.refused(refused, exchange.identifier or exchange.request_id, after)
+        made = Reply.refused(refused, exchange.identifier or exchange.request_id, after)
+        if self.error is not None:
+            made.parts = [orjson.dumps(self.error(refused.status, refused.code, refused.text))]
+        return made
 
 
 async def _infer(exchange: Exchange) -> Reply:
@@ -320,7 +344,8 @@ async def _openapi(exchange: Exchange) -> Reply:
     service = exchange.service
     below = exchange.scope.get("root_path", "")
     keyed = service.keys is not None
-    return Reply.json(openapi.document(service.models, keyed=keyed, below=below))
+    made = openapi.document(service.models, keyed=keyed, below=below, apis=service.apis)
+    return Reply.json(made)
 
 
 async def _docs(exchange: Exchange) -> Reply:

@@ -41,8 +41,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _STATISTICS = "stats"
 """No model may have this name: the protocol uses ``/v2/models/stats`` for the statistics of all models."""
 _NAMED = re.compile(
-    r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(:(?P<version>[^=:/\\]*))?=(?P<config>.+)", re.DOTALL
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(?::(?P<version>[^=:/\\]*))?=(?P<config>.+)", re.DOTALL
 )
+_EXPRESSION = re.compile(r"[A-Z]\w*$|[\w:-]+[\[(]|\[")
+"""How a text begins that is an expression, and no path."""
 
 
 class _Entry(pydantic.BaseModel):
@@ -384,18 +386,21 @@ def _of_texts(texts: Iterable[Any]) -> list[tuple[str, str | None, Any]]:
     """Return name, version and model of each text; of a folder those of all models in it."""
     found: list[tuple[str, str | None, Any]] = []
     for text in map(str, texts):
-        if os.path.isdir(text):  # noqa: PTH112 - False for texts too long for a path
+        there = os.path.exists(text)  # noqa: PTH110 - False for texts too long for a path
+        if there and (os.path.isdir(text) or headrace.plugins.reads(text)):  # noqa: PTH112
             found += [(*_split(name), one) for name, one in folder_models(text).items()]
         else:
             found.append(_of_text(text))
     return found
 
 
-def _of_text(text: str) -> tuple[str, str | None, str]:
-    matched = _NAMED.fullmatch(text)
-    if matched is not None and not os.path.exists(text):  # noqa: PTH110 - False for texts too long for a path
-        return matched["name"], matched["version"], matched["config"]
-    return Path(text).stem, None, text
+def _of_text(text: str) -> tuple[str, str | None, Any]:
+    """Return name, version and configuration of a text: ``[NAME[:VERSION]=]``, then a path or an expression."""
+    matched = None if os.path.exists(text) else _NAMED.fullmatch(text)  # noqa: PTH110
+    name, version, config = matched.groups() if matched else (None, None, text)
+    if _EXPRESSION.match(config) and not os.path.exists(config):  # noqa: PTH110
+        return name or (config if _NAME.fullmatch(config) else "main"), version, {"backend": config}
+    return name or Path(config).stem, version, config
 
 
 def _entry(name: str, value: Any, version: str | None) -> ModelEntry:

@@ -93,6 +93,7 @@ class Server:
         metrics: str = "default",
         ui: bool = False,
         examples: str | Path | None = None,
+        apis: Sequence[str] = (),
         worker: int | None = None,
         everywhere: Everywhere | None = None,
         listen_first: bool = False,
@@ -123,6 +124,7 @@ class Server:
                 prometheus-client. ``server``: it does not.
             ui: Whether the live page is at ``/ui``. Without ``keys`` it needs an address of this machine alone.
             examples: A folder of pictures and texts that the live page offers as inputs to try. It needs ``ui``.
+            apis: The APIs of other servers that are answered, too: ``openai``, or another of the hook `headrace_apis`.
             worker: The number of this process among several that share the ports by SO_REUSEPORT, which needs Linux.
                 None: the server is this process alone.
             everywhere: Makes in all of those processes the changes that requests ask for.
@@ -173,6 +175,7 @@ class Server:
                 metrics=metrics,
                 ui=ui,
                 examples=offered,
+                apis=apis,
             )
         except BaseException:
             catalogue.close(2.0)

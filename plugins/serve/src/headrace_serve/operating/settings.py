@@ -16,6 +16,7 @@ from headrace_serve.models.held import check_models
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
 from headrace_serve.operating.server import Server
+from headrace_serve.routes import routes_of
 from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = ["Settings"]
 _OF_SERVER = (
     "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
     "allow_import", "cors_origins", "allow_hosts", "server_name", "metrics", "ui",
-    "examples",
+    "examples", "apis",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
 _PORTS = ("--port", "--grpc-port", "--admin-port")
@@ -66,6 +67,7 @@ class Settings:
     metrics: str = "default"
     ui: bool = False
     examples: str | None = None
+    apis: tuple[str, ...] = ()
     watch: bool = False
     limits: Limits = field(default_factory=Limits)
 
@@ -97,7 +99,7 @@ class Settings:
     def from_json(cls, text: str) -> Settings:
         """Return the settings that `to_json` has written."""
         found = json.loads(text)
-        for name in ("models", "allow", "cors_origins", "allow_hosts"):
+        for name in ("models", "allow", "cors_origins", "allow_hosts", "apis"):
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
@@ -131,6 +133,7 @@ class Settings:
         check_allowed(self.allow)
         check_origins(self.cors_origins)
         check_hosts(self.allow_hosts)
+        routes_of(self.apis)
         watched = isinstance(self._watched(), str)
         check_models(
             **self.read(), allow_import=self.allow_import, may_be_none=watched, workers=True

@@ -1,0 +1,225 @@
+"""OpenAI's routes: embeddings of models that give vectors, completions of models that give texts.
+
+Source: the OpenAPI description that OpenAI publishes of its API, and what its client for Python sends and reads.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+import uuid
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace.errors import ContractError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+__all__ = ["ROUTES"]
+
+_MOST = 2048
+"""The most inputs of one request, as OpenAI has it."""
+
+
+async def models(asked: Any) -> Any:
+    """List the models that the key may use."""
+    return {"object": "list", "data": [_row(name) for name in asked.models()]}
+
+
+async def model(asked: Any) -> Any:
+    """Describe a model."""
+    return _row(asked.model(asked.path["model"])["name"])
+
+
+def _row(name: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": 0, "owned_by": "headrace"}
+
+
+async def embeddings(asked: Any) -> Any:
+    """Give the vectors of texts, or of lists of tokens: each is a request, and shares batches with all others."""
+    body = await _body(asked)
+    name, inputs = _name(body), _inputs(body.pop("input", None))
+    form, width = body.pop("encoding_format", "float"), body.pop("dimensions", None)
+    if form not in {"float", "base64"}:
+        raise InputError("encoding_format", expected="float or base64", got=repr(form)[:40])
+    if width is not None and (type(width) is not int or width < 1):
+        raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
+    requests = await asked.requests(name, [{"data": one, **body} for one in inputs])
+    vectors = [_vector(one, name) for one in await asked.run(name, requests)]
+    if width is not None:
+        vectors = [_shorter(one, width) for one in vectors]
+    rows = [
+        {"object": "embedding", "index": index, "embedding": _encoded(one, form)}
+        for index, one in enumerate(vectors)
+    ]
+    tokens = sum(_tokens(one) for one in requests)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "list", "data": rows, "model": name, "usage": usage}
+
+
+def _inputs(given: Any) -> list[Any]:
+    """Return the texts and lists of tokens of a request."""
+    several = isinstance(given, list) and not (given and type(given[0]) is int)
+    inputs = given if several else [given]
+    if not 0 < len(inputs) <= _MOST:
+        raise InputError("input", expected=f"1 to {_MOST} texts", got=str(len(inputs)))
+    for index, one in enumerate(inputs):
+        tokens = isinstance(one, list) and all(type(token) is int for token in one)
+        if not one or not (tokens or isinstance(one, str)):
+            got = repr(one)[:40]
+            expected = "a text or a list of tokens, neither of them empty"
+            raise InputError(f"input {index}" if several else "input", expected=expected, got=got)
+    return inputs
+
+
+def _vector(result: Any, name: str) -> Any:
+    found = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
+    if found.ndim != 1 or not len(found) or found.dtype.kind != "f":
+        got = f"{found.dtype} {list(found.shape)}" if len(found) else type(result).__name__
+        raise InputError(
+            f"model {name!r} gives no embeddings", expected="a vector of floats", got=got
+        )
+    if not np.isfinite(found).all():
+        raise ContractError(f"the vector of model {name!r} holds NaN or infinity")
+    return found.astype(np.float32, copy=False)
+
+
+def _shorter(vector: Any, width: int) -> Any:
+    if width > len(vector):
+        raise InputError("dimensions", expected=f"1 to {len(vector)}", got=str(width))
+    part = vector[:width]
+    return part / max(float(np.linalg.norm(part)), 1e-12)
+
+
+def _encoded(vector: Any, form: str) -> Any:
+    if form == "float":
+        return vector
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode()
+
+
+def _completions(*, chat: bool) -> Callable[[Any], Any]:
+    """Return the function of a route: of messages, or else of a prompt."""
+    kind, prefix = ("chat.completion", "chatcmpl-") if chat else ("text_completion", "cmpl-")
+
+    async def completions(asked: Any) -> Any:
+        """Complete what the client sends, by a model that gives texts."""
+        body = await _body(asked)
+        name, stream = _name(body), body.pop("stream", False)
+        usage = _usage_wanted(body.pop("stream_options", None))
+        if body.pop("n", 1) != 1:
+            raise InputError("n", expected="1")
+        data = _messages(body.pop("messages", None)) if chat else _prompt(body.pop("prompt", None))
+        (request,) = await asked.requests(name, [{"data": data, **body}])
+        created = int(time.time())  # noqa: TID251 - clients read it as a date
+        head = {"id": prefix + uuid.uuid4().hex, "created": created, "model": name}
+        if stream:
+            return _chunks(
+                asked, name, request, usage=usage, choice=partial(_choice, chat=chat, part=True),
+                head={**head, "object": "chat.completion.chunk" if chat else kind},
+            )  # fmt: skip
+        found: list[Any] = []
+        result = await asked.run(name, request, found.append)
+        texts = [_text(one, name) for one in (found or [result])]
+        return {
+            **head,
+            "object": kind,
+            "choices": [_choice("".join(texts), "stop", chat=chat, part=False)],
+            "usage": _usage(request, len(texts)),
+        }
+
+    return completions
+
+
+async def _chunks(
+    asked: Any, name: str, request: Any, *, usage: bool, choice: Any, head: dict[str, Any]
+) -> AsyncIterator[Any]:
+    """Give the events of a stream: each part as it comes, the end, and the usage if it is wanted."""
+    count, more = 0, {"usage": None} if usage else {}
+    async for is_last, found in asked.parts(name, request):
+        if not is_last or not count:
+            count += 1
+            yield {**head, **more, "choices": [choice(_text(found, name), None)]}
+    yield {**head, **more, "choices": [choice(None, "stop")]}
+    if usage:
+        yield {**head, "choices": [], "usage": _usage(request, count)}
+    yield "[DONE]"
+
+
+def _choice(text: str | None, end: str | None, *, chat: bool, part: bool) -> dict[str, Any]:
+    said: dict[str, Any] = {"text": text or ""}
+    if chat:
+        message = {} if text is None else {"role": "assistant", "content": text}
+        said = {"delta" if part else "message": message}
+    return {"index": 0, **said, "finish_reason": end, "logprobs": None}
+
+
+def _messages(given: Any) -> Any:
+    if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
+        raise InputError("messages", expected="a list of messages", got=repr(given)[:40])
+    return given
+
+
+def _prompt(given: Any) -> Any:
+    one = given[0] if isinstance(given, list) and len(given) == 1 else given
+    if not isinstance(one, str) or not one:
+        raise InputError("prompt", expected="one text that is not empty", got=repr(given)[:40])
+    return one
+
+
+def _usage_wanted(options: Any) -> bool:
+    if options is not None and (
+        not isinstance(options, dict) or not options.keys() <= {"include_usage"}
+    ):
+        raise InputError("stream_options", expected="include_usage", got=repr(options)[:40])
+    return bool((options or {}).get("include_usage"))
+
+
+def _text(found: Any, name: str) -> str:
+    if isinstance(found, bytes):
+        found = found.decode("utf-8", "replace")
+    if not isinstance(found, str):
+        raise InputError(f"model {name!r} gives no texts", got=type(found).__name__)
+    return found
+
+
+async def _body(asked: Any) -> dict[str, Any]:
+    """Return the fields of a body that are not null."""
+    body = await asked.json()
+    if not isinstance(body, dict):
+        raise InputError("the body", expected="a JSON object", got=type(body).__name__)
+    return {key: value for key, value in body.items() if value is not None}
+
+
+def _name(body: dict[str, Any]) -> str:
+    name = body.pop("model", None)
+    if not isinstance(name, str):
+        raise InputError("model", expected="the name of a model", got=repr(name)[:40])
+    return name
+
+
+def _tokens(request: dict[str, Any]) -> int:
+    return int(request.get("tokens", 0))
+
+
+def _usage(request: dict[str, Any], count: int) -> dict[str, int]:
+    tokens = _tokens(request)
+    return {"prompt_tokens": tokens, "completion_tokens": count, "total_tokens": tokens + count}
+
+
+def _error(status: int, code: str, text: str) -> Any:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": text, "type": kind, "param": None, "code": code}}
+
+
+ROUTES = {
+    "GET /v1/models": models,
+    "GET /v1/models/{model}": model,
+    "POST /v1/embeddings": embeddings,
+    "POST /v1/chat/completions": _completions(chat=True),
+    "POST /v1/completions": _completions(chat=False),
+    "error": _error,
+}
+"""The routes, and the form of their errors."""

@@ -1,0 +1,105 @@
+"""The routes of other servers, which plugins give by the hook `headrace.hookspecs.headrace_apis`."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import headrace
+from headrace.errors import ConfigError, Problem
+
+__all__ = ["ApiRoute", "routes_of"]
+
+_PLACE = re.compile(r"(GET|POST) /\S+")
+_OWN = re.compile(r"\w+ /(v2|run|ui|docs|metrics|openapi\.json)(/|$)")
+_NAMED = re.compile(r"\{\w+\}")
+
+
+@dataclass(frozen=True)
+class ApiRoute:
+    """A route of another server.
+
+    Attributes:
+        api: The name of its API.
+        function: Answers what `headrace_serve.http.apis.Asked` has.
+        right: The right that a key must have. None: no key is needed.
+        error: Makes the body of a refusal for its status, code and text. None: it is that of every other route.
+    """
+
+    api: str
+    function: Callable[..., Any]
+    right: Literal["infer", "describe"] | None
+    error: Callable[[int, str, str], Any] | None
+
+    @property
+    def summary(self) -> str:
+        """The first line of the function's docstring."""
+        said = (inspect.getdoc(self.function) or self.api).partition("\n")[0]
+        return f"{self.api}: {said}"
+
+
+def routes_of(names: Sequence[str]) -> dict[str, ApiRoute]:
+    """Return the routes of these APIs, by method and path.
+
+    Raises:
+        ConfigError: No plugin has an API of a name, several have it, its table is wrong, or two have the same route.
+        PluginError: Its table cannot be imported.
+    """
+    offers = [
+        (one, name, path)
+        for one in headrace.plugins.installed()
+        if one.usable
+        for name, path in one.hooks["apis"].items()
+    ]
+    count = Counter(name for _, name, _ in offers)
+    known = {
+        **{f"{one.plugin}:{name}": (one, path) for one, name, path in offers},
+        **{name: (one, path) for one, name, path in offers if count[name] == 1},
+    }
+    found: dict[str, ApiRoute] = {}
+    taken: dict[str, str] = {}
+    for api in [names] if isinstance(names, str) else dict.fromkeys(names):
+        if api not in known:
+            near = difflib.get_close_matches(api, known, n=1)
+            there = ", ".join(sorted(known)) or "none"
+            asked = f"Did you mean {near[0]!r}? " if near else ""
+            raise _wrong(f"no plugin has an API {api!r}", f"{asked}There are: {there}.")
+        plugin, path = known[api]
+        for place, route in _table(api, plugin.load(path)).items():
+            same = taken.setdefault(_NAMED.sub("{}", place), api)
+            if same != api:
+                raise _wrong(
+                    f"{place!r} is a route of {same!r} and of {api!r}", "Serve one of them."
+                )
+            found[place] = route
+    return found
+
+
+def _table(api: str, table: Any) -> dict[str, ApiRoute]:
+    if not isinstance(table, Mapping):
+        raise _wrong(f"API {api!r} is no table of routes, but {type(table).__name__}")
+    more = {"error": None, "open": ()} | {k: table[k] for k in ("error", "open") if k in table}
+    for place in more["open"]:
+        if place not in table:
+            raise _wrong(f"API {api!r} lets {place!r} be open, which is none of its routes")
+    found = {}
+    for place, function in table.items():
+        if place in more:
+            continue
+        if not _PLACE.fullmatch(place) or not callable(function):
+            raise _wrong(f"API {api!r}: {place!r} is no route", "One is 'POST /path': a function.")
+        if _OWN.match(place):
+            raise _wrong(f"API {api!r}: {place!r} lies where the server has routes of its own")
+        right: Any = "describe" if place.startswith("GET") else "infer"
+        right = None if place in more["open"] else right
+        found[place] = ApiRoute(api, function, right, more["error"])
+    return found
+
+
+def _wrong(what: str, hint: str | None = None) -> ConfigError:
+    return ConfigError(Problem("serve", f"--api: {what}", hint=hint))

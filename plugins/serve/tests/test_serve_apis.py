@@ -1,0 +1,401 @@
+"""APIs of other servers: their clients unmodified, their refusals, and what holds for every route."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import headrace
+from headrace.errors import ConfigError, InputError
+from headrace_serve import Limits, asgi
+from headrace_serve.routes import routes_of
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+try:
+    import api_models
+    from api_models import TEXTS
+finally:
+    sys.path.remove(str(HERE))
+
+KEYS = """
+[all]
+sha256 = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"  # of "key"
+[words]
+sha256 = "{words}"
+models = ["words"]
+[tells]
+sha256 = "{tells}"
+rights = ["describe"]
+"""
+SAID = [{"role": "user", "content": "one two"}]
+
+
+def until(condition):
+    poll = threading.Event()
+    while not condition():
+        poll.wait(0.002)
+
+
+@pytest.fixture
+def served(serving):
+    return serving(api_models.MODELS, apis=["openai"])
+
+
+def post(server, path, body, **headers):
+    return httpx.post(f"{server.url}{path}", json=body, headers=headers)
+
+
+def expected():
+    """Return what numpy alone gives for the texts."""
+    vectors = [api_models.vector_of([*one.encode()]) for one in TEXTS]
+    short = [one[:2] / np.linalg.norm(one[:2]) for one in vectors]
+    found = {
+        name: np.array(rows).tolist() for name, rows in (("vectors", vectors), ("short", short))
+    }
+    return {"texts": TEXTS, **found}
+
+
+@pytest.mark.peers
+def test_the_clients_of_openai_and_langchain(served, tools):
+    api_models.Endless.left.clear()
+    python = tools("openai>=3,<4", "langchain-openai>=1,<2") / "python"
+    command = [python, HERE / "openai_calls.py", served.url, json.dumps(expected())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert api_models.Endless.left.wait(60)
+
+
+def test_each_text_is_a_request_that_shares_batches_with_others(served):
+    api_models.Vectors.sizes.clear()
+    made = post(served, "/v1/embeddings", {"model": "vectors", "input": TEXTS * 4}).json()
+    found = np.array([one["embedding"] for one in made["data"]])
+    assert np.allclose(found, expected()["vectors"] * 4, atol=1e-5)
+    assert made["usage"]["prompt_tokens"] == 4 * sum(len(one.encode()) for one in TEXTS)
+    assert max(api_models.Vectors.sizes) == 8
+    assert served._service.models.find("vectors").counts.inferences == 16
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (b"[]", "the body"),
+        (b'{"model": "vectors", "input": "\\ud800"}', "no JSON"),
+        (b'{"model": 1, "input": "a"}', "model"),
+        (b'{"input": "a"}', "model"),
+        (b'{"model": "vectors", "input": "a", "encoding_format": "int8"}', "encoding_format"),
+        (b"nothing", "no JSON"),
+    ],
+)
+def test_wrong_bodies_are_refused_in_the_form_of_openai(served, body, words):
+    answer = httpx.post(f"{served.url}/v1/embeddings", content=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert (error["type"], error["code"], error["param"]) == (
+        "invalid_request_error",
+        "input",
+        None,
+    )
+
+
+def test_an_error_within_a_stream_is_its_last_event(serving):
+    class Breaks:
+        def init(self, options, context):
+            self.emit = context.request.emit
+
+        def forward(self, batch):
+            self.emit(batch[0], "a")
+            raise InputError("this is bad")
+
+    headrace.register("ApiBreaks", Breaks, replace=True)
+    server = serving({"m": {"backend": "ApiBreaks"}}, apis=["openai"])
+    body = {"model": "m", "messages": SAID, "stream": True}
+    answer = post(server, "/v1/chat/completions", body)
+    first, last = (json.loads(one[6:]) for one in answer.text.strip().split("\n\n"))
+    assert answer.status_code == 200
+    assert first["choices"][0]["delta"]["content"] == "a"
+    assert "this is bad" in last["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_client_that_leaves_cancels_its_request(served, stream):
+    api_models.Endless.left.clear()
+    api_models.Endless.begun.clear()
+    body = json.dumps({"model": "endless", "messages": SAID, "stream": stream}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port)) as connection:
+        connection.sendall(head.encode() + body)
+        assert api_models.Endless.begun.wait(60)
+    assert api_models.Endless.left.wait(60)
+    until(lambda: not served._service.counters.in_flight["http"])
+    model = served._service.models.find("endless")
+    assert (model.inside, model.receiving) == (0, 0)
+
+
+def test_a_deadline_in_milliseconds(served):
+    body = {"model": "endless", "messages": SAID}
+    late = post(served, "/v1/chat/completions", body, **{"x-request-timeout-ms": "20"})
+    assert (late.status_code, late.json()["error"]["type"]) == (504, "server_error")
+    for wrong in ("0", "-1", "1.5", "9" * 5000, "soon"):
+        answer = post(served, "/v1/chat/completions", body, **{"x-request-timeout-ms": wrong})
+        assert answer.status_code == 400
+        assert "X-Request-Timeout-Ms" in answer.json()["error"]["message"]
+
+
+def test_a_key_holds_for_the_model_in_the_body(serving, tmp_path):
+    hashes = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("words", "tells")}
+    (tmp_path / "keys.toml").write_text(KEYS.format(**hashes))
+    server = serving(api_models.MODELS, apis=["openai"], keys=tmp_path / "keys.toml")
+
+    def ask(key, model="vectors"):
+        body = {"model": model, "input": "a"}
+        return post(server, "/v1/embeddings", body, authorization=f"Bearer {key}").status_code
+
+    def names(key):
+        headers = {"authorization": f"Bearer {key}"}
+        rows = httpx.get(f"{server.url}/v1/models", headers=headers).json()["data"]
+        return {one["id"] for one in rows}
+
+    assert post(server, "/v1/embeddings", {"model": "vectors", "input": "a"}).status_code == 401
+    assert [ask("key"), ask("words"), ask("tells"), ask("no")] == [200, 403, 403, 401]
+    assert ask("words", "words") == 400  # it gives no vectors
+    assert names("words") == {"words"}
+    assert names("key") == set(api_models.MODELS)
+    headers = {"authorization": "Bearer words"}
+    assert httpx.get(f"{server.url}/v1/models/vectors", headers=headers).status_code == 403
+
+
+def test_host_origin_limits_metrics_and_the_document_are_those_of_every_route(serving):
+    limits = Limits(max_json_bytes=4000)
+    server = serving(api_models.MODELS, apis=["openai"], limits=limits)
+    body = {"model": "vectors", "input": "a"}
+    assert post(server, "/v1/embeddings", body, host="evil.example").status_code == 403
+    assert post(server, "/v1/embeddings", body, origin="http://evil.example").status_code == 403
+    assert post(server, "/v1/embeddings", {**body, "input": "a" * 5000}).status_code == 413
+    assert post(server, "/v1/embeddings", {**body, "input": [[1] * 80]}).status_code == 413
+    done = post(server, "/v1/embeddings", body, **{"x-request-id": "mine"})
+    assert (done.status_code, done.headers["x-request-id"]) == (200, "mine")
+    document = httpx.get(f"{server.url}/openapi.json").json()
+    assert {"/v1/models", "/v1/embeddings", "/v1/chat/completions"} <= {*document["paths"]}
+    counted = server._service.counters.requests
+    assert ("POST /v1/embeddings", "vectors", "200") in counted
+    assert not server._service._inflight_bytes
+
+
+def test_the_limits_of_a_model_named_in_the_body(serving):
+    models = {
+        "vectors": {"config": {"backend": "ApiVectors"}, "max_items": 2, "max_body_bytes": 1000}
+    }
+    server = serving(models, apis=["openai"])
+    body = {"model": "vectors", "input": ["a"] * 3}
+    answer = post(server, "/v1/embeddings", body)
+    assert (answer.status_code, "at most 2" in answer.text) == (400, True)
+    answer = post(server, "/v1/embeddings", {**body, "input": "a" * 1000})
+    assert answer.status_code == 413
+
+
+IDENTITY = {"backend": "Identity"}
+DECLARED = {
+    "config": {"backend": "Identity", "max": 8},
+    "inputs": {"x": {"datatype": "FP32", "shape": [-1, 2], "batched": True, "key": "data"}},
+    "outputs": {"result": {"datatype": "FP32", "shape": [-1, 2]}},
+}
+
+
+def test_arrays_have_the_type_of_the_input(serving):
+    models = {"m": DECLARED, "b": IDENTITY, "shout": {"backend": "ApiShout"}}
+    server = serving(models, apis=["kserve-v1"])
+    made = post(server, "/v1/models/shout:predict", {"instances": ["a", {"data": "b"}]})
+    assert made.json() == {"predictions": ["A", "B"]}
+    answer = post(server, "/v1/models/m:predict", {"instances": [[1, 2], {"x": [3, 4.5]}]})
+    assert answer.json() == {"predictions": [[1.0, 2.0], [3.0, 4.5]]}
+    assert httpx.get(f"{server.url}/v1/models/m").json() == {"name": "m", "ready": True}
+    assert post(server, "/v1/models/b:predict", {"instances": [{"b64": "AQ=="}]}).status_code == 200
+    for wrong in (
+        [[1, 2, 3]],
+        ["a"],
+        [[1, "a"]],
+        [[[1, 2]]],
+        [[]],
+        [{"y": [1, 2]}],
+        "a",
+        {},
+        [{}, 1],
+    ):
+        answer = post(server, "/v1/models/m:predict", {"instances": wrong})
+        assert answer.status_code == 400, wrong
+        assert set(answer.json()) == {"error"}
+    assert post(server, "/v1/models/b:predict", {"instances": [{"b64": "!"}]}).status_code == 400
+    assert post(server, "/v1/models/none:predict", {"instances": []}).status_code == 404
+    assert httpx.get(f"{server.url}/v1/models/none").status_code == 404
+
+
+@pytest.mark.peers
+def test_the_client_of_kserve_in_its_first_protocol(serving, tools):
+    server = serving({"m": DECLARED}, apis=["kserve-v1"])
+    command = [tools("kserve>=0.15") / "python", HERE / "kserve_calls.py", server.url]
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=bare)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def npy(array, **how):
+    made = io.BytesIO()
+    np.save(made, array, **how)
+    return made.getvalue()
+
+
+def test_sagemaker(serving):
+    server = serving({"m": DECLARED}, apis=["sagemaker"])
+
+    def invoke(body, kind, accept="*/*"):
+        headers = {"content-type": kind, "accept": accept}
+        return httpx.post(f"{server.url}/invocations", content=body, headers=headers)
+
+    assert httpx.get(f"{server.url}/ping").status_code == 200
+    assert invoke(b'{"instances": [[1, 2]]}', "application/json").json() == {
+        "predictions": [[1.0, 2.0]]
+    }
+    rows = np.arange(6, dtype=np.float64).reshape(3, 2)
+    kind = "application/x-npy"
+    assert invoke(npy(rows), kind).json() == rows.tolist()
+    assert invoke(npy(np.asfortranarray(rows)), kind).json() == rows.tolist()
+    found = np.load(io.BytesIO(invoke(npy(rows), kind, kind).content))
+    assert (found.dtype, found.tolist()) == (np.float32, rows.tolist())
+    objects = npy(np.array([{}, {}]), allow_pickle=True)
+    huge = npy(rows).replace(b"(3, 2)", b"(3000000000000, 2)")
+    for wrong in (
+        b"",
+        b"\x93NUMPY",
+        npy(rows)[:-1],
+        objects,
+        huge,
+        npy(rows[:, :1]),
+        npy(rows * 1j),
+    ):
+        assert invoke(wrong, kind).status_code == 400
+    many = serving({"a": IDENTITY, "b": IDENTITY}, apis=["sagemaker"])
+    assert httpx.post(f"{many.url}/invocations", content=b"x").status_code == 400
+    one = serving({"a": IDENTITY}, apis=["sagemaker"])
+    assert httpx.post(f"{one.url}/invocations", content=b"\xff\x00").content == b"\xff\x00"
+
+
+def test_health_needs_no_key_and_is_refused_until_all_is_ready(tmp_path, serving):
+    (tmp_path / "keys.toml").write_text(KEYS.format(words="1" * 64, tells="2" * 64))
+    models = {"words": IDENTITY}
+    server = serving(models, apis=["sagemaker"], keys=tmp_path / "keys.toml")
+    assert httpx.get(f"{server.url}/ping").status_code == 200
+    server._service.leaving = True
+    assert httpx.get(f"{server.url}/ping").status_code == 503
+    assert httpx.post(f"{server.url}/invocations", content=b"x").status_code == 401
+
+
+@pytest.fixture
+def plugin(tmp_path, monkeypatch):
+    """Install a plugin whose hook names tables of a module with this code."""
+
+    def install(code, **apis):
+        place = tmp_path / "site"
+        info = place / "headrace_mine-1.0.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-mine\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text("[headrace.plugins]\nhooks = api_mine_hooks\n")
+        (place / "api_mine_hooks.py").write_text(
+            "from headrace.hookspecs import hookimpl\n\n\n@hookimpl\ndef headrace_apis():\n"
+            f"    return {apis!r}\n"
+        )
+        (place / "api_mine.py").write_text(code)
+        monkeypatch.syspath_prepend(str(place))
+        for name in ("api_mine", "api_mine_hooks"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        headrace.plugins.refresh()
+
+    yield install
+    monkeypatch.undo()
+    headrace.plugins.refresh()
+
+
+MINE = """
+async def shout(asked):
+    '''Shout.'''
+    body = await asked.json()
+    if body.get("closed"):
+        from headrace.errors import ClosedError
+
+        raise ClosedError("not now")
+    said = await asked.run(asked.path["model"], {"data": body["say"]})
+    return {"said": said, "by": asked.header("X-By"), "query": asked.query}
+
+
+async def page(asked):
+    return b"<script>", "text/html"
+
+
+async def lines(asked):
+    yield "one\\ntwo"
+    yield {"three": 3}
+
+
+ROUTES = {"POST /shout/{model}": shout, "GET /page": page, "GET /lines": lines}
+SAME = {"POST /v1/embeddings": shout}
+OWN = {"GET /v2/mine": shout}
+WRONG = {"/mine": shout}
+LIST = [shout]
+"""
+
+
+def test_a_table_of_a_plugin_imports_nothing_of_the_server(plugin, serving):
+    plugin(MINE, mine="api_mine:ROUTES")
+    server = serving(api_models.MODELS, apis=["mine"])
+    answer = post(server, "/shout/shout?a=b", {"say": "hey"}, **{"x-by": "me"})
+    assert answer.json() == {"said": "HEY", "by": "me", "query": {"a": "b"}}
+    assert post(server, "/shout/none", {"say": "hey"}).json()["code"] == "unknown_model"
+    assert post(server, "/shout/shout", {"closed": True}).status_code == 503
+    assert httpx.get(f"{server.url}/page").status_code == 500
+    assert httpx.get(f"{server.url}/lines").text == 'data: one\ndata: two\n\ndata: {"three":3}\n\n'
+    document = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/shout/{model}"]["post"]
+    assert document["summary"] == "mine: Shout."
+    assert document["parameters"][0]["name"] == "model"
+
+
+@pytest.mark.parametrize(
+    ("apis", "words"),
+    [
+        (["openia"], "Did you mean 'openai'"),
+        (["openai", "same"], "'POST /v1/embeddings' is a route of 'openai' and of 'same'"),
+        (["own"], "routes of its own"),
+        (["wrong"], "'/mine' is no route"),
+        (["list"], "no table of routes, but list"),
+        (["openai", "kserve-v1"], "'GET /v1/models/{model}' is a route of 'openai'"),
+    ],
+)
+def test_wrong_apis_are_told_at_the_start(plugin, apis, words):
+    tables = {name: f"api_mine:{name.upper()}" for name in ("same", "own", "wrong", "list")}
+    plugin(MINE, **tables)
+    with pytest.raises(ConfigError, match=words):
+        asgi(api_models.MODELS, apis=apis)
+
+
+def test_an_application_without_them_has_none_of_their_routes():
+    application = asgi({"m": IDENTITY})
+    transport = httpx.ASGITransport(application)
+
+    async def ask():
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.get("/v1/models")).status_code
+
+    assert asyncio.run(ask()) == 404
+    assert routes_of([]) == {}
