@@ -31,6 +31,7 @@ HOOK_NOUNS = {
     "node_keys": "node key",
     "rewriters": "translated name",
     "readers": "kind of file",
+    "fetchers": "scheme",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 

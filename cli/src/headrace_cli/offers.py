@@ -64,10 +64,10 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
 
 
 def _check_class(hook: str, found: Any) -> None:
-    """Raise TypeError when an object is no class of the kind of its hook, or no function of a rewriter or reader."""
+    """Raise TypeError when an object is no class of the kind of its hook, or no function of a rewriter, reader or fetcher."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if hook in ("rewriters", "readers"):
+    if hook in ("rewriters", "readers", "fetchers"):
         if not callable(found):
             raise TypeError("is no function")
         return

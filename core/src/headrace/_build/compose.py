@@ -14,6 +14,7 @@ from headrace._build.pipeline import Pipeline, without_inner_frames
 from headrace._contract.backend import ProgressFactory, no_progress
 from headrace._plan.pipeline_config import PipelineConfig
 from headrace._portable import error_text
+from headrace._registry.fetching import fetch_all
 from headrace._running.blueprint import Blueprint, NodeBlueprint
 from headrace._running.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
@@ -123,6 +124,7 @@ class _Factory:
     def __call__(self) -> Any:
         try:
             takes = self.options is not None and signature(self.cls).parameters
+            fetch_all(self.options)
             return self.cls(self.options) if takes else self.cls()
         except HeadraceError:
             raise
