@@ -6,13 +6,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headrace._contract.addresses import address_of, is_address, place_of
-from headrace._contract.options import map_leaves
+from headrace._contract.addresses import address_of, is_address, origin_of, place_of
 from headrace._portable import error_text, nearest, without_locals
 from headrace._registry.discovery import how_to_install
 from headrace._registry.registry import Offer, registry
@@ -31,7 +30,22 @@ def located(source: Any) -> Any:
 
 def fetch_all(options: Any) -> None:
     """Have all files here that options name by addresses."""
-    map_leaves(vars(options or Path), lambda one: isinstance(one, Path) and fetch(one))
+    for path in _paths_in([options]):
+        fetch(path)
+
+
+def origins_of(options: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the origins of all files that were fetched for some options; see `headrace.plugins.origin_of`."""
+    return [origin for path in _paths_in(options) if (origin := origin_of(path))]
+
+
+def _paths_in(options: Iterable[Any]) -> list[Path]:
+    from headrace._contract.options import map_leaves  # imports pydantic
+
+    found: dict[Path, None] = {}
+    of_all = [dict(one) for one in options if one is not None]
+    map_leaves(of_all, lambda one: found.setdefault(one) if isinstance(one, Path) else None)
+    return list(found)
 
 
 def fetch(place: Path) -> Path:
@@ -110,5 +124,7 @@ def _fetch(offer: Offer, address: str, place: Path) -> None:
         (part / place.name).unlink(missing_ok=True)
         (part / place.name).symlink_to(path)
         path = part / place.name
+    else:
+        part.rmdir()
     new.symlink_to(path.parent)
     new.replace(whole)

@@ -128,7 +128,7 @@ def from_hub(address: str, folder: Path) -> tuple[Path, str | None]:
             if code in (401, 403)
             else None
         )
-        raise SetupError(f"{address}: {code}: {str(error).splitlines()[0]}", hint=hint) from error
+        raise SetupError(f"{address}: {str(error).splitlines()[0]}", hint=hint) from error
     commit = next((one for one in path.parts if _COMMIT.fullmatch(one)), None)
     if revision is None:
         _log.warning(
