@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.errors import SetupError
+from headrace.errors import ConfigError, SetupError
 
 HOOKS = """
 from headrace.hookspecs import hookimpl
@@ -185,6 +185,20 @@ def test_no_name_leads_out_of_the_cache(net, tmp_path, name):
     assert path.parents[3] == tmp_path / "cache"
     assert os.path.normpath(path) == str(path)
     assert net() == [f"net://org/{name}"]
+
+
+def test_what_a_file_extends_and_cannot_be_had_is_shown_there_without_secrets(
+    net, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("TOKEN", "s3cr3t")
+    (tmp_path / "top.toml").write_text('max = 2\nextends = "net://raises/${TOKEN}"\n')
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(tmp_path / "top.toml")
+    (problem,) = [one for one in caught.value.problems if one.code == "fetch"]
+    assert (problem.file, problem.line) == (str(tmp_path / "top.toml"), 2)
+    assert "net://raises/${TOKEN} cannot be fetched" in problem.message
+    assert "s3cr3t" not in str(caught.value)
+    assert len(net()) == 1
 
 
 def test_two_plugins_for_one_scheme_are_an_error(net, site):

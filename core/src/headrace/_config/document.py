@@ -21,7 +21,7 @@ from headrace._expression.templates import substitute_text
 from headrace._portable import nearest_file
 from headrace._registry.fetching import located
 from headrace._registry.reading import tables_of, what_is_read
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -218,7 +218,11 @@ class _Reader:
         own = map_leaves(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
-            extended = self.file(base / in_home(located(parent)), stack, place)
+            try:
+                extended = self.file(base / in_home(located(parent)), stack, place)
+            except SetupError as error:
+                self.problems.add("fetch", error.what, hint=error.hint, **place)
+                continue
             document.top = _merge(document.top, extended.top)
             document.imports |= extended.imports
         document.imports |= {(item, base): file for item in self._texts(own, "import", file)}
