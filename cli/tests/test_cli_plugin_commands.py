@@ -516,7 +516,7 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
     assert row["hooks"]["definitions"]["Good"] == "S[Identity]"
     assert set(row["hooks"]) == {
         *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
-        *("node_keys", "rewriters", "readers", "apis"),
+        *("node_keys", "rewriters", "readers", "fetchers", "apis"),
     }
 
 

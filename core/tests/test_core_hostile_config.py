@@ -117,7 +117,7 @@ def test_a_device_that_never_ends_is_refused():
 
 def test_a_picture_is_no_configuration(tmp_path):
     path = write(tmp_path / "photo.jpg", b"\xff\xd8\xff\xe0" + b"\x00\x80" * 100)
-    assert "no text in UTF-8" in problems(path)[0].message
+    assert "no text, so no TOML file" in problems(path)[0].message
     (found,) = problems({"extends": str(path), "backend": "Identity"})
     assert found.path == "extends"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -59,7 +60,8 @@ def check(
         with hinting_at_a_file(config):
             source = source_of(config, settings or ())
             loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
-        given = headrace.plugins.tables_of(config) if is_file(config) else None
+        here = headrace.plugins.located(config)
+        given = headrace.plugins.tables_of(here) if is_file(config) else None
         found = explained(loaded)
         warnings = all_warnings(found)
         for warning in [] if json else warnings:
@@ -82,6 +84,11 @@ def check(
         return OK
     if given is not None:
         print_data(write_toml(given, f"{config} stands for"))
+    for origin in _fetched(found):
+        print_data(
+            f"{origin.pop('address')}: "
+            + ("not here yet" if not origin else f"here, sha256={origin['sha256']}")
+        )
     own = [node for node in found["nodes"].values() if node["alias_of"] is None]
     instances = sum(node["instance_num"] for node in own)
     needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
@@ -105,6 +112,20 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
         if finding.kind == "missing_dependency" and finding.distribution in asked
     ]
     return [*found["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(found)))]
+
+
+def _fetched(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what is known of each file that an option names by an address."""
+    left = [node["tree"] for node in found["nodes"].values() if node["tree"]]
+    while left:
+        one = left.pop()
+        left += one["children"]
+        for option in one["options"].values():
+            for value in (
+                option["value"] if isinstance(option["value"], list) else [option["value"]]
+            ):
+                if isinstance(value, str) and (origin := headrace.plugins.origin_of(Path(value))):
+                    yield origin
 
 
 class _Kept(logging.Handler):

@@ -32,6 +32,7 @@ HOOK_NOUNS = {
     "rewriters": "translated name",
     "apis": "API",
     "readers": "kind of file",
+    "fetchers": "scheme",
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 

@@ -67,7 +67,7 @@ def _check_class(hook: str, found: Any) -> None:
     """Raise TypeError when an object is not what its hook wants: a class of its kind, a function or a table."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if hook in ("rewriters", "readers", "apis"):
+    if hook in ("rewriters", "readers", "fetchers", "apis"):
         if not (isinstance(found, dict) if hook == "apis" else callable(found)):
             raise TypeError("is no table of routes" if hook == "apis" else "is no function")
         return

@@ -31,7 +31,7 @@ _PLACEHOLDER = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
 def is_file(what: str) -> bool:
     """Return whether CONFIG names a file, or a pipe, which is refused as a file; else it is an expression."""
     there = os.path.exists(what) and (not os.path.isdir(what) or headrace.plugins.reads(what))  # noqa: PTH110, PTH112 - any text
-    return what.endswith(".toml") or there
+    return what.endswith(".toml") or there or headrace.plugins.is_address(what)
 
 
 def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
@@ -52,7 +52,10 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
     source: dict[str, Any] = {"backend": what}
     top = source
     if is_file(what):
-        source, top = {"extends": [what.replace("$", "$$")]}, _top_level(_in_home(what), set())
+        source, top = (
+            {"extends": [what.replace("$", "$$")]},
+            _top_level(_in_home(headrace.plugins.located(what)), set()),
+        )
     for text in settings:
         key, equals, value = text.partition("=")
         if not equals or not key.strip():
@@ -120,7 +123,7 @@ def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     return {**below, **above, **tables}
 
 
-def _in_home(path: str) -> Path:
+def _in_home(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111 - the method of Path raises where it is unknown
 
 

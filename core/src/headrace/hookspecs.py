@@ -48,6 +48,7 @@ __all__ = [
     "headrace_commands",
     "headrace_definitions",
     "headrace_dispatch_policies",
+    "headrace_fetchers",
     "headrace_node_keys",
     "headrace_probes",
     "headrace_readers",
@@ -375,6 +376,37 @@ def headrace_readers() -> dict[str, str]:
 
         def tables_of(path):
             return {"backend": "NetTensor", "model": path.name, "max": 8}
+    """
+    return {}
+
+
+@_hookspec
+def headrace_fetchers() -> dict[str, str]:
+    """Return where files come from that a configuration names by an address, ``SCHEME://...``.
+
+    Returns:
+        Scheme to the import path of a function ``f(address, folder)``. Since 0.1.
+
+    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an address. The function puts the
+    file, or a whole folder, into ``folder`` and returns its path. It may also return the path of a file that another cache
+    holds, and the path together with the revision that it got. Files beside it, such as weights, come with it.
+
+    It is called when a node is built, once per address and machine. No other process fetches the address meanwhile.
+    ``folder`` holds what an earlier call has left that was broken off, so that you can go on there. Headrace moves the
+    folder into its place when you return. What you raise is shown with the address.
+
+    Example::
+
+        @hookimpl
+        def headrace_fetchers():
+            return {"net": "headrace_x.fetching:from_net"}
+
+    and in ``headrace_x/fetching.py``::
+
+        def from_net(address, folder):
+            path = folder / "model"
+            path.write_bytes(read_from_net(address))
+            return path
     """
     return {}
 

@@ -32,8 +32,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from headrace._contract.addresses import is_address, origin_of
 from headrace._contract.texts import read_lines, read_text
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
+from headrace._registry.fetching import located
 from headrace._registry.reading import reader_of
 from headrace._registry.reading import tables_of as _tables_of
 from headrace._registry.registry import registry
@@ -63,6 +65,9 @@ __all__ = [
     "core",
     "import_file",
     "installed",
+    "is_address",
+    "located",
+    "origin_of",
     "policies",
     "qualifier",
     "read_lines",

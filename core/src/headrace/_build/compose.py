@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._build.builder import Builder
 from headrace._build.pipeline import Pipeline, without_inner_frames
 from headrace._contract.backend import ProgressFactory, no_progress
+from headrace._plan.element import elements_of
 from headrace._plan.pipeline_config import PipelineConfig
 from headrace._portable import error_text
+from headrace._registry.fetching import fetch_all
 from headrace._running.blueprint import Blueprint, NodeBlueprint
 from headrace._running.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
@@ -58,7 +60,9 @@ def compose(
     """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
     builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
-    owned = ((name, own) for name, node in plan.nodes.items() for own in node.own_keys)
+    owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
+    for one in elements_of(plan.roots) if owned else ():
+        fetch_all(one.options)  # what a check compares
     builder.behind = [own.check(config, name) for name, own in owned]
     return Blueprint(
         nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
@@ -123,6 +127,7 @@ class _Factory:
     def __call__(self) -> Any:
         try:
             takes = self.options is not None and signature(self.cls).parameters
+            fetch_all(self.options)
             return self.cls(self.options) if takes else self.cls()
         except HeadraceError:
             raise

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
+from headrace._registry.fetching import origins_of
 from headrace._registry.notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
@@ -344,8 +345,16 @@ class Pipeline:
         return Statistics(self._engine.statistics())
 
     def describe(self) -> dict[str, Any]:
-        """Describe what was really built, per node, as a dict that can be written as JSON."""
-        return self._engine.describe()
+        """Describe what was really built, per node, as a dict that can be written as JSON.
+
+        Where options name files by addresses, ``fetched`` lists address, revision and digest of each.
+        """
+        from headrace._plan.element import elements_of
+
+        found = self._engine.describe()
+        options = [one.options for one in elements_of(self.config._plan.roots)]
+        fetched = origins_of(options)
+        return {**found, "fetched": fetched} if fetched else found
 
     @property
     def ready(self) -> bool:

@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from headrace._config.problems import Environment, Problems, format_value, key_place
+from headrace._contract.addresses import origin_of
 from headrace._contract.options import TextWithBase, in_home, map_leaves, path_as_text
 from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.templates import substitute_text
 from headrace._portable import nearest_file
+from headrace._registry.fetching import located
 from headrace._registry.reading import tables_of, what_is_read
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -124,7 +126,7 @@ def read_document(
     elif base is not None:
         raise TypeError("base is for a dict: paths in a file are relative to that file")
     elif isinstance(source, (str, os.PathLike)):
-        document = reader.file(in_home(source), (), {})
+        document = reader.file(in_home(located(source)), (), {})
     else:
         got = type(source).__name__
         raise TypeError(f"a configuration is a dict, a path or a PipelineConfig, got {got}")
@@ -183,7 +185,8 @@ class _Reader:
             return None, here
         if tables is not None:
             return tables, here if here.is_dir() else here.parent
-        return self._parse(_text_of(path), str(path)), path.resolve().parent
+        folder = path.resolve().parent if origin_of(here) is None else here.parent
+        return self._parse(_text_of(path), str(path)), folder
 
     def _refuse(
         self, code: str, message: str, by: dict[str, Any], hint: str | None = None
@@ -218,7 +221,11 @@ class _Reader:
         own = map_leaves(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
-            extended = self.file(base / in_home(parent), stack, place)
+            try:
+                extended = self.file(base / in_home(located(parent)), stack, place)
+            except SetupError as error:
+                self.problems.add("fetch", error.what, hint=error.hint, **place)
+                continue
             document.top = _merge(document.top, extended.top)
             document.imports |= extended.imports
         document.imports |= {(item, base): file for item in self._texts(own, "import", file)}

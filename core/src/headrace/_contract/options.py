@@ -26,6 +26,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from headrace._contract.addresses import address_of, is_address, place_of
 from headrace._portable import nearest_file, no_file
 
 if TYPE_CHECKING:
@@ -92,6 +93,10 @@ def _with_own_base(value: Any) -> Any:
     return value.base / in_home(value) if isinstance(value, TextWithBase) else path_as_text(value)
 
 
+def _to_read(value: Any) -> Any:
+    return place_of(str(value)) if is_address(value) else _with_own_base(value)
+
+
 def path_as_text(value: Any) -> Any:
     """Return the text of a path object of any kind, and every other value as it is."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -108,6 +113,8 @@ def _against_base(path: Path, info: ValidationInfo) -> Path:
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
+    if address_of(path) is not None:  # it is fetched before `init`
+        return path
     path = _against_base(path, info)
     try:
         kind = no_file(path)
@@ -122,8 +129,11 @@ def _existing(path: Path, info: ValidationInfo) -> Path:
     return path
 
 
-FilePath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_existing)]
-"""An option that names a file to read, which must exist: relative to the file in which it is written."""
+FilePath = Annotated[Path, BeforeValidator(_to_read), AfterValidator(_existing)]
+"""An option that names a file to read, which must exist: relative to the file in which it is written.
+
+It may be an address, as ``hf://org/name/model.onnx``. Then ``init`` gets the path to which the file was fetched.
+"""
 
 OutputPath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_against_base)]
 """An option that names a file or folder to write, which need not exist: relative like `FilePath`."""

@@ -42,7 +42,7 @@ _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 TABLES = (
     *("definitions", "batch_policies", "dispatch_policies", "probes", "commands", "node_keys"),
-    *("rewriters", "readers", "apis"),
+    *("rewriters", "readers", "fetchers", "apis"),
 )
 """The hooks, without the ``headrace_`` in front."""
 
@@ -59,8 +59,8 @@ class Plugin:
         range: The versions of core that it requires, as ``>=0.1,<0.2``. Empty when it states none.
         backends: The import paths of its backends, by name.
         hooks: The answers of its hooks, by their short names: ``definitions``, ``batch_policies``,
-            ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, ``rewriters``, ``readers``, ``apis``, each a
-            table.
+            ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, ``rewriters``, ``readers``,
+            ``fetchers``, ``apis``, each a table.
         state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
             ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance
             needs, are found by `headrace plugins doctor`.

@@ -69,6 +69,8 @@ class Source:
     @property
     def path(self) -> Path | None:
         """The path of the configuration, None for a dict or a checked configuration."""
+        if headrace.plugins.is_address(self.config):
+            return None  # what it stands for does not change
         return Path(self.config) if isinstance(self.config, (str, os.PathLike)) else None
 
     def load(
@@ -95,6 +97,8 @@ class Source:
             changes = {"global": on, **dict.fromkeys(nodes, on)}
         if self.path is not None:
             return {"extends": [str(self.path.absolute()).replace("$", "$$")], **changes}
+        if headrace.plugins.is_address(self.config):
+            return {"extends": [self.config.replace("$", "$$")], **changes}
         if not isinstance(self.config, Mapping):
             what = "a checked configuration cannot be moved, since it does not tell its folders"
             hint = "Name the model by the path of its file, or by a dict."

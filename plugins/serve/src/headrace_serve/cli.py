@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import fields
 from functools import partial
@@ -78,6 +79,9 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = False,
     no_import: Annotated[
         bool, _models("--no-import", help="Refuse to import code for configurations.")
+    ] = False,
+    no_fetch: Annotated[
+        bool, _models("--no-fetch", help="Refuse to fetch files, as HEADRACE_OFFLINE=1 does.")
     ] = False,
     host: Annotated[
         str, _listening(metavar="ADDRESS", help="The address to listen on; 0.0.0.0 for all.")
@@ -238,7 +242,9 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
     given = dict(locals())
-    for name in ("as_json", "no_import", "workers"):
+    if no_fetch:
+        os.environ["HEADRACE_OFFLINE"] = "1"  # for worker processes as well
+    for name in ("as_json", "no_import", "no_fetch", "workers"):
         del given[name]
     from headrace_serve.operating.init_process import below_init, hangups
 

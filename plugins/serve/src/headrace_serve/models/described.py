@@ -63,9 +63,14 @@ def config(model: Model) -> dict[str, Any]:
     signature = model.signature
     batched = signature.batched
     most = _UNBOUNDED if signature.max_rows is None else signature.max_rows
+    fetched = {
+        one["address"]: {"string_value": f"{one['revision'] or ''} sha256={one['sha256']}".strip()}
+        for one in model.pipe.describe().get("fetched", ())
+    }
     decoupled = {"model_transaction_policy": {"decoupled": True}} if model.decoupled else {}
     return _scheduling(model) | {
         **decoupled,
+        **({"parameters": fetched} if fetched else {}),
         "name": model.name,
         "platform": "",
         "backend": "headrace",

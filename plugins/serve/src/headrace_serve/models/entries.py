@@ -385,7 +385,8 @@ def _split(name: str) -> tuple[str, str | None]:
 def _of_texts(texts: Iterable[Any]) -> list[tuple[str, str | None, Any]]:
     """Return name, version and model of each text; of a folder those of all models in it."""
     found: list[tuple[str, str | None, Any]] = []
-    for text in map(str, texts):
+    for named in map(str, texts):
+        text = str(headrace.plugins.located(named))
         there = os.path.exists(text)  # noqa: PTH110 - False for texts too long for a path
         if there and (os.path.isdir(text) or headrace.plugins.reads(text)):  # noqa: PTH112
             found += [(*_split(name), one) for name, one in folder_models(text).items()]

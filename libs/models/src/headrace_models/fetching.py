@@ -1,0 +1,157 @@
+"""Where files come from that configurations name by addresses: web servers, hubs of models, buckets."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import importlib
+import logging
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any, Final
+
+from headrace.errors import MissingDependencyError, SetupError
+
+__all__ = ["from_bucket", "from_hub", "from_web"]
+
+_log = logging.getLogger("headrace.models")
+
+_HUB = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?")
+_DIGEST = re.compile(r"sha256=([0-9a-fA-F]{64})")
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+_MOST_DEATHS: Final = 5
+"""How often in a row a transfer may break off without a byte more than before."""
+_SILENCE_S: Final = 30.0
+"""How long a server may send nothing."""
+_BLOCK_BYTES: Final = 1 << 20
+
+
+def from_web(address: str, folder: Path) -> Path:
+    """Fetch ``https://host/file#sha256=...``, and go on where a transfer broke off, also that of an earlier process.
+
+    ``http`` is for servers of this machine alone.
+
+    Raises:
+        SetupError: The address has no digest, the server does not give the file, or its digest is another one.
+
+    Source:
+        RFC 9110, sections 14.2 (Range), 15.3.7 (206) and 15.5.17 (416).
+    """
+    url, _, fragment = address.partition("#")
+    asked, parts = _DIGEST.fullmatch(fragment), urllib.parse.urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise SetupError(f"{address}: http is for this machine alone", hint="Write https://.")
+    if asked is None:
+        hint = f"Write {url}#sha256=DIGEST, with the digest of the file that you have tried."
+        raise SetupError(f"{address} has no digest, so what it gives may change", hint=hint)
+    path = folder / "file"
+    most, deaths = 0, 0
+    while not _go_on(url, path):
+        size = path.stat().st_size if path.exists() else 0
+        most, deaths = max(most, size), 0 if size > most else deaths + 1
+        if deaths >= _MOST_DEATHS:
+            what = f"{address}: the transfer broke off {deaths} times at {most} bytes"
+            raise SetupError(what, hint="What is here is kept: try again to go on there.")
+    with path.open("rb") as file:
+        found = hashlib.sha256()
+        while block := file.read(_BLOCK_BYTES):
+            found.update(block)
+    if found.hexdigest() != asked[1].lower():
+        path.unlink()
+        what = f"{url} has the digest sha256={found.hexdigest()}, not {asked[1].lower()}"
+        raise SetupError(what, hint="What came was removed. Look at the file before you name it.")
+    return path
+
+
+def _go_on(url: str, path: Path) -> bool:
+    """Fetch what is missing of a file; return whether it is whole as far as the server tells."""
+    have = path.stat().st_size if path.exists() else 0
+    request = urllib.request.Request(url)  # noqa: S310 - the scheme was checked
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with urllib.request.urlopen(request, timeout=_SILENCE_S) as answer:  # noqa: S310
+            goes_on = answer.status == 206
+            with path.open("ab" if goes_on else "wb") as file:
+                while block := answer.read(_BLOCK_BYTES):
+                    file.write(block)
+            return not answer.length
+    except urllib.error.HTTPError as error:
+        if error.code == 416:
+            return True
+        hint = None
+        if error.code in (401, 403):
+            hint = "It asks for a login, and none is sent. Name a file of a hub or a bucket, or a public one."
+        raise SetupError(f"{url}: {error.code} {error.reason}", hint=hint) from error
+    except (http.client.HTTPException, TimeoutError, ConnectionError):
+        return False
+    except urllib.error.URLError as error:
+        if isinstance(error.reason, (TimeoutError, ConnectionResetError)):
+            return False
+        raise SetupError(f"{url}: {error.reason}") from error
+
+
+def from_hub(address: str, folder: Path) -> tuple[Path, str | None]:
+    """Fetch ``hf://org/name[@revision]/file``, or the whole ``hf://org/name``, by `huggingface_hub`: with its tokens and cache.
+
+    ``HF_ENDPOINT`` names another hub. The weights that an ONNX file keeps beside it come with it.
+
+    Returns:
+        The path in the cache of the hub, and the commit.
+
+    Raises:
+        SetupError: The address is wrong, or the hub does not give the file.
+        MissingDependencyError: The extra ``hub`` is not installed.
+    """
+    found = _HUB.fullmatch(address)
+    if found is None or ".." in address.split("/"):
+        what = f"{address!r} names no file of a hub"
+        raise SetupError(what, hint="Write hf://org/name/file, or hf://org/name@revision/file.")
+    repo, revision, file = found.group("repo", "revision", "file")
+    hub, errors = _library("huggingface_hub", "hub"), _library("huggingface_hub.errors", "hub")
+    try:
+        if file is None:
+            path = Path(hub.snapshot_download(repo, revision=revision))
+        else:
+            path = Path(hub.hf_hub_download(repo, file, revision=revision))
+            if path.suffix == ".onnx":
+                beside = [f"{file}_data", f"{file}.data"]
+                hub.snapshot_download(repo, revision=revision, allow_patterns=beside)
+    except errors.HfHubHTTPError as error:
+        code = getattr(error.response, "status_code", None)
+        hint = (
+            "HF_TOKEN, or `hf auth login`, gives the token of who may."
+            if code in (401, 403)
+            else None
+        )
+        raise SetupError(f"{address}: {str(error).splitlines()[0]}", hint=hint) from error
+    commit = next((one for one in path.parts if _COMMIT.fullmatch(one)), None)
+    if revision is None:
+        _log.warning(
+            "%s names no revision: it is commit %s now. Write @%s", address, commit, commit
+        )
+    return path, commit
+
+
+def from_bucket(address: str, folder: Path) -> Path:
+    """Fetch ``s3://bucket/file`` by `fsspec`, with the credentials that it finds, as those of ``AWS_PROFILE``.
+
+    Raises:
+        MissingDependencyError: The extra ``s3`` is not installed.
+    """
+    files, there = _library("fsspec", "s3").core.url_to_fs(address)
+    path = folder / "file"
+    files.get_file(there, str(path))
+    return path
+
+
+def _library(name: str, extra: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        hint = f'pip install "headrace-models[{extra}]"'
+        raise MissingDependencyError(f"{name} is not installed", hint=hint) from error
