@@ -20,7 +20,7 @@ from headrace._running import batch
 from headrace._running.batch import batches_run
 from headrace._running.box import ask, in_steps, post
 from headrace._running.entry import DONE, NEW, RUNNING, Entry, own_error
-from headrace._running.instance import LEADS_S, SAMPLE_BELOW_S
+from headrace._running.instance import LEADS_S
 from headrace._running.refusals import unfit_error
 from headrace._running.runners import Work, withdraw
 from headrace._running.threads import Signal, calls_run, check_stack
@@ -84,7 +84,9 @@ class Line:
     def set_bounds(self, *, is_open: bool, leads: bool) -> None:
         """Set who may stand here, after keys, policies or instances have changed."""
         self.is_open, self.leads = is_open, leads
-        self._tenure_s = TENURE_S * len(self._node.instances) if self._node.max == 1 else 0.0
+        alone = self._node.max == 1
+        self._tenure_s = TENURE_S * len(self._node.instances) if alone else 0.0
+        self._leads_s = 0.0 if alone else LEADS_S
         self._has_threads = any(one.thread is not None for one in self._node.instances)
 
     def takes(self, entry: Entry) -> bool:
@@ -95,6 +97,8 @@ class Line:
         if entry.deadline is not None or entry.priority or entry.weight != 1:
             return False
         if me in batches_run or me in calls_run:
+            return False
+        if entry.ticket is None and node.room.tickets and node.room.full:
             return False
         return me not in [one.ident for one in node.instances]  # noqa: SIM118
 
@@ -154,9 +158,8 @@ class Line:
             own: The request of this thread, which runs first.
         """
         node, me = self._node, get_ident()
-        is_short = self._tenure_s > 0 and instance.mean_s < SAMPLE_BELOW_S
-        goes_on = not is_short and instance.mean_s < LEADS_S and me not in batches_run and me not in calls_run
-        until = perf_counter() + LEADS_S if goes_on else 0.0
+        goes_on = self._leads_s > instance.mean_s and me not in batches_run and me not in calls_run
+        until = perf_counter() + self._leads_s
         while own is not None or goes_on:
             entries = self._take(instance, own)
             if not entries:
@@ -165,33 +168,35 @@ class Line:
             if not self._run(instance, entries, me):
                 return
             goes_on = goes_on and not (node.special or node.queue.count) and perf_counter() < until
-        stays = is_short and perf_counter() < instance.until
-        if stays or node.special or node.queue.count or not self._give(instance):
-            instance.running_weight = instance.ident = 0
-            instance.entries = instance.holder = None
-            node.free.append(instance)
-            if node.special or node.queue.count:
-                post(node.box, node.note_change)
-            elif stays:
-                self._call()
-            elif self.turns:
-                self.match()
+        stays = perf_counter() < instance.until
+        if not stays and not node.special and not node.queue.count and self._give(instance):
+            return
+        self._free(instance)
+        if stays:
+            self._call()
+        else:
+            self.match()
 
     def match(self) -> None:
         """Give free instances to who stands first."""
         node, free, turns = self._node, self._node.free, self.turns
-        while free and turns:
-            if node.special or node.queue.count:
-                post(node.box, node.note_change)
-                return
+        while free and turns and not node.special and not node.queue.count:
             try:
                 (instance,) = map(_pop, (free,), (0,))
                 instance.holder = self
             except IndexError:
                 return
             if not self._give(instance):
-                instance.holder = None
-                free.append(instance)
+                self._free(instance)
+
+    def _free(self, instance: Instance) -> None:
+        """Leave an instance to who comes first. Who waits in the queue may have come since the last look."""
+        node = self._node
+        instance.running_weight = instance.ident = 0
+        instance.entries = instance.holder = None
+        node.free.append(instance)
+        if node.special or node.queue.count:
+            post(node.box, node.note_change)
 
     def _give(self, instance: Instance) -> bool:
         """Give an instance that this thread holds to who stands first; False where nobody does."""
@@ -201,8 +206,7 @@ class Line:
             return False
         turn.entry.state, turn.instance, instance.led = RUNNING, instance, instance.led + 1
         instance.ident, instance.holder, instance.entries = turn.ident, turn, [turn.entry]
-        if instance.mean_s < SAMPLE_BELOW_S:
-            instance.until = perf_counter() + self._tenure_s
+        instance.until = perf_counter() + self._tenure_s
         turn.wake()
         return True
 
