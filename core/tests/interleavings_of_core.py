@@ -10,13 +10,13 @@ import headrace
 FOLDER = Path(__file__).with_name("interleavings")
 
 NEAR = {
-    "arrivals": ("arrivals", "box", "node"),
     "closing": ("engine", "teardown"),
     "coroutines": ("futures", "streams"),
     "futures": ("box", "futures", "graph"),
     "graphs": ("graph", "traversal", "node_request", "runners"),
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
+    "line": ("line", "shortcut"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),
     "pending": ("pending", "keeping", "node"),
     "queues": ("node", "queue", "graph"),

@@ -93,9 +93,9 @@ def circles_are_looked_for_at_once(monkeypatch):
 # What is open in a pipeline.
 
 
-def put_aside(pipe):
+def in_line(pipe):
     """Return how many requests their callers have put aside, to enter as the next batch ends."""
-    return len(pipe._engine.box.arrivals)
+    return sum(len(node.line.turns) for node in pipe._engine.nodes)
 
 
 def in_queue(pipe):

@@ -146,7 +146,7 @@ def test_ctrl_c_in_other_calls_loses_nothing():
     out = run(
         f"""
         import asyncio
-        from internals import in_queue, put_aside
+        from internals import in_queue, in_line
 
         def interrupt():
             raise KeyboardInterrupt
@@ -177,7 +177,7 @@ def test_ctrl_c_in_other_calls_loses_nothing():
                 others.append(later(pipe, {{"data": 7}}))
             elif way == "aside":
                 def let_go():
-                    while not (interrupts.where or put_aside(pipe) or in_queue(pipe)):
+                    while not (interrupts.where or in_line(pipe) or in_queue(pipe)):
                         pass
                     go.set()
                 threading.Thread(target=let_go).start()

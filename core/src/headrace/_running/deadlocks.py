@@ -217,6 +217,7 @@ def watch(node: Any) -> None:
 
 def _look_at(node: Any) -> None:
     node.watched = False
+    node.line.let_in()
     outside = node.room.outside
     waiting = [next(iter(outside)).arrival] if outside else []
     waiting += [node.queue.oldest()] if node.queue.count else []

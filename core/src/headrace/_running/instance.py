@@ -72,6 +72,7 @@ class Instance(Tally):
         mask: A batch is timed when its number and the mask have no bit in common.
         sampling: The mask while batches are fast. 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
+        until: Until when who frees it may take it again, before it is handed to who stands in line.
         busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limit: The backend whose own range sets ``max``, and that max. None where the node's keys set it.
@@ -108,7 +109,7 @@ class Instance(Tally):
         self.mask = 0
         self.sampling = SAMPLED
         self.mean_s = SAMPLE_BELOW_S
-        self.busy_s = 0.0
+        self.busy_s = self.until = 0.0
         self.since = time.perf_counter()
         self.limit: tuple[str, int] | None = None
         self.limits: Limits

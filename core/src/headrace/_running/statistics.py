@@ -60,15 +60,16 @@ class Tally:
 
     Attributes:
         unqueued: How many single requests were run by their own callers, past the queue.
+        led: How many requests of callers in line were run, past the queue as well.
         failures: How many requests failed, by code.
         sizes: How many batches of each number of requests were formed from the queue.
         forward, waited: Durations of batches, and of the wait of the requests in them.
     """
 
-    __slots__ = ("failures", "forward", "sizes", "unqueued", "waited")
+    __slots__ = ("failures", "forward", "led", "sizes", "unqueued", "waited")
 
     def __init__(self) -> None:
-        self.unqueued = 0
+        self.unqueued = self.led = 0
         self.failures: dict[str, int] = {}
         self.sizes: dict[int, int] = defaultdict(int)
         self.forward = Timings()
@@ -81,6 +82,7 @@ class Tally:
     def add(self, other: Tally, *, unqueued: int | None = None) -> None:
         """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
         self.unqueued += other.unqueued if unqueued is None else unqueued
+        self.led += other.led
         self.forward.add_all(other.forward)
         self.waited.add_all(other.waited)
         add_counts(self.failures, other.failures)
@@ -107,8 +109,9 @@ def statistics(node: Any) -> dict[str, Any]:
         if holder is not None:
             entries = instance.entries
             running += 1 if entries is None else sum(one.state == RUNNING for one in entries)
-    waiting = node.queue.count + len(node.room.outside) + len(node.pending.open)
-    submitted = total.unqueued + node.entered
+    standing = len(node.line.turns)
+    waiting = node.queue.count + standing + len(node.room.outside) + len(node.pending.open)
+    submitted = total.unqueued + total.led + node.entered + standing
     failed, sizes = total.failures, total.sizes
     if total.unqueued:
         add_counts(sizes, {1: total.unqueued})

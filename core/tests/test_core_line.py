@@ -1,4 +1,4 @@
-"""Requests that find all instances busy, where these have threads of their own: they enter as the next batch ends."""
+"""Callers that find all instances busy stand in line, here before an instance with a thread of its own."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ OWN = {"backend": "OwnGate", "max": 2}
 
 @pytest.fixture
 def busy(gate, client, until):
-    """Return a function that sends requests to a pipeline whose instance is busy and whose queue holds one; see `left`."""
+    """Return a function that sends requests to a pipeline whose instance is busy, and whose line holds the others."""
 
     def send(pipe, *data):
         clients = [client(pipe, {"data": 0})]
         gate.wait_entered()
         clients.append(client(pipe, {"data": 1}))
-        until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
-        for count, one in enumerate(data, start=1):
+        until(lambda: internals.in_line(pipe) == 1)
+        for count, one in enumerate(data, start=2):
             clients.append(client(pipe, {"data": one}))
-            until(lambda count=count: internals.put_aside(pipe) == count)
+            until(lambda count=count: internals.in_line(pipe) == count)
         return clients
 
     return send
@@ -38,12 +38,12 @@ def test_they_enter_together_and_in_their_order(gate, busy):
         assert pipe.stats()["nodes"]["main"]["ok"] == 5
 
 
-def test_who_counts_them_lets_them_in(gate, busy):
+def test_they_are_counted_where_they_stand(gate, busy):
     with headrace.pipe(OWN) as pipe:
         clients = busy(pipe, 2, 3)
         counts = pipe.stats()["nodes"]["main"]
         assert (counts["submitted"], counts["waiting"]) == (4, 3)
-        assert internals.put_aside(pipe) == 0
+        assert internals.in_line(pipe) == 3
         gate.open()
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2, 3]
 
@@ -54,7 +54,7 @@ def test_one_that_fails_raises_its_own_error_and_has_its_data_back(gate, busy, c
         clients = busy(pipe, 2)
         request = {"data": 3, "result": "stale"}
         clients.append(client(pipe, request))
-        until(lambda: internals.put_aside(pipe) == 2)
+        until(lambda: internals.in_line(pipe) == 3)
         gate.open()
         with pytest.raises(BackendError, match="three"):
             clients.pop().outcome()
@@ -102,14 +102,14 @@ def test_a_close_answers_or_refuses_them(gate, busy, client, drain):
     closing.outcome()
 
 
-def test_what_is_submitted_enters_at_once_with_all_that_was_put_aside(gate, busy, client, until):
-    """So `submit` waits for room: who is put aside counts."""
+def test_what_is_submitted_enters_at_once_behind_all_in_line(gate, busy, client, until):
+    """So `submit` waits for room: who stands in line counts."""
     with headrace.pipe({**OWN, "queue_size": 4}) as pipe:
         clients = busy(pipe, 2)
         kept, withdrawn = client(
             lambda: [pipe.submit({"data": 3}), pipe.submit({"data": 4})]
         ).outcome()
-        assert internals.put_aside(pipe) == 0
+        assert internals.in_line(pipe) == 0
         waits = client(pipe.submit, {"data": 5})
         until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 5)
         assert waits.is_alive()
@@ -138,10 +138,9 @@ def test_what_is_submitted_with_a_deadline_enters_at_once(gate, busy, client, un
     [
         ({}, {"timeout": 60}, {}),
         ({}, {"priority": 1}, {}),
-        ({}, {}, {"request_size": 1}),
         ({"queue_full": "reject"}, {}, {}),
         ({"timeout_ms": 60_000}, {}, {}),
-        ({"backend": "Gate"}, {}, {}),
+        ({}, {}, {"request_size": 2}),
     ],
 )
 def test_others_enter_at_once(gate, client, until, config, keys, request_keys):
@@ -151,6 +150,6 @@ def test_others_enter_at_once(gate, client, until, config, keys, request_keys):
         for count, more in enumerate((({}, {}), (keys, request_keys)), start=1):
             clients.append(client(pipe, {"data": count, **more[1]}, **more[0]))
             until(lambda count=count: internals.in_queue(pipe) == count)
-        assert internals.put_aside(pipe) == 0
+        assert internals.in_line(pipe) == 0
         gate.open()
         assert [one.outcome()["result"] for one in clients] == [0, 1, 2]
