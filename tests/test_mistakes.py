@@ -252,7 +252,6 @@ PROGRAMS = {
     "cli_no_config": lambda: said("check"),
     "cli_run_missing_input": lambda: said("run", "a.toml", "nobody.jpg", **FILE),
     "cli_run_no_input": lambda: said("run", "a.toml", **FILE),
-    "cli_onnx_file": lambda: said("check", "net.onnx", net__onnx="ONNX"),
     "cli_tune_plot": lambda: said("tune", "a.toml", "--goal", "x", "--plot", **FILE),
     "cli_set_no_equals": lambda: said("check", "a.toml", "--set", "max", **FILE),
     "cli_set_unknown": lambda: said("check", "a.toml", "--set", "maxx=4", **FILE),

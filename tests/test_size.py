@@ -16,20 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_055,
-    "_running": 4_921,
-    "_plan": 2_315,
-    "_build": 1_205,
-    "_registry": 901,
+    "core": 13_528,
+    "_running": 5_116,
+    "_plan": 2_316,
+    "_build": 1_225,
+    "_registry": 1_045,
     "words": 680,
     "_expression": 710,
-    "_contract": 710,
-    "_config": 580,
+    "_contract": 754,
+    "_config": 617,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 19_980
-SOURCES = 77_420
+TESTS_OF_CORE = 20_540
+SOURCES = 79_300
 
 
 def test_core_is_no_larger():

@@ -30,16 +30,42 @@ LOCKED_CANCEL = """with self._condition:
         if told is True:"""
 
 FAULTS = {
-    "who puts a request aside does not look once more": (
-        "arrivals.py:instances",
+    "who comes into the line does not look once more": (
+        "line.py:pair",
+        "deadlock|not over after",
+        [("line", "            self._look()\n", "")],
+    ),
+    "who hands an instance on does not look whether somebody came": (
+        "line.py:trio",
+        "deadlock|not over after",
+        [("line", "        else:\n            self.match()\n\n", "\n")],
+    ),
+    "who puts an instance back does not look at the queue": (
+        "line.py:mixed_alone",
         "not over after",
         [
             (
-                "arrivals",
-                "    if node.free or node.special or not node.watched:\n        post(node.box, bool)\n",
-                "",
+                "line",
+                "        node.free.append(instance)\n        if node.special or node.queue.count:\n            post(node.box, node.note_change)\n\n    def _give",
+                "        node.free.append(instance)\n\n    def _give",
             )
         ],
+    ),
+    "an instance is handed to who has left": (
+        "line.py:handing_closing",
+        "not over after|busy at the end|close took|has two outcomes",
+        [
+            (
+                "line",
+                "                elif node.special:\n                    instance.ident = 0\n                    post(node.box, self._put_back, instance, turn)\n",
+                "                elif node.special:\n                    post(node.box, node.enter, [entry], True)\n",
+            )
+        ],
+    ),
+    "who has the instance keeps it for ever": (
+        "line.py:fair",
+        "they ran in the order",
+        [("line", "        stays = perf_counter() < instance.until\n", "        stays = True\n")],
     ),
     "finish gives True twice": (
         "pending.py:finish",
@@ -59,7 +85,8 @@ FAULTS = {
                 "room",
                 "            if self.home.room.outside:\n                self.home.note_change()\n",
                 "",
-            )
+            ),
+            ("room", "post(self.home.box, self.home.note_change)", "pass"),
         ],
     ),
     "cancel and an answer wait for each other": (
@@ -102,7 +129,7 @@ FAULTS = {
         [("runners", "runner if interrupt is None else None", "runner")],
     ),
     "submit waits for no room where it has not entered yet": (
-        "arrivals.py:bound",
+        "line.py:bound",
         "calls returned",
         [("entrance", "get_ident() not in in_steps or ", "")],
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 from shared import Book, Item, Work, loaded, settled
 
@@ -130,13 +131,17 @@ def _line(ms, most=1, instances=1):
     return loaded(
         {
             "global": {"deadlock_after_s": NEVER_S},
-            "main": {"backend": f"Work(most={most},ms={ms})", "max": most, "instance_num": instances},
+            "main": {
+                "backend": f"Work(most={most},ms={ms})",
+                "max": most,
+                "instance_num": instances,
+            },
         }
     )
 
 
 SHORT, SHORT_TWO, MEDIUM, LONG = _line(0), _line(0, instances=2), _line(0.2), _line(2)
-BATCHES = _line(0.2, most=2)
+BATCHES, SHORT_BATCHES = _line(0.2, most=2), _line(0, most=2)
 
 
 def _crowd(config, callers=4, each=3):
@@ -169,6 +174,16 @@ def long():
     _crowd(LONG, callers=3, each=2)
 
 
+def pair():
+    """Two callers that come once: who comes as the instance is freed is seen."""
+    _crowd(SHORT, callers=2, each=1)
+
+
+def trio():
+    """Three that come once, and run as batches: who comes as the last of them is over is seen."""
+    _crowd(SHORT_BATCHES, callers=3, each=1)
+
+
 def batches():
     """What stands in line is one batch, and one of it fails alone."""
     _crowd(BATCHES)
@@ -181,6 +196,18 @@ def short_closing():
     for first in range(0, 8, 2):
         book.thread(_ask_all, book, pipe, [Item(first), Item(first + 1)], "call", (ClosedError,))
     pipe.close()
+    book.join()
+
+
+def handing_closing():
+    """A close while the instance is handed from one caller to the next, which waits for nobody who does not run."""
+    book = Book()
+    pipe = headrace.pipe(SHORT)
+    for n in range(3):
+        book.thread(_ask_all, book, pipe, [Item(n)], "call", (ClosedError,))
+    began = time.monotonic()
+    pipe.close()
+    check(time.monotonic() - began < 5, "close took long")
     book.join()
 
 

@@ -29,9 +29,6 @@ else:
     import tomli as tomllib
 
 
-_MODELS = {".onnx": "OnnxTensor", ".pt2": "TorchModule", ".plan": "TensorrtTensor"}
-"""The backends of files that are given in place of a configuration."""
-
 _NO_EXPRESSION = "A text is always a path; an expression goes under the key 'backend' of a dict."
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
@@ -177,16 +174,18 @@ class _Reader:
 
     def _tables_at(self, path: Path) -> tuple[dict[str, Any] | None, Path]:
         """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
-        here = path.absolute()  # by its name, not by that of a file to which it links
-        try:
-            tables = tables_of(here)
-        except ConfigError as error:
-            self.problems.add_all(error.problems, file=str(path))
-            return None, here
-        if tables is not None:
-            return tables, here if here.is_dir() else here.parent
-        folder = path.resolve().parent if origin_of(here) is None else here.parent
-        return self._parse(_text_of(path), str(path)), folder
+        text = str(path)
+        if not text.endswith(".toml"):
+            path = path.absolute()  # by its name, not by that of a file to which it links
+            try:
+                tables = tables_of(path)
+            except ConfigError as error:
+                self.problems.add_all(error.problems, file=str(path))
+                return None, path
+            if tables is not None:
+                return tables, path if path.is_dir() else path.parent
+        folder = path.resolve().parent if origin_of(path) is None else path.parent
+        return self._parse(_text_of(path), text), folder
 
     def _refuse(
         self, code: str, message: str, by: dict[str, Any], hint: str | None = None
@@ -283,9 +282,6 @@ def _text_of(path: Path) -> str:
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # reading a pipe or a device might never end
         raise ValueError("it is a pipe or a device, not a TOML file")
-    if word := _MODELS.get(path.suffix):
-        write = f'Write a file with backend = "{word}" and model = "{path.name}"'
-        raise ValueError(f"it is a model. {write}")
     return read_text(path)
 
 

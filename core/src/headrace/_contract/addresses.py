@@ -44,7 +44,8 @@ def origin_of(path: Path) -> dict[str, Any] | None:
 
     Of what is not here yet it is the address alone.
     """
-    whole = next((one for one in path.parents if one.name == "whole"), None)
+    inside = f"{os.sep}whole{os.sep}" in str(path)
+    whole = next(one for one in path.parents if one.name == "whole") if inside else None
     if whole is not None and whole.exists():
         try:
             found: dict[str, Any] = json.loads((whole.parent / "origin.json").read_text("utf-8"))

@@ -43,7 +43,7 @@ def _paths_in(options: Iterable[Any]) -> list[Path]:
     from headrace._contract.options import map_leaves  # imports pydantic
 
     found: dict[Path, None] = {}
-    of_all = [dict(one) for one in options if one is not None]
+    of_all = [vars(one) for one in options if one is not None]  # one may have a field `keys`
     map_leaves(of_all, lambda one: found.setdefault(one) if isinstance(one, Path) else None)
     return list(found)
 
@@ -63,7 +63,7 @@ def fetch(place: Path) -> Path:
     offer, folder = _offer_of(address), place.parent.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder / "lock"):
+        with _hold_lock(folder / "lock"):
             if not place.exists():
                 _fetch(offer, address, place)
     except HeadraceError:
@@ -90,7 +90,7 @@ def _offer_of(address: str) -> Offer:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[None]:
+def _hold_lock(file: Path) -> Iterator[None]:
     if fcntl is None:
         raise SetupError("files are not fetched on Windows yet", hint="Name a file that lies here.")
     with file.open("w") as lock:

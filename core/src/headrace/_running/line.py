@@ -12,6 +12,7 @@ Where something is special, or entries wait in the queue, a step sees to both.
 from __future__ import annotations
 
 from collections import deque
+from contextlib import suppress
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ class Line:
             return False
         if entry.ticket is None and node.room.tickets and node.room.full:
             return False
-        return me not in [one.ident for one in node.instances]  # noqa: SIM118
+        return me not in [one.ident for one in node.instances]
 
     def wait(self, entry: Entry, *, internal: bool) -> None:
         """Stand in line until the entry has its outcome."""
@@ -171,7 +172,7 @@ class Line:
         stays = perf_counter() < instance.until
         if not stays and not node.special and not node.queue.count and self._give(instance):
             return
-        self._free(instance)
+        self._leave(instance)
         if stays:
             self._call()
         else:
@@ -187,9 +188,9 @@ class Line:
             except IndexError:
                 return
             if not self._give(instance):
-                self._free(instance)
+                self._leave(instance)
 
-    def _free(self, instance: Instance) -> None:
+    def _leave(self, instance: Instance) -> None:
         """Leave an instance to who comes first. Who waits in the queue may have come since the last look."""
         node = self._node
         instance.running_weight = instance.ident = 0
@@ -201,7 +202,9 @@ class Line:
     def _give(self, instance: Instance) -> bool:
         """Give an instance that this thread holds to who stands first; False where nobody does."""
         try:
-            (turn,) = map(_first, (self.turns,))  # with what follows one step, so that all counts agree
+            (turn,) = map(
+                _first, (self.turns,)
+            )  # with what follows one step, so that all counts agree
         except IndexError:
             return False
         turn.entry.state, turn.instance, instance.led = RUNNING, instance, instance.led + 1
@@ -267,10 +270,9 @@ class Line:
 
     def let_in(self, count: int | None = None) -> None:
         """Let who stands first into the queue, or all."""
-        node, turns = self._node, self.turns
-        while turns and count != 0:
+        while self.turns and count != 0:
             try:
-                turn = turns.popleft()
+                turn = self.turns.popleft()
             except IndexError:
                 return
             count = None if count is None else count - 1
@@ -302,10 +304,8 @@ class Line:
             instance.led, turn.entry.state = instance.led - 1, NEW
             node.give_back(instance)
             node.note_change()
-        try:
+        with suppress(ValueError):
             self.turns.remove(turn)
-        except ValueError:
-            pass
         if turn.entry.ticket is not None:
             turn.entry.ticket.stand_down()
         return withdraw([turn.entry])

@@ -46,9 +46,9 @@ class Ticket:
 
     def stand_down(self) -> None:
         """Note that the caller stands in line no more."""
-        if self.home is not None and self.home.room.tickets.pop(self, self) is None:
-            if self.home.room.outside:
-                post(self.home.box, self.home.note_change)
+        stood = self.home is not None and self.home.room.tickets.pop(self, self) is None
+        if stood and self.home.room.outside:
+            post(self.home.box, self.home.note_change)
 
     def leave(self, entry: Entry) -> None:
         """Note that an entry waits no more."""

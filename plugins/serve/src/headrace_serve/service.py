@@ -132,8 +132,8 @@ class Service:
         self.everywhere: Everywhere | None = None
         self.given = given
         self.allow_import = allow_import
-        self.cors_origins = check_origins(cors_origins)
-        self.server_name, self.apis = server_name, routes_of(apis)
+        self.cors_origins, self.apis = check_origins(cors_origins), routes_of(apis)
+        self.server_name = server_name
         self.regions: Regions | None = None
         self._repository: Repository | None = None
         for name in check_allowed(allow):
@@ -588,17 +588,13 @@ class Service:
 
 
 def _not_loaded(model: Model) -> UnavailableError:
-    state = "is being loaded" if model.loading else "is not loaded"
-    return UnavailableError(f"model {model.name!r} {state}")
+    return UnavailableError(f"model {model.name!r} is {'being' if model.loading else 'not'} loaded")
 
 
 def _full(model: Model) -> OverloadedError | None:
     """Give the error for one more request of a model whose queue is full; None if the queue has room."""
     most = model.queue_size
-    if most is None or model.inside < most:
-        return None
-    waiting = model.waiting()
-    if waiting < most:
+    if most is None or model.inside < most or (waiting := model.waiting()) < most:
         return None
     text = f"the queue of model {model.name!r} is full"
     return OverloadedError(text, queue_size=most, waiting=waiting)
