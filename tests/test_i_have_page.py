@@ -56,7 +56,7 @@ def served(tmp_path):
     running = []
 
     def serve(title: str) -> str:
-        (command,) = re.findall(r"`headrace (serve .*?)`", part(title))
+        *_, command = re.findall(r"`headrace (serve .*?)`", part(title))
         words = shlex.split(command.replace("8000", "0"))
         process = subprocess.Popen(
             [sys.executable, "-m", "headrace", *words],

@@ -16,20 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_528,
-    "_running": 5_116,
+    "core": 13_556,
+    "_running": 5_143,
     "_plan": 2_316,
     "_build": 1_225,
     "_registry": 1_045,
     "words": 680,
     "_expression": 710,
     "_contract": 754,
-    "_config": 617,
+    "_config": 618,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 20_540
-SOURCES = 79_300
+SOURCES = 79_330
 
 
 def test_core_is_no_larger():

@@ -46,7 +46,7 @@ FAULTS = {
         [
             (
                 "line",
-                "        node.free.append(instance)\n        if node.special or node.queue.count:\n            post(node.box, node.note_change)\n\n    def _give",
+                "        node.free.append(instance)\n        if self._needs_a_step():\n            post(node.box, node.note_change)\n\n    def _give",
                 "        node.free.append(instance)\n\n    def _give",
             )
         ],

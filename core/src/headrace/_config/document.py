@@ -184,7 +184,8 @@ class _Reader:
                 return None, path
             if tables is not None:
                 return tables, path if path.is_dir() else path.parent
-        folder = path.resolve().parent if origin_of(path) is None else path.parent
+        fetched = "whole" in text and origin_of(path) is not None
+        folder = path.parent if fetched else path.resolve().parent
         return self._parse(_text_of(path), text), folder
 
     def _refuse(

@@ -27,6 +27,11 @@ runs batches of others (`LEADS_S`), since waking another thread costs about as m
 LEADS_S = 500e-6
 """How long, in all, a caller that has its answer runs batches of others."""
 
+TINY_S = 10e-6
+"""A backend whose mean forward takes less is tiny: who ends a request there asks for the time at one of `SPARED` + 1 alone."""
+
+SPARED = 63
+
 SAMPLED = 15
 """Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
 
@@ -72,6 +77,7 @@ class Instance(Tally):
         mask: A batch is timed when its number and the mask have no bit in common.
         sampling: The mask while batches are fast. 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
+        stays: Mask for the counter of single requests: who ends one asks whether the instance is another's now where no bit is common.
         until: Until when who frees it may take it again, before it is handed to who stands in line.
         busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
@@ -110,6 +116,7 @@ class Instance(Tally):
         self.sampling = SAMPLED
         self.mean_s = SAMPLE_BELOW_S
         self.busy_s = self.until = 0.0
+        self.stays = 0
         self.since = time.perf_counter()
         self.limit: tuple[str, int] | None = None
         self.limits: Limits
@@ -154,6 +161,7 @@ class Instance(Tally):
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s = mean_s
         self.mask = self.sampling if mean_s < SAMPLE_BELOW_S else 0
+        self.stays = SPARED if mean_s < TINY_S and self.max == 1 else 0
 
     def statistics(self) -> dict[str, Any]:
         """Return what ``stats()`` shows of this instance."""

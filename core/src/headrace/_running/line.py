@@ -21,7 +21,7 @@ from headrace._running import batch
 from headrace._running.batch import batches_run
 from headrace._running.box import ask, in_steps, post
 from headrace._running.entry import DONE, NEW, RUNNING, Entry, own_error
-from headrace._running.instance import LEADS_S
+from headrace._running.instance import LEADS_S, TINY_S
 from headrace._running.refusals import unfit_error
 from headrace._running.runners import Work, withdraw
 from headrace._running.threads import Signal, calls_run, check_stack
@@ -34,6 +34,9 @@ LOOK_S = 200e-6
 
 TENURE_S = 250e-6
 """How often one of the instances of a node is handed to who stands first, where that takes longer than to run a request."""
+
+TINY_TIMES = 4
+"""How many times as long that is where requests are tiny: there all threads wait for the interpreter lock much longer."""
 
 _first = deque.popleft
 _pop = list.pop
@@ -48,21 +51,23 @@ class Turn(Signal):
         internal: Whether the request comes from another node.
         instance: The instance that it was given, and has not seen yet.
         is_called: Whether it is awake now and then, and looks for a free instance itself.
+        is_over: Whether it has been told of its outcome. A probe may have to be told first.
     """
 
-    __slots__ = ("entry", "ident", "instance", "internal", "is_called")
+    __slots__ = ("entry", "ident", "instance", "internal", "is_called", "is_over")
 
     def __init__(self, entry: Entry, ident: int, *, internal: bool) -> None:
         check_stack()
         super().__init__()
         self.entry, self.ident, self.internal = entry, ident, internal
         self.instance: Instance | None = None
-        self.is_called = False
-        entry.then, entry.awaited = self.wake, ident
+        self.is_called = self.is_over = False
+        entry.then, entry.awaited = self.end, ident
 
-    def wake(self, _: object = None) -> None:
-        """Wake the caller: it was called, has been given an instance, or its request has its outcome."""
-        try:  # noqa: SIM105 - as in `Signal`, which is one call more
+    def end(self, _: Entry) -> None:
+        """Wake the caller, whose request has its outcome."""
+        self.is_over = True
+        try:  # noqa: SIM105 - as in `Signal.wake`, which is one call more
             self._lock.release()
         except RuntimeError:
             pass
@@ -112,7 +117,7 @@ class Line:
                 entry.ticket.stand()
             self.turns.append(turn)
             self._look()
-            while entry.state != DONE:
+            while not turn.is_over:
                 turn.sleep(LOOK_S if turn.is_called and entry.state == NEW else None)
                 instance, turn.instance = turn.instance, None
                 if instance is None:
@@ -134,10 +139,15 @@ class Line:
         """Have what stands here run where perhaps no batch will end."""
         node = self._node
         watched = node.watched or node.limits.deadlock_after_s <= 0
-        if node.special or not watched or (node.free and (node.queue.count or self._has_threads)):
+        if not watched or (node.free and self._has_threads) or self._needs_a_step():
             post(node.box, node.note_change)
         elif node.free:
             self.match()
+
+    def _needs_a_step(self) -> bool:
+        """Tell whether a step has to see to the node before anybody is given an instance."""
+        node = self._node
+        return bool(node.special or node.queue.count or node.room.outside)
 
     # Whoever has an instance, in any thread.
 
@@ -151,6 +161,15 @@ class Line:
             first.is_called = True
             first.wake()
 
+    def stay(self, instance: Instance) -> None:
+        """Leave an instance whose requests are tiny, most likely to this thread again; who stands first is called."""
+        node = self._node
+        instance.ident, instance.holder = 0, None
+        node.free.append(instance)
+        self._call()
+        if self._needs_a_step():
+            post(node.box, node.note_change)
+
     def lead(self, instance: Instance, own: Entry | None = None) -> None:
         """Run what stands here on an instance that this thread holds, for a while, and hand it on.
 
@@ -158,7 +177,7 @@ class Line:
             instance: The instance.
             own: The request of this thread, which runs first.
         """
-        node, me = self._node, get_ident()
+        me = get_ident()
         goes_on = self._leads_s > instance.mean_s and me not in batches_run and me not in calls_run
         until = perf_counter() + self._leads_s
         while own is not None or goes_on:
@@ -168,9 +187,9 @@ class Line:
             own = None
             if not self._run(instance, entries, me):
                 return
-            goes_on = goes_on and not (node.special or node.queue.count) and perf_counter() < until
+            goes_on = goes_on and perf_counter() < until and not self._needs_a_step()
         stays = perf_counter() < instance.until
-        if not stays and not node.special and not node.queue.count and self._give(instance):
+        if not stays and not self._needs_a_step() and self._give(instance):
             return
         self._leave(instance)
         if stays:
@@ -180,8 +199,8 @@ class Line:
 
     def match(self) -> None:
         """Give free instances to who stands first."""
-        node, free, turns = self._node, self._node.free, self.turns
-        while free and turns and not node.special and not node.queue.count:
+        free, turns = self._node.free, self.turns
+        while free and turns and not self._needs_a_step():
             try:
                 (instance,) = map(_pop, (free,), (0,))
                 instance.holder = self
@@ -196,7 +215,7 @@ class Line:
         instance.running_weight = instance.ident = 0
         instance.entries = instance.holder = None
         node.free.append(instance)
-        if node.special or node.queue.count:
+        if self._needs_a_step():
             post(node.box, node.note_change)
 
     def _give(self, instance: Instance) -> bool:
@@ -209,7 +228,8 @@ class Line:
             return False
         turn.entry.state, turn.instance, instance.led = RUNNING, instance, instance.led + 1
         instance.ident, instance.holder, instance.entries = turn.ident, turn, [turn.entry]
-        instance.until = perf_counter() + self._tenure_s
+        most = self._tenure_s if instance.mean_s >= TINY_S else TINY_TIMES * self._tenure_s
+        instance.until = perf_counter() + most
         turn.wake()
         return True
 
@@ -261,7 +281,7 @@ class Line:
         node = self._node
         if not self.turns:
             return
-        if node.special or not self.leads:
+        if node.special or node.room.outside or not self.leads:
             self.let_in()
         elif node.free and not node.queue.count and not self._has_threads:
             self.match()

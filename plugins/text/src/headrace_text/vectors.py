@@ -30,6 +30,7 @@ class _OnVectors(headrace.Backend):
             None, ge=1, description="The elements of a vector, which clients are told; none: any."
         )
 
+    reads = ("data",)
     rerun = True
     max = None
     _axes = 1
