@@ -35,11 +35,6 @@ FAULTS = {
         "deadlock|not over after",
         [("line", "            self._look()\n", "")],
     ),
-    "who hands an instance on does not look whether somebody came": (
-        "line.py:trio",
-        "deadlock|not over after",
-        [("line", "        else:\n            self.match()\n\n", "\n")],
-    ),
     "who puts an instance back does not look at the queue": (
         "line.py:mixed_alone",
         "not over after",
