@@ -43,7 +43,8 @@ def _paths_in(options: Iterable[Any]) -> list[Path]:
     from headrace._contract.options import map_leaves  # imports pydantic
 
     found: dict[Path, None] = {}
-    of_all = [vars(one) for one in options if one is not None]  # one may have a field `keys`
+    # Past their class: one may have a field `keys`, and this reads no option for whom it is meant.
+    of_all = [object.__getattribute__(one, "__dict__") for one in options if one is not None]
     map_leaves(of_all, lambda one: found.setdefault(one) if isinstance(one, Path) else None)
     return list(found)
 
