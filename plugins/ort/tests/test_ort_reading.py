@@ -126,6 +126,7 @@ def test_a_bare_model_is_tried_from_the_command_line_with_files_of_numpy(save, t
 
 @pytest.mark.parametrize("dtype", [FLOAT, TensorProto.INT64, TensorProto.UINT8])
 def test_bench_makes_rows_for_the_inputs_of_a_model(save, dtype):
+    pytest.importorskip("headrace_observe", reason="bench comes with headrace-observe")
     ports = [("x", dtype, ["n", 2]), ("y", dtype, ["n", None])]
     path = save([("Concat", ["x", "y"], ["z"], {"axis": 1})], ports, [("z", dtype, ["n", None])])
     done = says("bench", path, "--seconds", "0.05", "--warm-up", 0, "--clients", 1, "--json")
