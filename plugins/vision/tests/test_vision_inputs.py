@@ -22,6 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from quick_clock import Quick
 
 from headrace.errors import InputError, code_of
 from headrace_vision import Clock, SourceOptions, VideoRunner, timing, video_files
@@ -327,7 +328,7 @@ def test_stills_have_a_beginning_an_end_and_a_speed_as_videos_have(runner, kit, 
 
 
 def test_stills_are_given_no_faster_than_they_play(kit):
-    clock = Hours()
+    clock = Quick(100.0)
     with VideoRunner({"backend": "VisionNetwork"}, machine_clock=clock) as runner:
         pictures = [kit.picture(n) for n in range(6)]
         frames = list(runner.run(pictures, realtime=True, frames="every", image_fps=10))
@@ -666,22 +667,6 @@ def test_the_wait_for_a_lost_source_doubles_within_its_bounds():
     assert back_off(3, lambda: 1.0) == 5.0
 
 
-class Hours:
-    """A clock that moves only when somebody waits."""
-
-    def __init__(self):
-        self.time = 100.0
-        self.waits = []
-
-    def now(self):
-        return self.time
-
-    def wait(self, stop, seconds):
-        self.waits.append(seconds)
-        self.time += seconds
-        return stop.is_set()
-
-
 def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
     monkeypatch.setitem(
         video_files.CAMERAS, sys.platform, ("lavfi", "testsrc=size=64x48:rate=10:duration=1#{}")
@@ -699,7 +684,7 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
         return opened(number, timeout_s, wanted)
 
     monkeypatch.setattr(video_files, "open_camera", open_again)
-    clock = Hours()
+    clock = Quick(100.0)
     with VideoRunner(
         {"backend": "VisionNetwork", "max": 8}, machine_clock=clock, frames="every"
     ) as runner:
@@ -715,7 +700,7 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
 
 def test_a_camera_that_never_opens_is_tried_quietly_and_says_when(monkeypatch, caplog):
     monkeypatch.setitem(video_files.CAMERAS, sys.platform, ("v4l2", "/nowhere/video{}"))
-    clock, often = Hours(), threading.Event()
+    clock, often = Quick(100.0), threading.Event()
     advance = clock.wait
 
     def wait(stop, seconds):
@@ -755,7 +740,7 @@ def test_a_camera_has_no_beginning_and_no_end(option):
 
 def test_realtime_waits_for_the_time_of_each_frame(kit, tmp_path):
     video = kit.render(tmp_path / "v.mp4", count=6, rate=10)
-    clock = Hours()
+    clock = Quick(100.0)
     with VideoRunner({"backend": "VisionNetwork"}, machine_clock=clock) as runner:
         frames = list(runner.run(video, realtime=True, frames="every"))
     assert len(frames) == 6
