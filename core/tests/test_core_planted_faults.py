@@ -37,12 +37,23 @@ FAULTS = {
     ),
     "who puts an instance back does not look at the queue": (
         "line.py:mixed_alone",
-        "not over after",
+        "not over after|no end",
         [
             (
                 "line",
                 "        node.free.append(instance)\n        if self._needs_a_step():\n            post(node.box, node.note_change)\n\n    def _give",
                 "        node.free.append(instance)\n\n    def _give",
+            )
+        ],
+    ),
+    "an own thread that ends does not look at the line": (
+        "line.py:own_trio",
+        "not over after|no end|deadlock",
+        [
+            (
+                "line",
+                "            if self.turns:\n                post(self._node.box, self._node.note_change)\n",
+                "            pass\n",
             )
         ],
     ),

@@ -31,6 +31,12 @@ TWO = loaded(
         "main": {"backend": "OwnWork(most=2)", "max": 2, "instance_num": 2},
     }
 )
+OWN = loaded(
+    {
+        "global": {"deadlock_after_s": NEVER_S},
+        "main": {"backend": "OwnWork(most=1)", "max": 1},
+    }
+)
 
 
 def _ask_all(book, pipe, items, how="call", may=()):
@@ -182,6 +188,11 @@ def pair():
 def trio():
     """Three that come once, and run as batches: who comes as the last of them is over is seen."""
     _crowd(SHORT_BATCHES, callers=3, each=1)
+
+
+def own_trio():
+    """Three that come once before an own thread: who comes as it ends is seen."""
+    _crowd(OWN, callers=3, each=1)
 
 
 def batches():

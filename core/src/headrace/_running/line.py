@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import suppress
+from math import inf
 from threading import get_ident
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -177,9 +178,11 @@ class Line:
             instance: The instance.
             own: The request of this thread, which runs first.
         """
-        me = get_ident()
-        goes_on = self._leads_s > instance.mean_s and me not in batches_run and me not in calls_run
-        until = perf_counter() + self._leads_s
+        me, is_own = get_ident(), instance.thread is not None
+        goes_on = is_own or (
+            self._leads_s > instance.mean_s and me not in batches_run and me not in calls_run
+        )
+        until = inf if is_own else perf_counter() + self._leads_s
         while own is not None or goes_on:
             entries = self._take(instance, own)
             if not entries:
@@ -189,13 +192,22 @@ class Line:
                 return
             goes_on = goes_on and perf_counter() < until and not self._needs_a_step()
         stays = perf_counter() < instance.until
-        if not stays and not self._needs_a_step() and self._give(instance):
+        if not (stays or is_own or self._needs_a_step()) and self._give(instance):
             return
         self._leave(instance)
-        if stays:
+        if is_own:
+            if self.turns:
+                post(self._node.box, self._node.note_change)
+        elif stays:
             self._call()
         else:
             self.match()
+
+    def follows(self, instance: Instance) -> bool:
+        """Tell whether the own thread of an instance goes on with what stands here, once it has told the outcomes of its batch."""
+        node = self._node
+        waits = self.turns and self.leads and node.reporter is None
+        return bool(instance.thread is not None and waits and not self._needs_a_step())
 
     def match(self) -> None:
         """Give free instances to who stands first."""
