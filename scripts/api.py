@@ -34,6 +34,7 @@ MODULES = (
     "headrace.policies",
     "headrace.hookspecs",
     "headrace.isolation",
+    "headrace.lazy",
     "headrace.plan",
     "headrace.plugins",
     "headrace_testing",

@@ -43,6 +43,7 @@ PUBLIC = [
     "hookspecs",
     "isolation",
     "keys",
+    "lazy",
     "parse",
     "pipe",
     "plan",

@@ -16,7 +16,7 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_569,
+    "core": 13_588,
     "_running": 5_156,
     "_plan": 2_316,
     "_build": 1_225,
@@ -28,7 +28,7 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_565
+TESTS_OF_CORE = 20_610
 SOURCES = 79_330
 
 

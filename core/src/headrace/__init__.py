@@ -7,13 +7,13 @@ plugin.
 from __future__ import annotations
 
 import logging
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._version import __version__
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, isolation, keys, plan, plugins, policies, words
+    from headrace import errors, hookspecs, isolation, keys, lazy, plan, plugins, policies, words
     from headrace._build.compose import pipe
     from headrace._build.pipeline import Pipeline
     from headrace._contract.backend import Backend, InitContext
@@ -38,6 +38,7 @@ __all__ = [
     "hookspecs",
     "isolation",
     "keys",
+    "lazy",
     "parse",
     "pipe",
     "plan",
@@ -48,40 +49,30 @@ __all__ = [
 ]
 
 _HOME = {
-    "PENDING": "headrace._contract.checked",
-    "Backend": "headrace._contract.backend",
-    "FilePath": "headrace._contract.options",
-    "InitContext": "headrace._contract.backend",
-    "Options": "headrace._contract.options",
-    "OutputPath": "headrace._contract.options",
-    "Pipeline": "headrace._build.pipeline",
-    "PipelineConfig": "headrace._plan.pipeline_config",
-    "explain": "headrace._plan.pipeline_config",
-    "parse": "headrace._expression.parser",
-    "pipe": "headrace._build.compose",
-    "register": "headrace._registry.registry",
+    "PENDING": "_contract.checked",
+    "Backend": "_contract.backend",
+    "FilePath": "_contract.options",
+    "InitContext": "_contract.backend",
+    "Options": "_contract.options",
+    "OutputPath": "_contract.options",
+    "Pipeline": "_build.pipeline",
+    "PipelineConfig": "_plan.pipeline_config",
+    "errors": "",
+    "explain": "_plan.pipeline_config",
+    "hookspecs": "",
+    "isolation": "",
+    "keys": "",
+    "lazy": "",
+    "parse": "_expression.parser",
+    "pipe": "_build.compose",
+    "plan": "",
+    "plugins": "",
+    "policies": "",
+    "register": "_registry.registry",
+    "words": "",
 }
-_MODULES = ("errors", "hookspecs", "isolation", "keys", "plan", "plugins", "policies", "words")
+
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
 
 # Records go where the application's handlers put them. Without any handler Python would print warnings.
 logging.getLogger("headrace").addHandler(logging.NullHandler())
-
-
-if not TYPE_CHECKING:  # with this function a type checker would accept every name
-
-    def __getattr__(name: str) -> Any:
-        import importlib
-
-        if name in _MODULES:
-            return importlib.import_module(f"headrace.{name}")
-        if name not in _HOME:
-            here = sys.modules[__name__]  # Python looks here for the nearest name to suggest
-            text = f"module 'headrace' has no attribute {name!r}"
-            raise AttributeError(text, name=name, obj=here)
-        value = getattr(importlib.import_module(_HOME[name]), name)
-        globals()[name] = value
-        return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)

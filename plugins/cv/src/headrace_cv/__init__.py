@@ -5,7 +5,9 @@ Nothing is imported until it is used: ``import headrace_cv`` loads neither OpenC
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_cv.boxes import filter_detections, iou_matrix, nms
@@ -45,38 +47,26 @@ __all__ = [
 ]
 
 _HOME = {
-    "ImageHeader": "headrace_cv.headers",
-    "LetterBoxTransform": "headrace_cv.transforms",
-    "Normalization": "headrace_cv.tensors",
-    "boxes_to_image": "headrace_cv.transforms",
-    "center_crop_image": "headrace_cv.crops",
-    "check_image_file": "headrace_cv.headers",
-    "convert_color": "headrace_cv.images",
-    "crop_image": "headrace_cv.crops",
-    "crop_quad": "headrace_cv.crops",
-    "decode_image": "headrace_cv.image_files",
-    "encode_image": "headrace_cv.image_files",
-    "filter_detections": "headrace_cv.boxes",
-    "image_to_tensor": "headrace_cv.tensors",
-    "iou_matrix": "headrace_cv.boxes",
-    "letterbox_image": "headrace_cv.canvas",
-    "nms": "headrace_cv.boxes",
-    "resize_image": "headrace_cv.images",
-    "softmax": "headrace_cv.scores",
-    "tensor_to_image": "headrace_cv.tensors",
-    "top_k": "headrace_cv.scores",
+    "ImageHeader": "headers",
+    "LetterBoxTransform": "transforms",
+    "Normalization": "tensors",
+    "boxes_to_image": "transforms",
+    "center_crop_image": "crops",
+    "check_image_file": "headers",
+    "convert_color": "images",
+    "crop_image": "crops",
+    "crop_quad": "crops",
+    "decode_image": "image_files",
+    "encode_image": "image_files",
+    "filter_detections": "boxes",
+    "image_to_tensor": "tensors",
+    "iou_matrix": "boxes",
+    "letterbox_image": "canvas",
+    "nms": "boxes",
+    "resize_image": "images",
+    "softmax": "scores",
+    "tensor_to_image": "tensors",
+    "top_k": "scores",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_cv' has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

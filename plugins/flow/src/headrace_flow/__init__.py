@@ -10,7 +10,9 @@ Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_flow.again import Loop
@@ -101,16 +103,4 @@ _HOME = {
     **dict.fromkeys(("Idle", "Verdict", "Waited", "Weight", "When"), "conditions"),
 }
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_flow' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_flow.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -6,7 +6,9 @@ Nothing is imported until it is used: ``import headrace_ort`` loads neither onnx
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_ort.backend import OnnxTensor
@@ -37,16 +39,4 @@ _HOME = {
     "read_signature": "signature",
 }
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_ort' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_ort.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

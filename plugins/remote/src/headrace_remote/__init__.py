@@ -5,7 +5,9 @@ Nothing is imported until it is used: ``import headrace_remote`` loads neither g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_remote.backend import Remote
@@ -17,16 +19,4 @@ __all__ = ["ConnectionLostError", "Remote", "ServersAwayError", "__version__"]
 
 _HOME = {"ConnectionLostError": "errors", "Remote": "backend", "ServersAwayError": "errors"}
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_remote' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_remote.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

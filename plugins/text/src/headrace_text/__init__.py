@@ -5,7 +5,9 @@ Nothing is imported until it is used.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_text.tokenize import Tokenize
@@ -17,16 +19,4 @@ __all__ = ["Normalize", "Pool", "Tokenize", "__version__"]
 
 _HOME = {"Normalize": "vectors", "Pool": "vectors", "Tokenize": "tokenize"}
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_text' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_text.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

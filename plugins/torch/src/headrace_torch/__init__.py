@@ -5,7 +5,9 @@ Nothing is imported until it is used: ``import headrace_torch`` loads neither to
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_torch.devices import check_device, listed_devices
@@ -66,16 +68,4 @@ _HOME = {
     "resize_image": "images",
 }
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_torch' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_torch.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

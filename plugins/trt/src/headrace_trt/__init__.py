@@ -6,7 +6,9 @@ or onnx.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_tensors import DeviceArray
@@ -84,16 +86,4 @@ __all__ = [
     "trim_cache",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    import importlib
-
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_trt' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"headrace_trt.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOME)

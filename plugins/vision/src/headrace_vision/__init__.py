@@ -6,7 +6,9 @@ which ``from headrace_vision import *`` brings: Python's own ``open`` stays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_vision.asking import CropModel
@@ -83,22 +85,9 @@ _HOME = {
     "detect": "detecting",
     "frame_record": "records",
     "from_records": "records",
-    "open": "configured",
+    "open": "configured:open_vision",
     "open_vision": "configured",
     "to_records": "records",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'headrace_vision' has no attribute {name!r}")
-    import importlib
-
-    attribute = "open_vision" if name == "open" else name
-    value = getattr(importlib.import_module(f"headrace_vision.{_HOME[name]}"), attribute)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*__all__, "open"])
+__getattr__, __dir__ = lazy_names(__name__, _HOME)
