@@ -1,12 +1,6 @@
 """The hook `headrace_fetchers`: files that a configuration names by an address."""
 
-import json
 import os
-import signal
-import subprocess
-import sys
-import threading
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -19,55 +13,59 @@ from headrace.hookspecs import hookimpl
 
 @hookimpl
 def headrace_fetchers():
-    return {table!r}
+    return {"net": "hrt_net:Place"}
 """
 
 NET = """
-import os, pathlib, sys
-asked = []
+import os, pathlib
+from headrace.errors import ConfigError, Problem, SetupError
 
-def from_net(address, folder):
-    asked.append(address)
-    with open(os.environ["HRT_LOG"], "a") as log:
-        log.write(address + "\\n")
-    name = address.partition("://")[2]
-    if name.startswith("raises"):
-        raise OSError(28, "No space left on device")
-    if name.startswith("dies"):
-        (folder / "half").write_bytes(b"half")
-        print("began", flush=True)
-        sys.stdin.read()
-    if name.startswith("folder"):
-        (folder / "all").mkdir(exist_ok=True)
-        (folder / "all" / "line.toml").write_text('backend = "Shows(path=words.txt)"')
-        (folder / "all" / "words.txt").write_text("beside")
-        return folder / "all"
-    if name.startswith("kept"):
-        kept = pathlib.Path(os.environ["HRT_KEPT"])
-        (kept / "weights").write_text("w")
-        (kept / "a.txt").write_text("from the other cache")
-        return kept / "a.txt", "r1"
-    if name.endswith(".toml"):
-        (folder / "it").write_text('backend = "Identity"\\nmax = 3')
-        return folder / "it"
-    (folder / "file").write_text(address)
-    (folder / "file.data").write_text("weights")
-    return folder / "file"
+class Place:
+    def __init__(self, address):
+        if "bad" in address:
+            raise ConfigError(Problem("net", f"{address} has no digest", hint="Write #1."))
+        folder = pathlib.Path(os.environ["HRT_CACHE"])
+        self.address, self.path = address, folder / address.rpartition("/")[2]
+
+    def fetch(self):
+        if "raises" in self.address:
+            raise SetupError(f"{self.address} cannot be fetched", hint="Wait.")
+        if "breaks" in self.address:
+            raise OSError("broken")
+        with open(os.environ["HRT_LOG"], "a") as log:
+            log.write(self.address + "\\n")
+        if self.address.endswith("folder"):
+            self.path.mkdir(exist_ok=True)
+            (self.path / "words.txt").write_text("beside")
+            (self.path / "line.toml").write_text('backend = "Shows(path=words.txt)"')
+        elif self.path.suffix == ".toml":
+            blob = self.path.with_name("blobs") / "0a1b"  # to which it links, as in the cache of a hub
+            blob.parent.mkdir(exist_ok=True)
+            blob.write_text('backend = "Shows(path=words.txt)"\\nmax = 3')
+            self.path.with_name("words.txt").write_text("of the link")
+            self.path.unlink(missing_ok=True)
+            self.path.symlink_to(blob)
+        else:
+            self.path.write_text(self.address)
+
+    def origin(self):
+        return {"address": self.address}
 """
 
 
 class Shows(headrace.Backend):
-    """Give the path that it was made with, and what is in the file."""
+    """Give what is in the files that it was made with."""
 
     class Options(headrace.Options):
         """Files."""
 
         path: headrace.FilePath
         more: tuple[headrace.FilePath, ...] = ()
+        either: list[int] | headrace.FilePath | None = None
 
     def init(self, options, _context):
         """Read the files, which must be here."""
-        self.said = [str(options.path), *(one.read_text() for one in (options.path, *options.more))]
+        self.said = [one.read_text() for one in (options.path, *options.more)]
 
     def forward(self, batch):
         """Give it."""
@@ -77,114 +75,82 @@ class Shows(headrace.Backend):
 
 @pytest.fixture
 def net(site, tmp_path, monkeypatch):
-    """Install a plugin that fetches ``net://``; give the addresses that it was asked for."""
+    """Install a plugin that fetches ``net://``; give the addresses that it has fetched."""
     headrace.register("Shows", Shows, replace=True)
-    table = {"net": "hrt_net:from_net"}
-    modules = {"hrt_net_hooks": HOOKS.format(table=table), "hrt_net": NET}
+    modules = {"hrt_net_hooks": HOOKS, "hrt_net": NET}
     site.add("headrace-net", "[headrace.plugins]\nh = hrt_net_hooks\n", modules)
-    (tmp_path / "kept").mkdir()
-    for name, path in (("CACHE", "cache"), ("OFFLINE", None)):
-        key = f"HEADRACE_{name}"
-        monkeypatch.delenv(key, raising=False) if path is None else monkeypatch.setenv(
-            key, str(tmp_path / path)
-        )
-    monkeypatch.setenv("HRT_KEPT", str(tmp_path / "kept"))
     log = tmp_path / "asked.txt"
+    (tmp_path / "cache").mkdir()
+    monkeypatch.setenv("HRT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HRT_LOG", str(log))
     return lambda: log.read_text().split() if log.exists() else []
 
 
-def shown(address, **more):
-    with headrace.pipe({"backend": "Shows", "path": address, **more}) as pipe:
-        return pipe({"data": 1})["result"], pipe.describe()
-
-
-def test_a_file_is_fetched_as_its_node_is_built_and_once(net, tmp_path):
-    address = "net://org/name@2/model.txt"
+def test_files_are_fetched_as_their_node_is_built_and_not_before(net):
+    address = "net://org/a.txt"
     source = {"backend": "Shows", "path": address, "more": ["net://b.txt", address]}
     config = headrace.PipelineConfig.load(source)
-    headrace.explain(config)
+    found = headrace.explain(config)["nodes"]["main"]["tree"]["options"]["path"]["value"]
     assert net() == []
-    assert not (tmp_path / "cache").exists()
-    for _ in range(2):
-        with headrace.pipe(config) as pipe:
-            path, *texts = pipe({"data": 1})["result"]
-            assert texts == [address, "net://b.txt", address]
-            assert Path(path).name == "model.txt"
-            assert (tmp_path / "cache") in Path(path).parents
-            assert Path(path).with_name("file.data").read_text() == "weights"
-            origin = pipe.describe()["fetched"][0]
-    digest = sha256(address.encode()).hexdigest()
-    assert origin == {"address": address, "revision": None, "sha256": digest}
-    assert headrace.plugins.origin_of(Path(path)) == origin
-    assert net() == [address, "net://b.txt"]
-
-
-def test_what_another_cache_holds_is_linked_with_all_that_lies_beside_it(net, tmp_path):
-    (path, text), described = shown("net://kept/a.txt")
-    assert text == "from the other cache"
-    assert Path(path).with_name("weights").read_text() == "w"
-    assert described["fetched"][0]["revision"] == "r1"
-    (path, text), _ = shown("net://kept/b.txt")  # under the name of its address
-    assert (Path(path).name, text) == ("b.txt", "from the other cache")
-    for one in (tmp_path / "kept").iterdir():  # somebody empties the other cache
-        one.unlink()
-    assert shown("net://kept/a.txt")[0][1] == "from the other cache"
-    assert net() == ["net://kept/a.txt", "net://kept/b.txt", "net://kept/a.txt"]
+    assert headrace.plugins.origin_of(Path(found)) == {"address": address}
+    with headrace.pipe(config) as pipe:
+        assert net() == [address, "net://b.txt"]
+        assert pipe({"data": 1})["result"] == [address, "net://b.txt", address]
+        assert pipe.describe()["fetched"] == [{"address": one} for one in net()]
 
 
 def test_a_pipeline_without_addresses_describes_none(net, tmp_path):
     (tmp_path / "a.txt").write_text("here")
-    assert "fetched" not in shown(str(tmp_path / "a.txt"))[1]
+    with headrace.pipe({"backend": "Shows", "path": str(tmp_path / "a.txt")}) as pipe:
+        assert "fetched" not in pipe.describe()
     assert headrace.plugins.origin_of(tmp_path / "a.txt") is None
     assert net() == []
 
 
 def test_a_configuration_and_what_it_extends_may_be_addresses(net, tmp_path):
-    assert headrace.PipelineConfig.load("net://org/line.toml").plan().nodes["main"].range == (1, 3)
+    with headrace.pipe("net://org/line.toml") as pipe:
+        assert pipe({"data": 1})["result"] == ["of the link"]
     (tmp_path / "top.toml").write_text('extends = "net://org/line.toml"\nmax = 2\n')
     assert headrace.PipelineConfig.load(tmp_path / "top.toml").plan().nodes["main"].range == (1, 2)
-    folder = headrace.plugins.located("net://folder/of-all")
+    folder = headrace.plugins.located("net://of-all/folder")
     with headrace.pipe(folder / "line.toml") as pipe:
-        assert pipe({"data": 1})["result"][1] == "beside"
-        assert pipe.describe()["fetched"][0]["address"] == "net://folder/of-all"
-    assert net() == ["net://org/line.toml", "net://folder/of-all"]
+        assert pipe({"data": 1})["result"] == ["beside"]
+        assert pipe.describe()["fetched"] == [{"address": "net://of-all/folder"}]
+    assert net()[:2] == ["net://org/line.toml"] * 2
 
 
 @pytest.mark.parametrize(
-    ("address", "says"),
+    ("address", "says", "hint"),
     [
-        ("met://a.txt", "nothing installed fetches met:// (met://a.txt)\n  Did you mean net://?"),
-        ("gopherus://a", "pip install headrace-models"),
-        ("net://raises/a", "net://raises/a cannot be fetched: OSError: [Errno 28] No space left"),
-        ("net://raises/a", "HEADRACE_CACHE names another cache"),
+        ("met://a", "nothing installed fetches met:// (met://a)", "Did you mean net://?"),
+        ("gopherus://a", "nothing installed fetches gopherus://", "pip install headrace-models"),
+        ("net://bad/a", "net://bad/a has no digest", "Write #1."),
     ],
 )
-def test_what_cannot_be_had_is_an_error_with_its_address(net, tmp_path, address, says):
-    with pytest.raises(SetupError) as caught:
-        shown(address)
-    assert says in str(caught.value)
-    assert not [*(tmp_path / "cache").rglob("whole")]
-    assert len(net()) == address.startswith("net://")
+@pytest.mark.parametrize("key", ["path", "more", "either"])
+def test_a_wrong_address_is_found_with_all_that_is_wrong(net, tmp_path, address, says, hint, key):
+    value = f'["{address}"]' if key == "more" else f'"{address}"'
+    lines = ['backend = "Shows"', f"{key} = {value}", "mxa = 2", 'path = "net://a.txt"']
+    (tmp_path / "line.toml").write_text("\n".join(lines[: 3 if key == "path" else 4]))
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load(tmp_path / "line.toml")
+    assert "mxa" in str(caught.value)
+    (problem,) = [one for one in caught.value.problems if says in one.message]
+    assert hint in problem.hint
+    assert (problem.line, problem.file) == (2, str(tmp_path / "line.toml"))
+    assert net() == []
 
 
-def test_offline_fetches_nothing_and_takes_what_is_here(net, monkeypatch):
-    before = shown("net://a.txt")[0]
-    monkeypatch.setenv("HEADRACE_OFFLINE", "1")
-    assert shown("net://a.txt")[0] == before
-    with pytest.raises(SetupError, match=r"net://b\.txt is not here(?s:.*)headrace check CONFIG"):
-        shown("net://b.txt")
-    assert net() == ["net://a.txt"]
-
-
-@pytest.mark.parametrize(
-    "name", ["..", ".", "../../evil", "%2e%2e", "a/../..", "~root", "x\\..\\y"]
-)
-def test_no_name_leads_out_of_the_cache(net, tmp_path, name):
-    path = Path(shown(f"net://org/{name}")[0][0])
-    assert path.parents[3] == tmp_path / "cache"
-    assert os.path.normpath(path) == str(path)
-    assert net() == [f"net://org/{name}"]
+def test_what_cannot_be_had_names_backend_and_node(net):
+    with pytest.raises(SetupError, match=r"net://raises/a cannot be fetched \[") as caught:
+        headrace.pipe({"backend": "Shows", "path": "net://raises/a"})
+    assert (caught.value.node, caught.value.backend, caught.value.hint) == (
+        "main",
+        "Shows",
+        "Wait.",
+    )
+    with pytest.raises(SetupError, match="OSError: broken"):
+        headrace.pipe({"backend": "Shows", "path": "net://breaks/a"})
 
 
 def test_what_a_file_extends_and_cannot_be_had_is_shown_there_without_secrets(
@@ -198,14 +164,14 @@ def test_what_a_file_extends_and_cannot_be_had_is_shown_there_without_secrets(
     assert (problem.file, problem.line) == (str(tmp_path / "top.toml"), 2)
     assert "net://raises/${TOKEN} cannot be fetched" in problem.message
     assert "s3cr3t" not in str(caught.value)
-    assert len(net()) == 1
+    assert net() == []
 
 
 def test_two_plugins_for_one_scheme_are_an_error(net, site):
-    modules = {"hrt_also": HOOKS.format(table={"net": "hrt_net:from_net"})}
+    modules = {"hrt_also": HOOKS}
     site.add("headrace-also", "[headrace.plugins]\nh = hrt_also\n", modules)
-    with pytest.raises(SetupError, match="net:// is fetched by headrace-also and headrace-net"):
-        shown("net://a.txt")
+    with pytest.raises(ConfigError, match=r"net:// is fetched by headrace-also .* and .*-net"):
+        headrace.pipe({"backend": "Shows", "path": "net://a.txt"})
     assert net() == []
 
 
@@ -213,57 +179,5 @@ def test_an_output_is_no_place_of_the_cache(net):
     class Writes(headrace.Options):
         path: headrace.OutputPath
 
-    assert headrace.plugins.origin_of(Writes(path="net://a.txt").path) is None
+    assert headrace.plugins.origin_of(Writes(path=f"net:{os.sep * 2}a.txt").path) is None
     assert net() == []
-
-
-CHILD = "import sys, headrace; print(headrace.plugins.located(sys.argv[1]).read_text())"
-
-
-def child(address, tmp_path, **more):
-    path = os.pathsep.join([str(tmp_path / "site"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [sys.executable, "-c", CHILD, address],
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        text=True,
-        **more,
-    )
-
-
-def test_twenty_processes_fetch_a_file_once(net, tmp_path):
-    started = [child("net://a.txt", tmp_path) for _ in range(20)]
-    assert {one.communicate()[0] for one in started} == {"net://a.txt\n"}
-    assert net() == ["net://a.txt"]
-
-
-def test_threads_fetch_a_file_once(net):
-    found = []
-    threads = [
-        threading.Thread(target=lambda: found.append(shown("net://a.txt")[0])) for _ in "abcd"
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert len(found) == 4
-    assert net() == ["net://a.txt"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no such signal")
-def test_a_process_that_is_killed_leaves_nothing_that_passes_for_whole(net, tmp_path):
-    address = "net://dies/a.txt"
-    with child(address, tmp_path, stdin=subprocess.PIPE) as one:
-        assert one.stdout.readline() == "began\n"
-        one.send_signal(signal.SIGKILL)
-    place = tmp_path / "cache" / "fetched"
-    assert [*place.rglob("half")]
-    assert not [*place.rglob("whole")]
-    assert not [*place.rglob("origin.json")]
-    with child(
-        address, tmp_path, stdin=subprocess.DEVNULL
-    ) as again:  # the lock is free, and it goes on
-        assert again.communicate()[0] == f"began\n{address}\n"
-    (said,) = place.rglob("origin.json")
-    assert json.loads(said.read_text())["address"] == address
-    assert net() == [address] * 2

@@ -385,25 +385,35 @@ def headrace_fetchers() -> dict[str, str]:
     """Return where files come from that a configuration names by an address, ``SCHEME://...``.
 
     Returns:
-        Scheme to the import path of a function ``f(address, folder)``. Since 0.1.
+        Scheme to the import path of a function ``f(address)``. Since 0.1.
 
-    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an address. The function puts the
-    file, or a whole folder, into ``folder`` and returns its path. It may also return the path of a file that another cache
-    holds, and the path together with the revision that it got. Files beside it, such as weights, come with it.
+    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an address. The function is
+    called when the configuration is checked, and connects to nobody. It raises `headrace.errors.ConfigError` for an address
+    that is wrong, and returns an object with
 
-    It is called when a node is built, once per address and machine. No other process fetches the address meanwhile.
-    ``folder`` holds what an earlier call has left that was broken off, so that you can go on there. Headrace moves the
-    folder into its place when you return. What you raise is shown with the address.
+    ``path``
+        Where the file or folder lies, or will lie: a `pathlib.Path` in a folder of its own.
+    ``fetch()``
+        Have it there. It is called as each node is built that names it. It raises `headrace.errors.SetupError`.
+    ``origin()``
+        ``{"address": ..., "revision": ..., "sha256": ...}``, for ``describe()``. Of what is not there the address alone.
+
+    ``headrace_models.Cached`` is such an object: it fetches by a function of yours, once per machine, into a cache.
 
     Example::
 
         @hookimpl
         def headrace_fetchers():
-            return {"net": "headrace_x.fetching:from_net"}
+            return {"net": "headrace_x.fetching:net"}
 
     and in ``headrace_x/fetching.py``::
 
-        def from_net(address, folder):
+        from headrace_models import Cached
+
+        def net(address):
+            return Cached(address, read)
+
+        def read(address, folder):
             path = folder / "model"
             path.write_bytes(read_from_net(address))
             return path

@@ -35,9 +35,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._contract.addresses import is_address, origin_of
 from headrace._contract.texts import read_lines, read_text
 from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
-from headrace._registry.fetching import located
-from headrace._registry.reading import reader_of
-from headrace._registry.reading import tables_of as _tables_of
+from headrace._registry.files import located, reads, tables_of
 from headrace._registry.registry import registry
 from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
@@ -121,29 +119,6 @@ def import_file(path: str | Path) -> ModuleType:
     file = Path(path).resolve()
     run_imports([(str(file), file.parent)])
     return sys.modules[package_of(file.parent).module_name(file)]
-
-
-def reads(path: str | Path) -> bool:
-    """Return whether a plugin reads this path, as ``headrace-ort`` reads ``m.onnx``: it may stand where a TOML file may.
-
-    Raises:
-        ConfigError: Two plugins read it.
-    """
-    return reader_of(Path(path).absolute()) is not None
-
-
-def tables_of(path: str | Path) -> dict[str, Any] | None:
-    """Return the tables of the TOML file that a path stands for, by its plugin; see `headrace.hookspecs.headrace_readers`.
-
-    Returns:
-        None where no plugin reads it. A relative path in the tables starts from the folder of the file, or from the
-        folder itself.
-
-    Raises:
-        ConfigError: Its plugin refuses it or fails, or two plugins read it.
-        PluginError: What reads it cannot be imported.
-    """
-    return _tables_of(Path(path).absolute())
 
 
 def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:

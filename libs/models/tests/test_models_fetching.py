@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.errors import MissingDependencyError, SetupError
+import headrace
+from headrace.errors import ConfigError, MissingDependencyError, SetupError
 from headrace_models.fetching import from_bucket, from_hub, from_web
 
 CONTENT = bytes(range(256)) * 300
@@ -119,24 +120,32 @@ def test_what_the_server_does_not_give_is_an_error(web, tmp_path, status, says):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "says"),
+    ("wrong", "reason"),
     [
         ("https://h.example/m.onnx", "no digest"),
         ("https://h.example/m.onnx#sha256=12", "no digest"),
         (f"http://h.example/m.onnx#sha256={DIGEST}", "http is for this machine alone"),
         (f"http://127.0.0.1.example/m.onnx#sha256={DIGEST}", "http is for this machine alone"),
-        (f"http://127.0.0.1:1/m.onnx#sha256={DIGEST}", "refused"),
+        ("hf://name", "names no file of a hub"),
+        ("hf://org/", "names no file of a hub"),
+        ("hf://org/name/../../x", "names no file of a hub"),
+        (
+            "htps://h.example/m.onnx",
+            "nothing installed fetches htps://(?s:.*)Did you mean https://",
+        ),
+        ("gs://bucket/m.onnx", "nothing installed fetches gs://"),
     ],
 )
-def test_addresses_that_are_refused(tmp_path, wrong, says):
-    with pytest.raises(SetupError, match=says):
-        from_web(wrong, tmp_path)
+def test_a_wrong_address_is_found_by_the_check_of_a_configuration(wrong, reason):
+    with pytest.raises(ConfigError, match=reason):
+        headrace.PipelineConfig.load({"backend": "Says", "model": wrong})
+    with pytest.raises(ConfigError, match=reason):
+        headrace.plugins.located(wrong)
 
 
-@pytest.mark.parametrize("wrong", ["hf://name", "hf://org/", "hf://org/name/../../x"])
-def test_what_names_no_file_of_a_hub_is_refused(tmp_path, wrong):
-    with pytest.raises(SetupError, match="names no file of a hub"):
-        from_hub(wrong, tmp_path)
+def test_a_server_that_is_not_there_is_an_error(tmp_path):
+    with pytest.raises(SetupError, match="refused"):
+        from_web(f"http://127.0.0.1:1/m.onnx#sha256={DIGEST}", tmp_path)
 
 
 def test_a_library_that_is_missing_names_its_extra(tmp_path, monkeypatch):

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._build.builder import Builder
 from headrace._build.pipeline import Pipeline, without_inner_frames
+from headrace._contract.addresses import fetch_all
 from headrace._contract.backend import ProgressFactory, no_progress
 from headrace._plan.element import elements_of
 from headrace._plan.pipeline_config import PipelineConfig
 from headrace._portable import error_text
-from headrace._registry.fetching import fetch_all
 from headrace._running.blueprint import Blueprint, NodeBlueprint
 from headrace._running.instance import Limits
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError

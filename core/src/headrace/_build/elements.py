@@ -26,7 +26,6 @@ from headrace._plan.element import (
 )
 from headrace._plan.word import Word, edges, keys_read_by, word_of
 from headrace._portable import error_text
-from headrace._registry.fetching import fetch_all
 from headrace._running.batch import deadline_here, enter_result_of
 from headrace._running.blueprint import LOOK_S
 from headrace._running.keeping import Keeping
@@ -159,7 +158,6 @@ class ElementBuilder:
             backend._prepare(self, element, at)
         context = self._context(backend, element, children, late)
         backend._pad = context.batch.pad
-        fetch_all(element.options)
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
         backend._warm()

@@ -19,9 +19,8 @@ from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.templates import substitute_text
 from headrace._portable import nearest_file
-from headrace._registry.fetching import located
-from headrace._registry.reading import tables_of, what_is_read
-from headrace.errors import ConfigError, SetupError
+from headrace._registry.files import located, tables_of, what_is_read
+from headrace.errors import ConfigError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -145,28 +144,20 @@ class _Reader:
             if resolved in stack:
                 shown = " extends ".join(map(str, [*stack[stack.index(resolved) :], resolved]))
                 what = f"files that extend each other in a cycle: {shown}"
-                return self._refuse("extends_cycle", what, by)
+                return self._refuse("extends_cycle", what, None, by)
             if resolved in self._read:
                 return self._read[resolved]
             if len(stack) > MAX_DEPTH:
                 what = f"more than {MAX_DEPTH} files that extend each other"
-                return self._refuse("nesting", what, by)
+                return self._refuse("nesting", what, None, by)
             tables, base = self._tables_at(path)  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
             own = None if path.suffix == ".toml" else _NO_EXPRESSION
             hint = "A path is relative to the file that extends it." if by else own
             by = {**by, "suggestion": nearest_file(path)}
-            return self._refuse("no_file", f"no such file: {str(path)!r}", by, hint)
-        except IsADirectoryError:
-            what = f"{str(path)!r} is a folder, not a TOML file"
-            return self._refuse("unreadable", what, by, what_is_read(path))
+            return self._refuse("no_file", f"no such file: {str(path)!r}", hint, by)
         except (OSError, ValueError, RuntimeError) as error:
-            return self._refuse(
-                "unreadable",
-                _why(path, error),
-                by,
-                what_is_read(path) if _is_binary(path, error) else None,
-            )
+            return self._refuse("unreadable", *_why(path, error), by)
         if tables is not None:  # kept, since other files may extend this one as well
             document = self.tables(tables, base, str(path), (*stack, resolved))
             self._read[resolved] = document
@@ -174,23 +165,18 @@ class _Reader:
 
     def _tables_at(self, path: Path) -> tuple[dict[str, Any] | None, Path]:
         """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
-        text = str(path)
-        if not text.endswith(".toml"):
-            path = path.absolute()  # by its name, not by that of a file to which it links
-            try:
-                tables = tables_of(path)
-            except ConfigError as error:
-                self.problems.add_all(error.problems, file=str(path))
-                return None, path
-            if tables is not None:
-                return tables, path if path.is_dir() else path.parent
-        fetched = "whole" in text and origin_of(path) is not None
-        folder = path.parent if fetched else path.resolve().parent
-        return self._parse(_text_of(path), text), folder
+        try:
+            tables = tables_of(path)
+        except ConfigError as error:
+            self.problems.add_all(error.problems, file=str(path))
+            return None, path
+        if tables is None:
+            folder = path.resolve().parent if origin_of(path) is None else path.parent
+            return self._parse(_text_of(path), str(path)), folder
+        path = path.absolute()  # by its name, not by that of a file to which it links
+        return tables, path if path.is_dir() else path.parent
 
-    def _refuse(
-        self, code: str, message: str, by: dict[str, Any], hint: str | None = None
-    ) -> Document:
+    def _refuse(self, code: str, message: str, hint: str | None, by: dict[str, Any]) -> Document:
         """Report a file that cannot be read, at the place where it is named."""
         self.problems.add(code, message, **by, hint=hint)
         return Document()
@@ -223,8 +209,8 @@ class _Reader:
             place = key_place(file, "extends", "extends", parent)
             try:
                 extended = self.file(base / in_home(located(parent)), stack, place)
-            except SetupError as error:
-                self.problems.add("fetch", error.what, hint=error.hint, **place)
+            except ConfigError as error:
+                self.problems.add_all(error.problems, **place)
                 continue
             document.top = _merge(document.top, extended.top)
             document.imports |= extended.imports
@@ -286,15 +272,13 @@ def _text_of(path: Path) -> str:
     return read_text(path)
 
 
-def _is_binary(path: Path, error: Exception) -> bool:
-    return isinstance(error.__cause__, UnicodeDecodeError) and path.suffix != ".toml"
-
-
-def _why(path: Path, error: Exception) -> str:
-    """Say why a file cannot be read."""
-    reason = getattr(error, "strerror", None) or error
-    reason = "it is no text, so no TOML file" if _is_binary(path, error) else reason
-    return f"cannot read {str(path)!r}: {reason}"
+def _why(path: Path, error: Exception) -> tuple[str, str | None]:
+    """Say why a file cannot be read, and what to do."""
+    if isinstance(error, IsADirectoryError):
+        return f"{str(path)!r} is a folder, not a TOML file", what_is_read(path)
+    if isinstance(error.__cause__, UnicodeDecodeError) and path.suffix != ".toml":
+        return f"cannot read {str(path)!r}: it is no text, so no TOML file", what_is_read(path)
+    return f"cannot read {str(path)!r}: {getattr(error, 'strerror', None) or error}", None
 
 
 def _toml_problem(message: str, text: str) -> dict[str, Any]:

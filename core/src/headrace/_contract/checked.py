@@ -8,6 +8,7 @@ from inspect import unwrap
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from headrace._contract.addresses import fetch_all
 from headrace._portable import (
     caught,
     error_text,
@@ -332,6 +333,7 @@ class Checked:
         self._node, self._index = context.node_name, context.instance_index
         try:
             with self._setting_up():
+                fetch_all(options)
                 self.init(options, context)
                 self._note_range()
         except Exception:

@@ -26,8 +26,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from headrace._contract.addresses import address_of, is_address, place_of
+from headrace._contract.addresses import is_address, places
 from headrace._portable import nearest_file, no_file
+from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -93,8 +94,9 @@ def _with_own_base(value: Any) -> Any:
     return value.base / in_home(value) if isinstance(value, TextWithBase) else path_as_text(value)
 
 
-def _to_read(value: Any) -> Any:
-    return place_of(str(value)) if is_address(value) else _with_own_base(value)
+def _to_read(value: Any, info: ValidationInfo) -> Any:
+    find_place = (info.context or {}).get("find_place")
+    return find_place(value) if find_place and is_address(value) else _with_own_base(value)
 
 
 def path_as_text(value: Any) -> Any:
@@ -113,7 +115,7 @@ def _against_base(path: Path, info: ValidationInfo) -> Path:
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
-    if address_of(path) is not None:  # it is fetched before `init`
+    if path in places:  # it is fetched before `init`
         return path
     path = _against_base(path, info)
     try:
@@ -244,6 +246,9 @@ def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator
     for detail in error.errors():
         if detail["type"] == "too_short" and len([*detail["input"]]) >= detail["ctx"]["min_length"]:
             continue  # only without the parts that are wrong, each of which is a problem of its own
+        if isinstance(wrong := detail.get("ctx", {}).get("error"), ConfigError):  # an address
+            about = {"hint": wrong.problems[0].hint}
+            detail |= {"type": "no_file", "msg": wrong.problems[0].message, "ctx": about}
         message = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
         detail["msg"] = message.replace("Tuple should", "List should")
         key, *inner = detail["loc"] or ("",)

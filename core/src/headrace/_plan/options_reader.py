@@ -18,6 +18,7 @@ from headrace._plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._plan.planning import Planning, value_of_expression
 from headrace._portable import error_text, nearest
 from headrace._registry.discovery import KNOWN_POLICIES, KNOWN_PROBES, how_to_install
+from headrace._registry.files import find_place
 from headrace._registry.registry import Offer, registry
 from headrace._running.probes import PROBE_METHODS
 from headrace.errors import ConfigError
@@ -120,11 +121,10 @@ class OptionsReader:
             return found.value
 
     def _validate(self, values: dict[str, Any]) -> Options | None:
-        bases = {}
-        for key, found in self._found.items():
-            bases[self.keys[key]] = found.source.base
+        bases = {self.keys[key]: found.source.base for key, found in self._found.items()}
         allowed = self.planning.refused is None
-        context = {"bases": bases, "of": self.options, "allow_import": allowed}
+        told = {"allow_import": allowed, "find_place": find_place}
+        context = {"bases": bases, "of": self.options, **told}
         try:
             return self.options.model_validate(values, context=context)
         except ValidationError as error:
@@ -162,14 +162,14 @@ class OptionsReader:
             self._report_missing(str(key))
             return
         inner = "".join(f"[{part!r}]" for part in location[1:])
-        message = detail["msg"]
+        message, about = detail["msg"], detail.get("ctx", {})
         got = "" if detail["type"] == "no_file" else f", got {format_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
         place, node = ({}, self._of_node()) if found is None else (found.place(), "")
-        near = nearest_choice(detail) or detail.get("ctx", {}).get("nearest")
+        near = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
-        hint = "Quotes make it a text." if bare else None
+        hint = "Quotes make it a text." if bare else about.get("hint")
         what = f"{self.call.name}{node}: {what}"
         self._add("option", what, suggestion=near, hint=hint, **place)
 

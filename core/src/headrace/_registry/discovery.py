@@ -320,11 +320,11 @@ def load(path: str, distribution: str, what: str = "") -> Any:
         raise MissingDependencyError(f"{about}: {error}", distribution=by, hint=hint) from error
 
 
-def load_backend(name: str, path: str, distribution: str) -> type[Any]:
-    """Import the class of a backend; see `Plugin.backend`."""
+def load_backend(name: str, path: str, distribution: str, cls: Any = None) -> type[Any]:
+    """Import the class of a backend, unless it was registered; see `Plugin.backend`."""
     from headrace._registry.backends import as_backend
 
-    cls = load(path, distribution, f"the backend {name!r} of {distribution}")
+    cls = cls or load(path, distribution, f"the backend {name!r} of {distribution}")
     try:
         return as_backend(cls)
     except PluginError as error:
@@ -344,14 +344,11 @@ def _table(name: str) -> dict[str, Any]:
 CORE_BACKENDS: dict[str, str] = _table("words_of_core")
 """The import paths of core's backends, by name."""
 
-_POLICIES = {
+_HOOKS_OF_CORE = {
+    **_hooks_of(()),
     "batch_policies": {"greedy": "headrace.policies:Greedy"},
     "dispatch_policies": {"best_fit": "headrace.policies:BestFit"},
 }
-CORE_POLICIES = {name: path for table in _POLICIES.values() for name, path in table.items()}
-"""The import paths of core's policies, by name."""
-
-_HOOKS_OF_CORE = {**_hooks_of(()), **_POLICIES}
 CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 

@@ -16,7 +16,6 @@ from headrace._portable import nearest
 from headrace._registry.discovery import (
     CORE,
     CORE_BACKENDS,
-    CORE_POLICIES,
     KNOWN_ELSEWHERE,
     REPLACED,
     Plugin,
@@ -63,23 +62,20 @@ class Offer:
         Args:
             noun: What the class is to be, for errors. Only a backend is also checked here.
         """
-        from headrace._registry.backends import as_backend
-
-        if noun != "backend":
-            what = f"the {noun} {self.name!r} of {self.distribution}"
-            return self.cls or load(self.path, self.distribution, what)
-        if self.cls is not None:
-            return as_backend(self.cls)
-        return load_backend(self.name, self.path, self.distribution)
+        if noun == "backend":
+            return load_backend(self.name, self.path, self.distribution, self.cls)
+        what = f"the {noun} {self.name!r} of {self.distribution}"
+        return self.cls or load(self.path, self.distribution, what)
 
 
-def _offers_of(plugins: Iterable[Plugin], name: str, table: str) -> list[Offer]:
-    offers = []
-    for one in plugins:
-        paths = one.backends if table == "backends" else one.hooks[table]
-        if one.usable and name in paths:
-            offers.append(Offer(name, one.plugin, one.distribution, one.version, paths[name]))
-    return offers
+def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -> list[Offer]:
+    usable = [one for one in plugins if one.usable]
+    tables = [(one, one.backends if table == "backends" else one.hooks[table]) for one in usable]
+    return [
+        Offer(part, one.plugin, one.distribution, one.version, paths[part])
+        for one, paths in tables
+        for part in (paths if name is None else paths.keys() & {name})
+    ]
 
 
 def _may_mean(cls: type[Any], table: str) -> bool:
@@ -147,7 +143,7 @@ class Registry:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             what = f"{name!r} is no name for a backend"
             raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
-        if name in CORE_BACKENDS or name in CORE_POLICIES:
+        if name in CORE_BACKENDS or any(name in CORE.hooks[one] for one in _POLICIES):
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
@@ -207,14 +203,14 @@ class Registry:
         """Return what core, imported files, the process and plugins have under a name, in this order."""
         # A policy of core for the other key is found as well: the error says that it is none for this one.
         tables = _POLICIES if table in _POLICIES else (table,)
-        yield [one for its in tables for one in _offers_of([CORE], name, its)]
+        yield [one for its in tables for one in _offers_of([CORE], its, name)]
         found = [(path, classes[name]) for path, classes in files if name in classes]
         may = [(path, cls) for path, cls in found if _may_mean(cls, table)]
         yield [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
         cls = self.local.get(name)
         known = cls is not None and _may_mean(cls, table)
         yield [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
-        yield _offers_of(self.plugins(), name, table)
+        yield _offers_of(self.plugins(), table, name)
 
     def names(self, files: Files = ()) -> list[str]:
         """Return every name that may stand in an expression."""
@@ -253,11 +249,7 @@ class Registry:
 
     def offers(self, table: str) -> list[Offer]:
         """Return every entry of core and of plugins in a table of the hooks: ``definitions``, ``probes``, ..."""
-        return [
-            Offer(name, one.plugin, one.distribution, one.version, path)
-            for one in (CORE, *self.plugins())
-            for name, path in one.hooks[table].items()
-        ]
+        return _offers_of((CORE, *self.plugins()), table)
 
 
 registry = Registry()

@@ -1,5 +1,6 @@
 """Named models with versions over Headrace: updates without a lost request."""
 
+from headrace_models.cache import Cached
 from headrace_models.changes import Change
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.models import Models
@@ -10,6 +11,7 @@ from headrace_models.sources import folder_models, is_shares
 __version__ = "0.1.0"
 
 __all__ = [
+    "Cached",
     "Change",
     "Models",
     "NamedModel",

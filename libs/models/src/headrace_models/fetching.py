@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import importlib
 import logging
@@ -13,9 +12,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import ConfigError, MissingDependencyError, Problem, SetupError
+from headrace_models.cache import Cached, digest_of
 
-__all__ = ["from_bucket", "from_hub", "from_web"]
+__all__ = ["bucket", "from_bucket", "from_hub", "from_web", "hub", "web"]
 
 _log = logging.getLogger("headrace.models")
 
@@ -30,25 +30,57 @@ _SILENCE_S: Final = 30.0
 _BLOCK_BYTES: Final = 1 << 20
 
 
-def from_web(address: str, folder: Path) -> Path:
-    """Fetch ``https://host/file#sha256=...``, and go on where a transfer broke off, also that of an earlier process.
-
-    ``http`` is for servers of this machine alone.
+def web(address: str) -> Cached:
+    """Return the place of ``https://host/file#sha256=...``; ``http`` is for servers of this machine alone.
 
     Raises:
-        SetupError: The address has no digest, the server does not give the file, or its digest is another one.
+        ConfigError: It has no digest, or is ``http`` of another machine.
+    """
+    _parts_of(address)
+    return Cached(address, from_web)
+
+
+def hub(address: str) -> Cached:
+    """Return the place of ``hf://org/name[@revision]/file``, or of the folder ``hf://org/name``.
+
+    Raises:
+        ConfigError: It is written otherwise.
+    """
+    _repo_of(address)
+    return Cached(address, from_hub)
+
+
+def bucket(address: str) -> Cached:
+    """Return the place of ``s3://bucket/file``."""
+    return Cached(address, from_bucket)
+
+
+def _refused(what: str, hint: str) -> ConfigError:
+    return ConfigError(Problem("fetch", what, hint=hint))
+
+
+def _parts_of(address: str) -> tuple[str, str]:
+    """Return the URL of a file and its digest."""
+    url, _, fragment = address.partition("#")
+    asked, parts = _DIGEST.fullmatch(fragment), urllib.parse.urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
+        raise _refused(f"{address}: http is for this machine alone", "Write https://.")
+    if asked is None:
+        hint = f"Write {url}#sha256=DIGEST, with the digest of the file that you have tried."
+        raise _refused(f"{address} has no digest, so what it gives may change", hint)
+    return url, asked[1].lower()
+
+
+def from_web(address: str, folder: Path) -> Path:
+    """Fetch the file of `web`, and go on where a transfer broke off, also that of an earlier process.
+
+    Raises:
+        SetupError: The server does not give the file, or its digest is another one.
 
     Source:
         RFC 9110, sections 14.2 (Range), 15.3.7 (206) and 15.5.17 (416).
     """
-    url, _, fragment = address.partition("#")
-    asked, parts = _DIGEST.fullmatch(fragment), urllib.parse.urlsplit(url)
-    if parts.scheme == "http" and parts.hostname not in _LOOPBACK:
-        raise SetupError(f"{address}: http is for this machine alone", hint="Write https://.")
-    if asked is None:
-        hint = f"Write {url}#sha256=DIGEST, with the digest of the file that you have tried."
-        raise SetupError(f"{address} has no digest, so what it gives may change", hint=hint)
-    path = folder / "file"
+    (url, asked), path = _parts_of(address), folder / "file"
     most, deaths = 0, 0
     while not _go_on(url, path):
         size = path.stat().st_size if path.exists() else 0
@@ -56,13 +88,9 @@ def from_web(address: str, folder: Path) -> Path:
         if deaths >= _MOST_DEATHS:
             what = f"{address}: the transfer broke off {deaths} times at {most} bytes"
             raise SetupError(what, hint="What is here is kept: try again to go on there.")
-    with path.open("rb") as file:
-        found = hashlib.sha256()
-        while block := file.read(_BLOCK_BYTES):
-            found.update(block)
-    if found.hexdigest() != asked[1].lower():
+    if (found := digest_of(path)) != asked:
         path.unlink()
-        what = f"{url} has the digest sha256={found.hexdigest()}, not {asked[1].lower()}"
+        what = f"{url} has the digest sha256={found}, not {asked}"
         raise SetupError(what, hint="What came was removed. Look at the file before you name it.")
     return path
 
@@ -95,8 +123,17 @@ def _go_on(url: str, path: Path) -> bool:
         raise SetupError(f"{url}: {error.reason}") from error
 
 
+def _repo_of(address: str) -> tuple[str, str | None, str | None]:
+    """Return repository, revision and file."""
+    found = _HUB.fullmatch(address)
+    if found is None or ".." in address.split("/"):
+        hint = "Write hf://org/name/file, or hf://org/name@revision/file."
+        raise _refused(f"{address!r} names no file of a hub", hint)
+    return found["repo"], found["revision"], found["file"]
+
+
 def from_hub(address: str, folder: Path) -> tuple[Path, str | None]:
-    """Fetch ``hf://org/name[@revision]/file``, or the whole ``hf://org/name``, by `huggingface_hub`: with its tokens and cache.
+    """Fetch the file or folder of `hub` by `huggingface_hub`, with its tokens and cache.
 
     ``HF_ENDPOINT`` names another hub. The weights that an ONNX file keeps beside it come with it.
 
@@ -104,23 +141,19 @@ def from_hub(address: str, folder: Path) -> tuple[Path, str | None]:
         The path in the cache of the hub, and the commit.
 
     Raises:
-        SetupError: The address is wrong, or the hub does not give the file.
+        SetupError: The hub does not give the file.
         MissingDependencyError: The extra ``hub`` is not installed.
     """
-    found = _HUB.fullmatch(address)
-    if found is None or ".." in address.split("/"):
-        what = f"{address!r} names no file of a hub"
-        raise SetupError(what, hint="Write hf://org/name/file, or hf://org/name@revision/file.")
-    repo, revision, file = found.group("repo", "revision", "file")
-    hub, errors = _library("huggingface_hub", "hub"), _library("huggingface_hub.errors", "hub")
+    repo, revision, file = _repo_of(address)
+    there, errors = _library("huggingface_hub", "hub"), _library("huggingface_hub.errors", "hub")
     try:
         if file is None:
-            path = Path(hub.snapshot_download(repo, revision=revision))
+            path = Path(there.snapshot_download(repo, revision=revision))
         else:
-            path = Path(hub.hf_hub_download(repo, file, revision=revision))
+            path = Path(there.hf_hub_download(repo, file, revision=revision))
             if path.suffix == ".onnx":
                 beside = [f"{file}_data", f"{file}.data"]
-                hub.snapshot_download(repo, revision=revision, allow_patterns=beside)
+                there.snapshot_download(repo, revision=revision, allow_patterns=beside)
     except errors.HfHubHTTPError as error:
         code = getattr(error.response, "status_code", None)
         hint = (
@@ -138,7 +171,7 @@ def from_hub(address: str, folder: Path) -> tuple[Path, str | None]:
 
 
 def from_bucket(address: str, folder: Path) -> Path:
-    """Fetch ``s3://bucket/file`` by `fsspec`, with the credentials that it finds, as those of ``AWS_PROFILE``.
+    """Fetch the file of `bucket` by `fsspec`, with the credentials that it finds, as those of ``AWS_PROFILE``.
 
     Raises:
         MissingDependencyError: The extra ``s3`` is not installed.

@@ -20,9 +20,5 @@ def headrace_fetchers() -> dict[str, str]:
     """Return the schemes."""
     if os.environ.get("HEADRACE_OFFLINE", "") not in ("", "0"):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # for whatever else loads from the hub
-    of_web = dict.fromkeys(("https", "http"), "headrace_models.fetching:from_web")
-    return {
-        **of_web,
-        "hf": "headrace_models.fetching:from_hub",
-        "s3": "headrace_models.fetching:from_bucket",
-    }
+    names = {"https": "web", "http": "web", "hf": "hub", "s3": "bucket"}
+    return {scheme: f"headrace_models.fetching:{name}" for scheme, name in names.items()}
