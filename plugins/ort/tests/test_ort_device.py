@@ -178,6 +178,27 @@ def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_on
     assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
 
 
+def test_neighbours_are_read_in_place_where_they_are_one_allocation(
+    device, start, one_to_one, monkeypatch
+):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"))
+    border = ROWS[2].ctypes.data
+
+    def range_of(base, size, pointer):
+        base._obj.value, size._obj.value = (border, 1 << 20) if pointer >= border else (0, border)
+        return 0
+
+    driver = SimpleNamespace(cuMemGetAddressRange_v2=range_of)
+    monkeypatch.setattr(device_copies, "load_driver", lambda: driver)
+    for places, copies in (((0, 1), 0), ((1, 2), 2), ((2, 3), 0)):
+        device.clear()
+        batch = [{"data": OnDevice(ROWS[k])} for k in places]
+        assert backend(batch) is None
+        assert device.count("within") == copies
+        for k, request in zip(places, batch, strict=True):
+            assert np.array_equal(request["result"], -ROWS[k])
+
+
 @pytest.mark.parametrize("version", [onnxruntime.__version__, "1.23.2"])
 def test_results_last_whether_or_not_their_binding_owns_them(
     device, start, one_to_one, version, monkeypatch
