@@ -143,7 +143,7 @@ class OnnxTensor(headrace.Backend):
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
             shared=context.batch.max != 1,
-        )
+        ).with_sizes(options.row_sizes)
         ports = self._signature.inputs
         self._keys = choose_keys(self._signature, options.inputs, RESERVED)
         self.reads = _reads(self._signature, self._keys)
@@ -182,7 +182,7 @@ class OnnxTensor(headrace.Backend):
         run_options: Callable[[], Any],
     ) -> None:
         """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
-        self._sizes = context.batch.sizes, context.batch.max
+        self._sizes = self._signature.sizes or context.batch.sizes, context.batch.max
         alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
         self._shared_by = None if alone else context.node_name
         if self._place is None:
@@ -207,7 +207,7 @@ class OnnxTensor(headrace.Backend):
             self._signature,
             to_cpu=options.output_device == "cpu",
             run_options=run_options,
-            sizes=context.batch.sizes or (),
+            sizes=self._signature.sizes or context.batch.sizes or (),
         )
         context.batch.at_end(self._runner.end)
 
@@ -308,6 +308,7 @@ class OnnxTensor(headrace.Backend):
                 )
             return results
         feeds = {}
+        total = signature.filled(sum(item.rows for item in items))
         for port in signature.inputs:
             if port.name not in items[0].tensors:
                 continue
@@ -316,7 +317,7 @@ class OnnxTensor(headrace.Backend):
                 concatenate(
                     arrays,
                     port,
-                    rows=signature.rows,
+                    rows=total,
                     pad_value=None if self._pads is None else self._pads[port.name],
                     pad_multiple=multiple,
                 )
@@ -326,11 +327,13 @@ class OnnxTensor(headrace.Backend):
         outputs = self._run_feeds(feeds)
         for place in signature.passed:
             outputs[place] = outputs[place].copy()
-        rows = split_outputs(outputs, items, signature, crops=self._crops, padded=padded)
+        found = split_outputs(
+            outputs, items, signature, rows=total, crops=self._crops, padded=padded
+        )
         names = [port.name for port in signature.outputs]
         if len(names) == 1:
-            return [row[0] for row in rows]
-        return [dict(zip(names, row, strict=True)) for row in rows]
+            return [row[0] for row in found]
+        return [dict(zip(names, row, strict=True)) for row in found]
 
     def _run_feeds(self, feeds: dict[str, Any]) -> list[Any]:
         names = [port.name for port in self._signature.outputs]
