@@ -87,6 +87,8 @@ class OnnxTensor(headrace.Backend):
     _store: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
     _weights: WeightFiles | None = None
+    _seen: tuple[Mapping[str, Any], int] = {}, 0
+    """Inputs with which the warm-up has run, and their number of rows."""
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
@@ -376,10 +378,16 @@ class OnnxTensor(headrace.Backend):
             sizes = sizes_to_capture(*self._sizes) if options.cuda_graph else ()
             with self._on_device:
                 self._built["cuda_graphs"] = self._runner.warm_up(sizes)
+                for (
+                    rows
+                ) in signature.sizes:  # convolutions are planned for the last of them, the largest
+                    self._runner.outputs_of(*self._seen, filled=rows)
 
     def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         """Run inputs whose batch axis is in front, and return each output, or its shape where it is on the device."""
         if self._runner is not None:
+            if self._seen[1] not in range(1, rows):
+                self._seen = feeds, rows  # the fewest rows, which fit into all sizes
             with self._on_device:
                 outputs: list[Any] = self._runner.outputs_of(feeds, rows)
             return outputs

@@ -51,8 +51,8 @@ class OnnxOptions(BatchAxisOptions):
     row_sizes: RowSizes = ()
     cuda_graph: bool = Field(
         False,
-        description="On the CUDA provider, run captured graphs: one per size of `batch_sizes`, else "
-        "of 1, 2, 4, ... `max`.",
+        description="On the CUDA provider, run captured graphs: one per size of `row_sizes` or `batch_sizes`, "
+        "else of 1, 2, 4, ... `max`.",
     )
     intra_op_threads: int | None = Field(
         None,
