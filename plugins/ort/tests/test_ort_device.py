@@ -4,6 +4,7 @@ where `scripts/check gpu` finds one."""
 import contextlib
 import ctypes
 import gc
+import logging
 import math
 import sys
 import threading
@@ -197,6 +198,48 @@ def test_neighbours_are_read_in_place_where_they_are_one_allocation(
         assert device.count("within") == copies
         for k, request in zip(places, batch, strict=True):
             assert np.array_equal(request["result"], -ROWS[k])
+
+
+@pytest.mark.parametrize(("length", "last"), [(3, (4, 2, 3)), ("m", None)])
+def test_the_warm_up_ends_with_the_largest_of_row_sizes(
+    device, start, one_to_one, monkeypatch, length, last
+):
+    """A provider plans for the shape of the last run, which the first request should find. Free axes have no shape yet."""
+    backend = start(one_to_one(["n", 2, length], op="Neg"), row_sizes=[1, 4])
+    shapes, bind = [None], DeviceRunner._bind
+
+    def noted(self, binding, port, pointer, shape):
+        shapes.append(shape)
+        bind(self, binding, port, pointer, shape)
+
+    monkeypatch.setattr(DeviceRunner, "_bind", noted)
+    backend.warm_up()
+    assert shapes[-1] == last
+    request = {"data": ROWS[:3], "request_size": 3}
+    assert backend([request]) is None
+    assert shapes[-1] == (4, 2, 3)
+    assert np.array_equal(request["result"], -ROWS[:3])
+
+
+@pytest.mark.parametrize(
+    ("given", "provider", "operator", "told"),
+    [
+        ({}, "CUDA", "Conv", 1),
+        ({"row_sizes": [8]}, "CUDA", "Conv", 0),
+        ({"cuda_graph": True}, "CUDA", "Conv", 0),
+        ({}, "CUDA", "MatMul", 0),
+        ({}, "CPU", "Conv", 0),
+    ],
+)
+def test_a_network_that_cuda_plans_anew_for_each_batch_is_told_of(
+    caplog, given, provider, operator, told
+):
+    context = SimpleNamespace(
+        batch=SimpleNamespace(max=8, sizes=None), instance_index=0, logger=logging.getLogger("here")
+    )
+    options = SimpleNamespace(**{"row_sizes": (), "cuda_graph": False, **given})
+    opening._warn_of_plans(options, context, f"{provider}ExecutionProvider", {operator})
+    assert ["row_sizes = [8]" in one.getMessage() for one in caplog.records] == [True] * told
 
 
 @pytest.mark.parametrize("version", [onnxruntime.__version__, "1.23.2"])

@@ -81,7 +81,7 @@ class DecodeMat(PerImage):
                 )
             return value
 
-    writes = ("result", "color")
+    writes: tuple[str, ...] | type = ("result", "color")
     expected = "a JPEG, PNG or WebP file as bytes"
 
     def decoder(self, options: Any) -> Callable[[Any], Any]:

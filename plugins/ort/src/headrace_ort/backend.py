@@ -378,9 +378,8 @@ class OnnxTensor(headrace.Backend):
             sizes = sizes_to_capture(*self._sizes) if options.cuda_graph else ()
             with self._on_device:
                 self._built["cuda_graphs"] = self._runner.warm_up(sizes)
-                for (
-                    rows
-                ) in signature.sizes:  # convolutions are planned for the last of them, the largest
+                # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
+                for rows in signature.sizes if self._seen[1] else ():
                     self._runner.outputs_of(*self._seen, filled=rows)
 
     def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
