@@ -8,10 +8,11 @@
 - the same queue where each client records an event on its stream, which the thread's stream waits for. That is
   the promise of Headrace;
 - ``pipe()``: each client calls for one request; ``list``: four clients, each with a list of a quarter of the
-  requests; ``submit``: two clients, each with half of the requests in flight.
+  requests; ``submit``: two clients, each with half of the requests in flight; ``rows``: as many rows in flight, a full
+  batch of one array in each request.
 
 ``--case jpeg``: from the bytes of a JPEG picture to scores on the host. Clients, or threads of their own, decode
-with OpenCV and send ``float32``; by hand, and in Headrace with a node that decodes and without.
+with OpenCV and send ``float32``; by hand, and in Headrace with a node that decodes, of four words or of one, and without.
 
     python -m benchmarks.gpu_clients [--library trt torch ort] [--case device jpeg] [--load 40x8 160x32]
                                      [--seconds 1.5] [--rounds 5] [--device cuda:0] [--json FILE]
@@ -66,7 +67,7 @@ NAMES = {"trt": "TensorrtTensor", "torch": "TorchModule", "ort": "OnnxTensor"}
 ENGINE = "engine alone"
 HAND = "queue by hand"
 EVENT = "queue by hand, an event per request"
-OURS = ("pipe()", "list", "submit")
+OURS = ("pipe()", "list", "submit", "rows")
 
 
 class Bench:
@@ -142,6 +143,7 @@ class Bench:
         """Measure all sides with inputs that lie on the device."""
         dtype = self.half if library == "torch" else torch.float32
         samples = [torch.randn(self.shape, device=self.device).to(dtype) for _ in range(64)]
+        rows = [torch.randn((batch, *self.shape), device=self.device).to(dtype) for _ in range(16)]
         lanes = self.lanes(library, batch)
         runners = [lane.on_device for lane in lanes]
         with contextlib.ExitStack() as stack:
@@ -163,6 +165,12 @@ class Bench:
                 "pipe()": partial(load, lambda i: pipe({"data": samples[i % 64]})),
                 "list": partial(self._load, _lists(pipe, samples, each), 4, each),
                 "submit": partial(self._load, _window(pipe, samples, clients // 2), 2),
+                "rows": partial(
+                    self._load,
+                    lambda i: pipe({"data": rows[i % 16], "request_size": batch}),
+                    max(2, clients // batch),
+                    batch,
+                ),
             }
             title = f"{NAMES[library]}, {clients} clients, batch {batch}"
             rates = self._in_turn(title, sides, (EVENT, HAND, ENGINE))
@@ -182,7 +190,12 @@ class Bench:
         model = self.node(library, batch, resident=False)
         cores = usable_cpus()
         words = f"DecodeMat,ResizeMat({self.size},{self.size}),CvtColorMat(rgb),Mat2Tensor(scale={1 / 255})"
-        front = {"backend": f"S[{words}]", "instance_num": cores, "max": 1, "next": "model"}
+        one_word = f"Decode2Tensor({self.size},{self.size},scale={1 / 255})"
+        decode_keys = {"instance_num": cores, "next": "model"}
+        fronts = {
+            "four words decode": {"backend": f"S[{words}]", "max": 1, **decode_keys},
+            "one word decodes": {"backend": one_word, "max": 4, **decode_keys},
+        }
         by_clients, by_threads = "clients decode", f"{cores} threads decode"
         with contextlib.ExitStack() as stack:
             hand = {
@@ -192,13 +205,18 @@ class Bench:
                 for name, decoders in ((by_clients, 0), (by_threads, cores))
             }
             straight = stack.enter_context(headrace.pipe(model))
-            whole = stack.enter_context(headrace.pipe({"decode": front, "model": model}))
+            whole = {
+                name: stack.enter_context(headrace.pipe({"decode": front, "model": model}))
+                for name, front in fronts.items()
+            }
             files = self.files
             load = partial(self._load, clients=clients)
             ours = {
                 f"Headrace, {by_clients}": lambda i: straight({"data": decode(files[i % len(files)])}),
-                "Headrace, a node decodes": lambda i: whole({"data": files[i % len(files)]}),
             }  # fmt: skip
+            ours |= {
+                f"Headrace, {name}": partial(_sent, pipe, files) for name, pipe in whole.items()
+            }
             others = {
                 f"by hand, {name}": partial(_one, program, files) for name, program in hand.items()
             }
@@ -255,6 +273,10 @@ def _marked(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.cuda.Event]:
 
 def _one(program: TwoStages, given: list[Any], i: int) -> Any:
     return program(given[i % len(given)])
+
+
+def _sent(pipe: headrace.Pipeline, files: list[bytes], i: int) -> object:
+    return pipe({"data": files[i % len(files)]})
 
 
 def _lists(

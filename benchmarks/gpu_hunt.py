@@ -174,9 +174,11 @@ class Caller:
         if kind == "cupy":
             import cupy
 
-            self._cupy = cupy.cuda.Stream(non_blocking=True)
+            self._place = cupy.cuda.Device(torch.device(device).index)
+            with self._place:
+                self._cupy = cupy.cuda.Stream(non_blocking=True)
+                self.inputs: list[Any] = [cupy.empty(WIDTH, cupy.float32) for _ in range(IN_A_CALL)]
             self.stream = torch.cuda.ExternalStream(self._cupy.ptr, device=device)
-            self.inputs: list[Any] = [cupy.empty(WIDTH, cupy.float32) for _ in range(IN_A_CALL)]
         else:
             if self.cuda and kind == "own":
                 self.stream = torch.cuda.Stream(device)
@@ -187,13 +189,23 @@ class Caller:
         if self.cuda:
             with torch.cuda.stream(self.stream):
                 torch.cuda._sleep(cycles)
-        with self._cupy if self.kind == "cupy" else torch.cuda.stream(self.stream):
+        with self._current():
             for k, one in enumerate(self.inputs):
                 self._fill(one, value + k)
             results = way(pipe, self.inputs)
             for one in self.inputs:
                 self._fill(one, float("nan"))
         return results
+
+    @contextlib.contextmanager
+    def _current(self) -> Iterator[None]:
+        """Make the stream current in this thread, in CuPy with its device. torch finds the device of a tensor itself."""
+        if self.kind != "cupy":
+            with torch.cuda.stream(self.stream):
+                yield
+        else:
+            with self._place, self._cupy:
+                yield
 
     def _fill(self, array: Any, value: float) -> None:
         if self.kind == "cupy":

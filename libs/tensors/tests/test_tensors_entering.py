@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 
 from headrace.errors import BackendError, InputError, InstanceLostError
-from headrace_tensors import entering, order_behind, order_behind_torch, view_of_torch
-from headrace_tensors.entering import Mark, mark_of
+from headrace_tensors import (
+    device_copies,
+    entering,
+    order_behind,
+    order_behind_torch,
+    view_of_torch,
+)
+from headrace_tensors.device_copies import is_one_allocation
+from headrace_tensors.entering import Mark, device_context, mark_of
 
 BUSY, NO_CONTEXT, LOST = 600, 201, 700
 NAMES = {NO_CONTEXT: b"CUDA_ERROR_INVALID_CONTEXT", LOST: b"CUDA_ERROR_ILLEGAL_ADDRESS"}
@@ -112,6 +119,12 @@ class Driver:
         self.log.append(("wait", self._stream(handle), event))
         return 0
 
+    def cuMemGetAddressRange_v2(self, base, size, pointer):  # noqa: N802
+        if self.current is None:
+            return NO_CONTEXT
+        base._obj.value, size._obj.value = pointer // 64 * 64, 64
+        return 0
+
     def cuGetErrorName(self, number, name):  # noqa: N802
         name._obj.value = NAMES.get(number)
         return 0
@@ -119,6 +132,7 @@ class Driver:
 
 def use(driver, monkeypatch):
     monkeypatch.setattr(entering, "load_driver", lambda: driver)
+    monkeypatch.setattr(device_copies, "load_driver", lambda: driver)
     monkeypatch.setattr(entering, "_free", {})
     monkeypatch.setattr(entering, "_default_streams", {})
     monkeypatch.setattr(Mark, "made", False)
@@ -360,6 +374,41 @@ def test_who_waits_needs_no_context_of_its_own(two):
         ("wait", 9, 500),
         ("wait", (101, 1), 500),
     ]
+
+
+def test_a_thread_has_afterwards_the_device_that_it_had_or_none(two):
+    def used():
+        before = two.current
+        with device_context(1):
+            inside = two.current
+            with device_context(0):
+                pass
+        return before, inside, two.current
+
+    assert in_thread(used) == (None, 101, None)
+    with device_context(0):
+        assert used() == (100, 101, 100)
+    with pytest.raises(ZeroDivisionError), device_context(1):
+        raise ZeroDivisionError
+    assert two.current is None
+    with pytest.raises(BackendError, match="cuDeviceGet"), device_context(2):
+        pass
+
+
+def test_without_a_driver_a_thread_has_no_device(monkeypatch):
+    monkeypatch.setattr(entering, "load_driver", lambda: None)
+    with device_context(1):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("pointer", "nbytes", "is_one"),
+    [(640, 64, True), (640, 65, False), (700, 4, True), (700, 5, False), (640, 0, True)],
+)
+def test_memory_up_to_the_end_of_its_allocation_is_one_piece(two, pointer, nbytes, is_one):
+    assert not is_one_allocation(pointer, nbytes)  # no device is current in this thread
+    with device_context(1):
+        assert is_one_allocation(pointer, nbytes) is is_one
 
 
 def test_an_array_in_a_context_of_its_own_is_asked_there(driver):

@@ -8,7 +8,7 @@ from headrace.keys import DeviceStream
 from headrace_tensors import LOST_DEVICE, BatchAxisOptions
 
 NAMES = """
-BatchAxisOptions Crop DeviceArray Item LOST_DEVICE LostDevice Port RowVerdict STRING Signature Steps TensorOptions TorchView UnbatchedOptions __version__
+BatchAxisOptions Crop DeviceArray Item LOST_DEVICE LostDevice Port RowSizes RowVerdict STRING Signature Steps TensorOptions TorchView UnbatchedOptions __version__
 array_of_numbers batch_length check_axes check_equal_axes check_followed check_padding check_rows choose_keys compare_rows concatenate counted_rows
 cropped cut_groups enter export_capsule find_crops gather group_items host_array invented_inputs is_lost is_plain joined lost_device marks_of nearest
 numpy_dtype order_behind order_behind_torch pad_values padded padded_shape padded_shapes padding_fits prove_crops read_capsule read_item read_warm_up

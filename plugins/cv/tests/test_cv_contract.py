@@ -19,6 +19,7 @@ from headrace_cv.classes import Softmax, TopK
 from headrace_cv.color import CvtColorMat
 from headrace_cv.crop import CenterCropMat, CropMat, PerspectiveCropMat
 from headrace_cv.decode import DecodeMat
+from headrace_cv.decode_tensor import Decode2Tensor
 from headrace_cv.detection import NMS
 from headrace_cv.encode import EncodeMat
 from headrace_cv.geometry import ResizeMat
@@ -27,6 +28,7 @@ from headrace_cv.tensor import Mat2Tensor, Tensor2Mat
 
 OPTIONS = {
     DecodeMat: {},
+    Decode2Tensor: {"resize_h": 8, "resize_w": 6},
     ResizeMat: {"resize_h": 8, "resize_w": 6},
     LetterBoxMat: {"resize_h": 9, "resize_w": 12},
     TopLeftResizeMat: {"resize_h": 14, "resize_w": 13},
@@ -44,7 +46,7 @@ OPTIONS = {
 }
 ON_NUMBERS = [NMS, UnletterBox, Softmax, TopK]
 """Those that read numbers, boxes or scores."""
-ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Tensor2Mat, *ON_NUMBERS)]
+ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Decode2Tensor, Tensor2Mat, *ON_NUMBERS)]
 PLACES = {"color": "bgr", "box": [1, 2, 6, 7], "quad": [[1, 1], [6, 1], [6, 5], [1, 5]]}
 README = Path(__file__).parent.parent / "README.md"
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
@@ -63,6 +65,7 @@ def python(program, **environment):
 def test_importing_the_backends_loads_neither_opencv_nor_numpy():
     program = """
 import sys, headrace_cv, headrace_cv.classes, headrace_cv.color, headrace_cv.crop, headrace_cv.decode
+import headrace_cv.decode_tensor
 import headrace_cv.detection, headrace_cv.encode, headrace_cv.geometry, headrace_cv.letterbox
 import headrace_cv.tensor
 headrace_cv.letterbox.LetterBoxMat.Options(resize_h=4, resize_w=4, fill_value=[1, 2, 3])

@@ -626,3 +626,29 @@ def test_a_masked_array_is_refused_by_name(start, one_to_one):
         assert (error.got, error.key) == ("numpy.ma.MaskedArray", "data")
         assert "filled" in error.hint
     assert run(backend, {"data": masked.filled(7)})[0].tolist() == [7, 2]
+
+
+def test_row_sizes_fill_a_run_up_and_drop_the_results(save, start):
+    """The model multiplies by the number of its rows, so the answers tell it."""
+    nodes = [
+        ("Shape", ["x"], ["shape"], {"start": 0, "end": 1}),
+        ("Cast", ["shape"], ["rows"], {"to": int(T.FLOAT)}),
+        ("Mul", ["x", "rows"], ["y"], {}),
+    ]
+    path = save(nodes, [("x", T.FLOAT, ["n", 3])], [("y", T.FLOAT, ["n", 3])])
+    backend = start(path, row_sizes=[8, 1, 4])
+    x = np.arange(30, dtype=np.float32).reshape(10, 3)
+    for count, ran in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (10, 10)):
+        batch = [{"data": row} for row in x[:count]]
+        assert backend(batch) is None
+        assert np.array_equal([one["result"] for one in batch], x[:count] * ran)
+        batch = [{"data": x[: count - 1], "request_size": count - 1}, {"data": x[count - 1]}]
+        assert backend(batch[count == 1 :]) is None
+        assert np.array_equal(batch[1]["result"], x[count - 1] * ran)
+    whole = save(
+        [("ReduceSum", ["x"], ["y"], {"keepdims": 0})],
+        [("x", T.FLOAT, ["n", 3])],
+        [("y", T.FLOAT, [])],
+    )
+    with pytest.raises(SetupError, match="`row_sizes` fills up runs"):
+        start(whole, row_sizes=[4], unbatched=["y"])

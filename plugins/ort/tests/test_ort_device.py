@@ -4,6 +4,7 @@ where `scripts/check gpu` finds one."""
 import contextlib
 import ctypes
 import gc
+import logging
 import math
 import sys
 import threading
@@ -176,6 +177,69 @@ def test_rows_from_the_cpu_and_the_device_share_a_batch(device, start, one_to_on
     assert np.array_equal(results[1], -ROWS[1])
     assert np.array_equal(results[2], -ROWS[2:])
     assert batch[1]["data"].asked == [77]  # it was ordered before the stream that reads it
+
+
+def test_neighbours_are_read_in_place_where_they_are_one_allocation(
+    device, start, one_to_one, monkeypatch
+):
+    backend = start(one_to_one(["n", 2, 3], op="Neg"))
+    border = ROWS[2].ctypes.data
+
+    def range_of(base, size, pointer):
+        base._obj.value, size._obj.value = (border, 1 << 20) if pointer >= border else (0, border)
+        return 0
+
+    driver = SimpleNamespace(cuMemGetAddressRange_v2=range_of)
+    monkeypatch.setattr(device_copies, "load_driver", lambda: driver)
+    for places, copies in (((0, 1), 0), ((1, 2), 2), ((2, 3), 0)):
+        device.clear()
+        batch = [{"data": OnDevice(ROWS[k])} for k in places]
+        assert backend(batch) is None
+        assert device.count("within") == copies
+        for k, request in zip(places, batch, strict=True):
+            assert np.array_equal(request["result"], -ROWS[k])
+
+
+@pytest.mark.parametrize(("length", "last"), [(3, (4, 2, 3)), ("m", None)])
+def test_the_warm_up_ends_with_the_largest_of_row_sizes(
+    device, start, one_to_one, monkeypatch, length, last
+):
+    """A provider plans for the shape of the last run, which the first request should find. Free axes have no shape yet."""
+    backend = start(one_to_one(["n", 2, length], op="Neg"), row_sizes=[1, 4])
+    shapes, bind = [None], DeviceRunner._bind
+
+    def noted(self, binding, port, pointer, shape):
+        shapes.append(shape)
+        bind(self, binding, port, pointer, shape)
+
+    monkeypatch.setattr(DeviceRunner, "_bind", noted)
+    backend.warm_up()
+    assert shapes[-1] == last
+    request = {"data": ROWS[:3], "request_size": 3}
+    assert backend([request]) is None
+    assert shapes[-1] == (4, 2, 3)
+    assert np.array_equal(request["result"], -ROWS[:3])
+
+
+@pytest.mark.parametrize(
+    ("given", "provider", "operator", "told"),
+    [
+        ({}, "CUDA", "Conv", 1),
+        ({"row_sizes": [8]}, "CUDA", "Conv", 0),
+        ({"cuda_graph": True}, "CUDA", "Conv", 0),
+        ({}, "CUDA", "MatMul", 0),
+        ({}, "CPU", "Conv", 0),
+    ],
+)
+def test_a_network_that_cuda_plans_anew_for_each_batch_is_told_of(
+    caplog, given, provider, operator, told
+):
+    context = SimpleNamespace(
+        batch=SimpleNamespace(max=8, sizes=None), instance_index=0, logger=logging.getLogger("here")
+    )
+    options = SimpleNamespace(**{"row_sizes": (), "cuda_graph": False, **given})
+    opening._warn_of_plans(options, context, f"{provider}ExecutionProvider", {operator})
+    assert ["row_sizes = [8]" in one.getMessage() for one in caplog.records] == [True] * told
 
 
 @pytest.mark.parametrize("version", [onnxruntime.__version__, "1.23.2"])

@@ -77,20 +77,36 @@ class FakeCuda:
             raise CudaError("cudaMalloc", 2, "out of memory")
         pointer, raw = self._aligned(nbytes)
         self.memory[pointer] = (raw, nbytes)
+        self.homes[pointer] = self.current
         return pointer
+
+    def at_home(self, thing):
+        """Check that this thread is on the device of a thing: else CUDA would begin to use the thread's device too."""
+        assert self.homes.pop(thing) == self.current, "a call in a thread on another device"
 
     def free(self, pointer):
         assert pointer in self.memory, "freed twice, or never taken"
+        self.at_home(pointer)
         _, nbytes = self.memory[pointer]
         ctypes.memset(pointer, POISON, nbytes)
         del self.memory[pointer]
 
+    def cuMemGetAddressRange_v2(self, base, size, pointer):  # noqa: N802 - the driver's name
+        """Tell the allocation in which an address lies."""
+        for at, (_, length) in list(self.memory.items()):
+            if at <= pointer < at + length:
+                base._obj.value, size._obj.value = at, length
+                return 0
+        return 500
+
     def host_malloc(self, nbytes):
         pointer, raw = self._aligned(nbytes)
         self.pinned[pointer] = raw
+        self.homes[pointer] = self.current
         return pointer
 
     def host_free(self, pointer):
+        self.at_home(pointer)
         del self.pinned[pointer]
 
     def stream_create(self):
@@ -101,7 +117,7 @@ class FakeCuda:
 
     def stream_destroy(self, stream):
         assert not self.streams.pop(stream), "a stream was ended with work on it"
-        del self.homes[stream]
+        self.at_home(stream)
 
     def queue(self, stream, work):
         if stream in self.captures:
@@ -113,6 +129,10 @@ class FakeCuda:
         if self.fail_next:
             number, self.fail_next = self.fail_next, None
             raise CudaError("cudaMemcpyAsync", number, "made to fail")
+        for address in (target, source):
+            for at, (_, length) in list(self.memory.items()):
+                if at <= address < at + length < address + nbytes:
+                    raise CudaError("cudaMemcpyAsync", 1, "invalid argument")
         self.copies.append((target, source, nbytes))
         if target in self.memory and not self._is_known(source):
             held = ctypes.string_at(source, nbytes)  # memory that is not pinned is read at once
@@ -136,6 +156,7 @@ class FakeCuda:
 
     def stream_synchronize(self, stream):
         self.waits += 1
+        assert self.homes.get(stream, self.current) == self.current
         work, self.streams[stream] = self.streams.get(stream, []), []
         for step in work:
             step()
@@ -146,7 +167,7 @@ class FakeCuda:
         return event
 
     def event_destroy(self, event):
-        del self.homes[event]
+        self.at_home(event)
 
     def event_record(self, event, stream):
         home = self.homes.get(stream, self.current if stream < 10 else 0)

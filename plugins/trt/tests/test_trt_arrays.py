@@ -154,7 +154,7 @@ def test_what_numpy_exports_is_read(make, contiguous):
 def test_slices_of_an_array_on_the_device():
     cuda = FakeCuda()
     stream = cuda.stream_create()
-    pool = DevicePool(cuda, stream)
+    pool = DevicePool(cuda, stream, 0)
     values = np.arange(24, dtype=np.int32).reshape(4, 3, 2)
     block = pool.take(values.nbytes)
     cuda.copy(block.pointer, values.ctypes.data, values.nbytes, stream)
@@ -188,7 +188,7 @@ def test_slices_of_an_array_on_the_device():
 
 def test_memory_that_cannot_be_given_back_is_told_in_the_log(caplog, monkeypatch):
     cuda = FakeCuda()
-    pool = DevicePool(cuda, cuda.stream_create())
+    pool = DevicePool(cuda, cuda.stream_create(), 0)
     block = pool.take(300)
     pool.close()
     with monkeypatch.context() as patch:
@@ -206,29 +206,6 @@ def test_a_reader_on_another_device_finds_its_thread_as_it_was():
     )
     assert array.get().shape == (2,)
     assert cuda.current == 0
-
-
-def test_the_device_of_a_thread_is_set_for_a_block_and_set_back():
-    seen, current = [], [0]
-
-    def switch(ordinal):
-        seen.append(ordinal)
-        current[0] = ordinal
-        return (0,)
-
-    runtime = SimpleNamespace(
-        cudaMemcpyKind=SimpleNamespace(cudaMemcpyDefault=4),
-        cudaMemcpyAsync=None,
-        cudaEventDisableTiming=2,
-        cudaGetDevice=lambda: (0, current[0]),
-        cudaSetDevice=switch,
-    )
-    cuda = Cuda(runtime)
-    with cuda.on_device(1):
-        assert current == [1]
-    assert seen == [1, 0]
-    with cuda.on_device(0):
-        assert seen == [1, 0]  # nothing to set
 
 
 def test_arrays_of_others_are_read_where_they_are():
@@ -251,7 +228,7 @@ def test_arrays_of_others_are_read_where_they_are():
 
 def test_blocks_are_used_again_only_when_dropped_and_given_back_when_memory_is_short():
     cuda = FakeCuda(most_bytes=4096)
-    pool = DevicePool(cuda, cuda.stream_create())
+    pool = DevicePool(cuda, cuda.stream_create(), 0)
     one, two = pool.take(1000), pool.take(1000)
     assert one.pointer != two.pointer
     first = one.pointer

@@ -185,6 +185,37 @@ def test_neighbouring_tensors_of_torch_are_read_where_they_are(
             assert np.allclose(answer["result"].get(), expected(rows[k]))
 
 
+@pytest.mark.parametrize("cuda_graph", [False, True])
+def test_neighbours_of_two_allocations_are_not_copied_at_once(
+    torch, device, plan, pipe, linear, monkeypatch, cuda_graph
+):
+    """CUDA answers such a copy with ``invalid argument``; torch's allocator has many neighbouring allocations."""
+    monkeypatch.setattr("headrace_tensors.device_copies.load_driver", lambda: device)
+    model, expected = linear
+    p = pipe(
+        backend="TensorrtTensor",
+        model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})),
+        min=4,
+        max=4,
+        batching_timeout=10_000,
+        cuda_graph=cuda_graph,
+    )
+    rows = np.stack(samples(4))
+    start, step = torch.Tensor(rows).here, rows[0].nbytes
+    raw, nbytes = device.memory[start]
+    given = [torch.Tensor(row, here=start + k * step) for k, row in enumerate(rows)]
+    for border, copies in ((0, 0), (2 * step, 4), (3 * step, 4)):
+        device.memory[start] = raw, border or nbytes
+        if border:
+            device.memory[start + border] = raw, nbytes - border
+        device.copies.clear()
+        answers = p([{"data": one} for one in given])
+        came = [source for _, source, _ in device.copies if start <= source < start + nbytes]
+        assert len(came) == (copies or cuda_graph)
+        for row, answer in zip(rows, answers, strict=True):
+            assert np.allclose(answer["result"], expected(row))
+
+
 def test_a_tensor_of_torch_that_may_have_to_be_refused_is_read_by_its_capsule(
     torch, plan, pipe, linear
 ):

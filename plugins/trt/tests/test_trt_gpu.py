@@ -241,7 +241,7 @@ def test_the_kernel_gathers_rows_of_any_size_from_any_address(ordinal):
     random = np.random.default_rng(0)
     with cuda.on_device(ordinal):
         stream = Stream(cuda)
-        pool = DevicePool(cuda, stream.handle)
+        pool = DevicePool(cuda, stream.handle, ordinal)
         here = StreamRef(stream.handle)
         memory = random.integers(0, 256, 1 << 22, np.uint8)
         source, target = pool.take(memory.nbytes), pool.take(memory.nbytes)

@@ -66,7 +66,7 @@ class Machine:
             keys={"x": "data"}, settings=RunSettings(**settings),
         )  # fmt: skip
         self.gathering = Gathering(self.runner)
-        self.pool = DevicePool(self.cuda, self.stream)
+        self.pool = DevicePool(self.cuda, self.stream, 0)
 
     def put(self, values):
         """Return an array on the device, in a block of its own."""

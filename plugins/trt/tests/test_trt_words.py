@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from onnx import TensorProto as T
-from trt_expressions import BOTH, PLAIN, SHORT, samples
+from trt_expressions import ALONE, BOTH, GATHERED, PLAIN, SHORT, samples
 
 from headrace.errors import BatchRangeError, InputError, RequestsFailed, SetupError
 from headrace_trt import DeviceArray
@@ -411,3 +411,26 @@ def test_results_on_the_device_outlive_later_batches_and_the_pipeline(
     del kept, array, reused
     gc.collect()
     assert device.memory == {}
+
+
+def test_row_sizes_fill_a_run_up_and_drop_the_results(device, plan, pipe, save):
+    """The network multiplies by the number of its rows, so the answers tell it."""
+    nodes = [
+        ("Shape", ["x"], ["shape"], {"start": 0, "end": 1}),
+        ("Cast", ["shape"], ["rows"], {"to": int(T.FLOAT)}),
+        ("Mul", ["x", "rows"], ["y"], {}),
+    ]
+    model = save(nodes, [("x", T.FLOAT, ["n", 3])], [("y", T.FLOAT, ["n", 3])])
+    made = str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))}))
+    rows = np.stack(samples(7))
+    for backend in (ALONE, GATHERED):
+        for more in ({}, {"cuda_graph": True}):
+            p = pipe(backend=backend, model=made, max=8, row_sizes=[8, 4, 9], **more)
+            for count, ran in ((1, 4), (4, 4), (5, 8), (7, 8)):
+                answer = p({"data": rows[:count], "request_size": count})["result"]
+                assert np.allclose(answer, rows[:count] * ran)
+    p = pipe(backend=GATHERED, model=made, min=5, max=5, batching_timeout=10_000, row_sizes=[1, 8])
+    answers = p([{"data": row} for row in rows[:5]])
+    assert np.allclose([one["result"] for one in answers], rows[:5] * 8)
+    with pytest.raises(SetupError, match="1 to 8"):
+        pipe(backend=GATHERED, model=made, row_sizes=[9])

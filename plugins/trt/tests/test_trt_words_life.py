@@ -1,6 +1,7 @@
 """The words over time on a device of host memory: graphs, scratch memory, errors, neighbours."""
 
 import contextlib
+import gc
 import threading
 
 import numpy as np
@@ -274,6 +275,32 @@ def test_words_in_the_wrong_place_say_where_they_belong(device, plan, pipe, line
         pipe(backend=ALONE, model=made, device="cuda:3")
     with pytest.raises(SetupError, match="TensorRT cannot run on the device"):
         pipe(backend=ALONE, model=made, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"cuda_graph": True}, {"context_memory": "shared"}, {"output_device": "cpu"}]
+)
+def test_no_thread_begins_to_use_the_first_device_for_an_engine_on_the_second(
+    device, plan, pipe, linear, caplog, options
+):
+    """The fake device refuses calls for a thing of one device in a thread on another, as this thread is."""
+    model, expected = linear
+    device.devices = 2
+    made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
+    before = set(device.homes)
+    settings = {"output_device": "device", **options}
+    p = pipe(backend=GATHERED, model=str(made), max=8, instance_num=2, device="cuda:1", **settings)
+    inputs = samples(4)
+    results = [one["result"] for one in p([{"data": sample} for sample in inputs])]
+    assert {device.homes[one] for one in set(device.homes) - before} == {1}
+    for result, sample in zip(results[:2], inputs, strict=False):
+        read = result.get() if settings["output_device"] == "device" else result
+        assert np.allclose(read, expected(sample))
+    del results[:2]
+    p.close()
+    del results, result
+    gc.collect()
+    assert (device.current, set(device.homes), caplog.records) == (0, before, [])
 
 
 def test_two_engines_in_one_node_do_not_meet(device, plan, pipe, linear, save):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_tensors.joining import concatenate, gather, joined, rows_apart
     from headrace_tensors.lengths import prove_crops, runs_of_lengths
     from headrace_tensors.lost import LOST_DEVICE, LostDevice, is_lost, lost_device
-    from headrace_tensors.options import BatchAxisOptions, TensorOptions, UnbatchedOptions
+    from headrace_tensors.options import BatchAxisOptions, RowSizes, TensorOptions, UnbatchedOptions
     from headrace_tensors.padding import (
         Crop,
         Steps,
@@ -78,6 +78,7 @@ __all__ = [
     "Item",
     "LostDevice",
     "Port",
+    "RowSizes",
     "RowVerdict",
     "Signature",
     "Steps",
@@ -145,6 +146,7 @@ _HOME = {
     "export_capsule": "dlpack",
     "read_capsule": "dlpack",
     "BatchAxisOptions": "options",
+    "RowSizes": "options",
     "Crop": "padding",
     "Item": "reading",
     "LOST_DEVICE": "lost",

@@ -329,7 +329,11 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
             return None
         if number != ordinal:
             raise InputError(
-                "the array is on another device", expected=f"cuda:{ordinal}", got=f"cuda:{number}"
+                "the array is on another device",
+                expected=f"cuda:{ordinal}",
+                got=f"cuda:{number}",
+                hint="GpuTensor of headrace-torch in front moves it. An engine before this node gives arrays of the "
+                "host without output_device = 'device'.",
             )
     if has_device and hasattr(value, "__dlpack__"):
         capsule = value.__dlpack__(stream=stream)

@@ -7,6 +7,7 @@ import functools
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from headrace_tensors.entering import load_driver
 from headrace_tensors.gather_kernel import load_gather
 
 if TYPE_CHECKING:
@@ -14,7 +15,27 @@ if TYPE_CHECKING:
 
     from headrace_tensors.gather_kernel import Gather
 
-__all__ = ["DeviceCopies"]
+__all__ = ["DeviceCopies", "is_one_allocation"]
+
+
+def is_one_allocation(pointer: int, nbytes: int) -> bool:
+    """Return whether memory of the device that is current in this thread lies in one allocation.
+
+    Two allocations may be neighbours. A kernel reads over their border, but CUDA refuses to copy over it by one call
+    (``invalid argument``), and an engine may copy its inputs. So arrays whose addresses follow each other are one array
+    only if this is true. Without a driver it is.
+
+    Args:
+        pointer: The address of the first byte.
+        nbytes: How many bytes.
+    """
+    driver = load_driver()
+    if driver is None:
+        return True
+    base, size = ctypes.c_uint64(), ctypes.c_size_t()
+    if driver.cuMemGetAddressRange_v2(ctypes.byref(base), ctypes.byref(size), pointer):
+        return False
+    return pointer + nbytes <= base.value + size.value
 
 
 class DeviceCopies(ABC):
@@ -25,7 +46,7 @@ class DeviceCopies(ABC):
         """Copy between any host or device memory by a call of the runtime, in order on ``stream``."""
 
     def queue_copy(self, target: int, source: int, nbytes: int, stream: int) -> None:
-        """Queue a copy between device memory and pinned memory, which never makes the host wait.
+        """Queue a copy between device memory and pinned memory, each one allocation. It never makes the host wait.
 
         A batch has a copy per request. The driver's own call costs the host a quarter of a call of the runtime's
         binding. It keeps the interpreter lock, because getting the lock back from other threads would take longer

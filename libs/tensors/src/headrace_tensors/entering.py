@@ -7,6 +7,7 @@ would take longer than any of these calls.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import sys
@@ -17,7 +18,7 @@ from headrace.errors import BackendError, InputError, InstanceLostError
 from headrace_tensors.lost import is_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import TypeAlias
 
     CallerStream = tuple[int | None, int]
@@ -28,6 +29,7 @@ __all__ = [
     "PER_THREAD",
     "DefaultStream",
     "Mark",
+    "device_context",
     "enter",
     "mark_of",
     "marks_of",
@@ -294,6 +296,7 @@ _CALLS: Final = {
     "cuEventCreate": (ctypes.c_void_p, ctypes.c_uint),
     "cuEventRecord": (ctypes.c_void_p, ctypes.c_void_p),
     "cuGetErrorName": (ctypes.c_int, ctypes.c_void_p),
+    "cuMemGetAddressRange_v2": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
     "cuStreamIsCapturing": (ctypes.c_void_p, ctypes.c_void_p),
     "cuStreamQuery": (ctypes.c_void_p,),
     "cuStreamWaitEvent": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint),
@@ -326,6 +329,31 @@ def _is_idle(driver: Any, handle: int) -> bool:
 
 
 _CAPTURE_IMPLICIT: Final = 906  # of the legacy stream, while a stream that waits for it is captured
+
+
+@contextlib.contextmanager
+def device_context(ordinal: int) -> Iterator[None]:
+    """Make a device current in this thread for a block, for calls of CUDA's driver and of its runtime.
+
+    Afterwards the thread has what it had, also if that was nothing. The runtime's ``cudaSetDevice`` could not go back
+    without using the device that was current before, which takes some 500 MB of its memory.
+
+    Args:
+        ordinal: The number of the device.
+
+    Raises:
+        BackendError: The driver has no such device.
+        InstanceLostError: The device can run nothing more in this process.
+    """
+    driver = load_driver()
+    if driver is not None:
+        context = _primary(driver, ordinal)
+        _check(driver, "cuCtxPushCurrent", driver.cuCtxPushCurrent_v2(context))
+    try:
+        yield
+    finally:
+        if driver is not None:
+            driver.cuCtxPopCurrent_v2(byref(ctypes.c_void_p()))
 
 
 @functools.cache

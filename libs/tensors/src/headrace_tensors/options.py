@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 import headrace
 
-__all__ = ["BatchAxisOptions", "TensorOptions", "UnbatchedOptions"]
+__all__ = ["BatchAxisOptions", "RowSizes", "TensorOptions", "UnbatchedOptions"]
 
 _Key = Annotated[str, Field(min_length=1)]
 
@@ -101,6 +101,16 @@ class UnbatchedOptions(TensorOptions):
     @classmethod
     def _unbatched_once(cls, names: Any) -> Any:
         return once(names)
+
+
+RowSizes = Annotated[
+    tuple[Annotated[int, Field(ge=1)], ...],
+    Field(
+        description="The only numbers of rows with which the model runs: a run of fewer is filled up to the next "
+        "with copies of its last row, whose results are dropped; more than the largest run as they are. Default: any.",
+    ),
+]
+"""The option ``row_sizes`` of the engines that are slow after a change of the shape, see `Signature.with_sizes`."""
 
 
 class BatchAxisOptions(UnbatchedOptions):

@@ -6,13 +6,13 @@ import difflib
 import functools
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 __all__ = [
     "STRING",
@@ -152,6 +152,7 @@ class Signature:
         low_rows, high_rows: The least and the largest batch of one run. None: no largest.
         unwanted: The other outputs, for a model that computes them nevertheless.
         label: What errors call the model: ``"model"`` or ``"engine"``.
+        sizes: The only numbers of rows with which a run is made, ascending; more than the last run as they are. Empty: any.
     """
 
     inputs: tuple[Any, ...]
@@ -161,6 +162,31 @@ class Signature:
     high_rows: int | None = None
     unwanted: tuple[Any, ...] = ()
     label: str = "model"
+    sizes: tuple[int, ...] = ()
+
+    def with_sizes(self, sizes: Collection[int]) -> Signature:
+        """Return the same with the option ``row_sizes``, without the sizes that are out of the range.
+
+        Raises:
+            SetupError: None is in the range, or an output has no batch axis.
+        """
+        low, most = self.low_rows, self.most_rows
+        fitting = sorted(n for n in set(sizes) if low <= n and (most is None or n <= most))
+        if sizes and not self.fills:
+            raise SetupError(
+                f"`row_sizes` fills up runs, and an output of the {self.label} has no batch axis: it would be computed"
+                " with copies of a row",
+                hint="Leave row_sizes out, or the output with `outputs`.",
+            )
+        if sizes and not fitting:
+            raise SetupError(
+                f"`row_sizes` has none of the numbers of rows that the {self.label} takes: {low} to {most}"
+            )
+        return replace(self, sizes=tuple(fitting))
+
+    def filled(self, rows: int) -> int:
+        """Return the number of rows with which a run of ``rows`` rows is made; copies of the last row fill it up."""
+        return self.rows or next((n for n in self.sizes if n >= rows), max(rows, self.low_rows))
 
     @functools.cached_property
     def passed(self) -> tuple[int, ...]:

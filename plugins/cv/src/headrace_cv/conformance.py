@@ -21,6 +21,7 @@ __all__ = [
     "CenterCropMatConformance",
     "CropMatConformance",
     "CvtColorMatConformance",
+    "Decode2TensorConformance",
     "DecodeMatConformance",
     "EncodeMatConformance",
     "LetterBoxMatConformance",
@@ -70,6 +71,19 @@ class DecodeMatConformance(BackendConformance):
 
         file = np.frombuffer(self.make_item(k)["data"], np.uint8)
         return picture(k) if k % 3 == 1 else cv2.imdecode(file, cv2.IMREAD_COLOR)
+
+
+class Decode2TensorConformance(DecodeMatConformance):
+    """The same files, of different sizes."""
+
+    expression = "Decode2Tensor(16,24, scale=0.5, mean=[0.5,0.4,0.3])"
+
+    def expected(self, k: int) -> Any:
+        """Return the formula, of what OpenCV makes smaller."""
+        import cv2
+
+        pixels = cv2.resize(super().expected(k), (24, 16))[..., ::-1]
+        return (pixels * 0.5 - [0.5, 0.4, 0.3]).transpose(2, 0, 1).astype(np.float32)
 
 
 class EncodeMatConformance(_OnPictures):

@@ -81,22 +81,24 @@ class DecodeMat(PerImage):
                 )
             return value
 
-    writes = ("result", "color")
+    writes: tuple[str, ...] | type = ("result", "color")
     expected = "a JPEG, PNG or WebP file as bytes"
 
-    def build(self, options: Any) -> Callable[[Request], None]:
-        """Decode one file, and say the order of its channels."""
+    def decoder(self, options: Any) -> Callable[[Any], Any]:
+        """Return a function that decodes a file."""
         from headrace_cv.image_files import file_of_base64, image_decoder
 
-        image_of, expected = (
-            image_decoder(**options.model_dump(exclude={"encoding"})),
-            self.expected,
-        )
+        names = set(DecodeMat.Options.model_fields) - {"encoding"}
+        image_of = image_decoder(**options.model_dump(include=names))
 
         def of_base64(data: Any) -> Any:
             return image_of(file_of_base64(data))
 
-        decode = image_of if options.encoding is None else of_base64
+        return image_of if options.encoding is None else of_base64
+
+    def build(self, options: Any) -> Callable[[Request], None]:
+        """Decode one file, and say the order of its channels."""
+        decode, expected = self.decoder(options), self.expected
 
         def work(request: Request) -> None:
             data = request["data"] if "data" in request else read_key(request, "data", expected)

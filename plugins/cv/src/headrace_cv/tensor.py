@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["Mat2Tensor", "Tensor2Mat"]
+__all__ = ["Mat2Tensor", "Tensor2Mat", "check_factors", "note_normalization", "refuse_zero"]
 
 
 Axes = Literal["chw", "hwc"]
@@ -28,7 +28,7 @@ _MOST = 3.4028234663852886e38
 """The greatest ``float32``."""
 
 
-def _check(options: Any, *, inverse: bool = False) -> None:
+def check_factors(options: Any, *, inverse: bool = False) -> None:
     """Refuse a ``mean`` and ``std`` that do not fit together, or make factors too large for ``float32``."""
     means, stds = _listed(options.mean, 0.0), _listed(options.std, 1.0)
     if len({len(v) for v in (options.mean, options.std) if isinstance(v, tuple)}) > 1:
@@ -41,7 +41,7 @@ def _check(options: Any, *, inverse: bool = False) -> None:
             raise ValueError("std / scale or mean / scale is too large for float32")
 
 
-def _refuse_zero(value: Any) -> Any:
+def refuse_zero(value: Any) -> Any:
     """Refuse a divisor that is 0, or holds one."""
     if 0 in _listed(value, 1.0):
         raise ValueError("it must not be 0")
@@ -52,6 +52,17 @@ def _listed(value: Any, default: float) -> tuple[float, ...]:
     if isinstance(value, tuple):
         return value
     return (default if value is None else value,)
+
+
+def note_normalization(options: Any, context: InitContext) -> None:
+    """Record which ``mean`` and ``std`` a backend applies.
+
+    These keys of a node may also reach a backend of the same node that folds them into its network. That backend reads
+    this record, and does not fold them: the values would be normalised twice.
+    """
+    if options.mean is not None or options.std is not None:
+        applied: list[Any] = context.store.instance.get_or_create("normalized", list)
+        applied.append((options.mean, options.std))
 
 
 class Mat2Tensor(PerImage):
@@ -98,22 +109,17 @@ class Mat2Tensor(PerImage):
         )
 
         positional = ("scale", "mean", "std")
-        _divides = field_validator("std")(_refuse_zero)
+        _divides = field_validator("std")(refuse_zero)
 
         @model_validator(mode="after")
         def _fit_together(self) -> Self:
-            _check(self)
+            check_factors(self)
             return self
 
     def init(self, options: Any, context: InitContext) -> None:
         """Build the function; record for later nodes of the instance which mean and std it applies."""
         super().init(options, context)
-        if options.mean is not None or options.std is not None:
-            # The keys ``mean`` and ``std`` of a node may also reach a backend of the same node that
-            # folds them into its network. That backend reads this record, and does not fold them:
-            # the values would be normalised twice.
-            applied: list[Any] = context.store.instance.get_or_create("normalized", list)
-            applied.append((options.mean, options.std))
+        note_normalization(options, context)
 
     def build(self, options: Any) -> Callable[[Request], None]:
         """Turn one image into a tensor."""
@@ -169,11 +175,11 @@ class Tensor2Mat(PerImage):
         )
 
         positional = ("scale", "mean", "std")
-        _divide = field_validator("scale", "std")(_refuse_zero)
+        _divide = field_validator("scale", "std")(refuse_zero)
 
         @model_validator(mode="after")
         def _can_be_undone(self) -> Self:
-            _check(self, inverse=True)
+            check_factors(self, inverse=True)
             return self
 
     expected = "a tensor: float32 [C, H, W] or [1, C, H, W], C from 1 to 4, or as axes says"

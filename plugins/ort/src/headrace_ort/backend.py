@@ -87,6 +87,8 @@ class OnnxTensor(headrace.Backend):
     _store: Any = None
     _run_samples: Callable[[list[Request]], bool] | None = None
     _weights: WeightFiles | None = None
+    _seen: tuple[Mapping[str, Any], int] = {}, 0
+    """Inputs with which the warm-up has run, and their number of rows."""
     _signature: Signature
     _keys: dict[str, str]
     _options: OnnxOptions
@@ -143,7 +145,7 @@ class OnnxTensor(headrace.Backend):
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
             shared=context.batch.max != 1,
-        )
+        ).with_sizes(options.row_sizes)
         ports = self._signature.inputs
         self._keys = choose_keys(self._signature, options.inputs, RESERVED)
         self.reads = _reads(self._signature, self._keys)
@@ -182,7 +184,7 @@ class OnnxTensor(headrace.Backend):
         run_options: Callable[[], Any],
     ) -> None:
         """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
-        self._sizes = context.batch.sizes, context.batch.max
+        self._sizes = self._signature.sizes or context.batch.sizes, context.batch.max
         alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
         self._shared_by = None if alone else context.node_name
         if self._place is None:
@@ -207,7 +209,7 @@ class OnnxTensor(headrace.Backend):
             self._signature,
             to_cpu=options.output_device == "cpu",
             run_options=run_options,
-            sizes=context.batch.sizes or (),
+            sizes=self._signature.sizes or context.batch.sizes or (),
         )
         context.batch.at_end(self._runner.end)
 
@@ -308,6 +310,7 @@ class OnnxTensor(headrace.Backend):
                 )
             return results
         feeds = {}
+        total = signature.filled(sum(item.rows for item in items))
         for port in signature.inputs:
             if port.name not in items[0].tensors:
                 continue
@@ -316,7 +319,7 @@ class OnnxTensor(headrace.Backend):
                 concatenate(
                     arrays,
                     port,
-                    rows=signature.rows,
+                    rows=total,
                     pad_value=None if self._pads is None else self._pads[port.name],
                     pad_multiple=multiple,
                 )
@@ -326,11 +329,13 @@ class OnnxTensor(headrace.Backend):
         outputs = self._run_feeds(feeds)
         for place in signature.passed:
             outputs[place] = outputs[place].copy()
-        rows = split_outputs(outputs, items, signature, crops=self._crops, padded=padded)
+        found = split_outputs(
+            outputs, items, signature, rows=total, crops=self._crops, padded=padded
+        )
         names = [port.name for port in signature.outputs]
         if len(names) == 1:
-            return [row[0] for row in rows]
-        return [dict(zip(names, row, strict=True)) for row in rows]
+            return [row[0] for row in found]
+        return [dict(zip(names, row, strict=True)) for row in found]
 
     def _run_feeds(self, feeds: dict[str, Any]) -> list[Any]:
         names = [port.name for port in self._signature.outputs]
@@ -373,10 +378,15 @@ class OnnxTensor(headrace.Backend):
             sizes = sizes_to_capture(*self._sizes) if options.cuda_graph else ()
             with self._on_device:
                 self._built["cuda_graphs"] = self._runner.warm_up(sizes)
+                # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
+                for rows in signature.sizes if self._seen[1] else ():
+                    self._runner.outputs_of(*self._seen, filled=rows)
 
     def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         """Run inputs whose batch axis is in front, and return each output, or its shape where it is on the device."""
         if self._runner is not None:
+            if self._seen[1] not in range(1, rows):
+                self._seen = feeds, rows  # the fewest rows, which fit into all sizes
             with self._on_device:
                 outputs: list[Any] = self._runner.outputs_of(feeds, rows)
             return outputs

@@ -369,12 +369,17 @@ class DeviceRunner:
             ) from error
         return graph
 
-    def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
-        """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
+    def outputs_of(
+        self, feeds: Mapping[str, Any], rows: int, *, filled: int | None = None
+    ) -> list[Any]:
+        """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device.
+
+        ``filled``, if it is more, is the number of rows up to which copies of the last one fill the run.
+        """
         item = Item(feeds, rows, sample=False)
         self._cut = Cut({}, {}, (item,))
         try:
-            outputs = self._run_bound([item], rows)
+            outputs = self._run_bound([item], max(rows, filled or 0))
             return [one if self._to_cpu else tuple(one.shape()) for one in outputs]
         finally:
             self.end()

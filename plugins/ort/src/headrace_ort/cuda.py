@@ -89,6 +89,7 @@ class CudaStream:
     """
 
     def __init__(self, ordinal: int) -> None:
+        self._ordinal = ordinal
         with Current(ordinal):
             self._stream = call("cudaStreamCreateWithFlags", _NON_BLOCKING)
         self.handle = int(self._stream)
@@ -98,8 +99,9 @@ class CudaStream:
         if self._stream is not None:
             stream, self._stream = self._stream, None
             cudart = runtime()
-            cudart.cudaStreamSynchronize(stream)  # unchecked: it fails if the device is lost
-            cudart.cudaStreamDestroy(stream)
+            with Current(self._ordinal):  # else the runtime would begin to use the thread's device
+                cudart.cudaStreamSynchronize(stream)  # unchecked: it fails if the device is lost
+                cudart.cudaStreamDestroy(stream)
 
 
 class Current:

@@ -11,6 +11,7 @@ import onnxruntime as ort
 from headrace.errors import BackendError
 from headrace_ort import cuda
 from headrace_tensors import DeviceArray, concatenate, joined, numpy_dtype
+from headrace_tensors.device_copies import is_one_allocation
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,14 +111,16 @@ class DeviceMemory:
 
 
 def in_place(arrays: Sequence[Any], rows: int) -> bool:
-    """Return whether arrays are consecutive on the device, and have ``rows`` rows together."""
+    """Return whether arrays are one array on the device, and have ``rows`` rows together."""
     first = arrays[0]
     end = first.pointer if type(first) is DeviceArray else 0
     for one in arrays:
         if type(one) is not DeviceArray or one.pointer != end or one.shape[1:] != first.shape[1:]:
             return False
         end += one.nbytes
-    return sum(map(len, arrays)) == rows
+    if sum(map(len, arrays)) != rows:
+        return False
+    return len(arrays) == 1 or is_one_allocation(first.pointer, end - first.pointer)
 
 
 def pad_items(

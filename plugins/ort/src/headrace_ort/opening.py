@@ -98,6 +98,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
     warning = warning_of_batch_dependence(options.model, facts.operators)
     if warning is not None and context.batch.max != 1 and context.instance_index == 0:
         context.logger.warning("%s", warning)
+    _warn_of_plans(options, context, chosen[0][0], facts.operators)
     about = {
         "provider_options": {
             name: {key: value for key, value in values.items() if key != "user_compute_stream"}
@@ -108,6 +109,21 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         "shared_session": share,
     }
     return Opened(made, log_level, place, weights, about)
+
+
+def _warn_of_plans(
+    options: OnnxOptions, context: headrace.InitContext, provider: str, operators: set[str]
+) -> None:
+    """Say once for a node that its runs will have many shapes, where that is slow."""
+    if provider != "CUDAExecutionProvider" or "Conv" not in operators:
+        return
+    keeps = options.row_sizes or options.cuda_graph or context.batch.sizes
+    if not keeps and context.batch.max != 1 and context.instance_index == 0:
+        context.logger.warning(
+            "the CUDA provider plans convolutions anew whenever a run has another number of rows, which takes longer than"
+            " many runs: row_sizes = [%d] keeps the number",
+            context.batch.max or 8,
+        )
 
 
 def _choose(

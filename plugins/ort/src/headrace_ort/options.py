@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 import headrace  # noqa: TC001 - pydantic reads the annotations
-from headrace_tensors import BatchAxisOptions
+from headrace_tensors import BatchAxisOptions, RowSizes
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -48,10 +48,11 @@ class OnnxOptions(BatchAxisOptions):
         description="Where results lie: cpu gives numpy arrays, device leaves them on the GPU of a "
         "CUDA or TensorRT provider (with __dlpack__ and __cuda_array_interface__).",
     )
+    row_sizes: RowSizes = ()
     cuda_graph: bool = Field(
         False,
-        description="On the CUDA provider, run captured graphs: one per size of `batch_sizes`, else "
-        "of 1, 2, 4, ... `max`.",
+        description="On the CUDA provider, run captured graphs: one per size of `row_sizes` or `batch_sizes`, "
+        "else of 1, 2, 4, ... `max`.",
     )
     intra_op_threads: int | None = Field(
         None,

@@ -44,6 +44,7 @@ def runner_of_samples(
     # The elements of an array of objects would have to be checked one by one.
     if shape is None or port.axis or wanted.axis or not wanted.batched or dtype.kind == "O":
         return None
+    filled = signature.filled if signature.sizes else int
     key, name, names, kind = keys[port.name], port.name, [wanted.name], np.ndarray
 
     def run_samples(batch: list[Request]) -> bool:
@@ -55,6 +56,7 @@ def runner_of_samples(
             if "request_size" in request or (others and not others.isdisjoint(request)):
                 return False
             samples.append(sample[None])
+        samples += samples[-1:] * (filled(len(samples)) - len(samples))
         whole = samples[0] if len(samples) == 1 else joined(samples)
         (output,) = run(names, {name: whole}, run_options)
         if output.shape[:1] != whole.shape[:1]:
@@ -62,7 +64,7 @@ def runner_of_samples(
         if len(samples) == 1:
             batch[0]["result"] = output.reshape(output.shape[1:])
             return True
-        for request, result in zip(batch, rows_apart(output), strict=True):
+        for request, result in zip(batch, rows_apart(output[: len(batch)]), strict=True):
             request["result"] = result
         return True
 

@@ -5,15 +5,15 @@ No call waits for a whole device. The first call that needs a CUDA context makes
 
 from __future__ import annotations
 
-import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
 from headrace_tensors import is_lost
 from headrace_tensors.device_copies import DeviceCopies
+from headrace_tensors.entering import device_context
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -86,17 +86,9 @@ class Cuda(DeviceCopies):
         """Let the calling thread use a device."""
         self._check(self._rt.cudaSetDevice(ordinal), "cudaSetDevice")
 
-    @contextlib.contextmanager
-    def on_device(self, ordinal: int) -> Iterator[None]:
+    def on_device(self, ordinal: int) -> AbstractContextManager[None]:
         """Let the calling thread use a device for a block, and then the one that it used before."""
-        before = int(self._check(self._rt.cudaGetDevice(), "cudaGetDevice"))
-        if before != ordinal:
-            self.set_device(ordinal)
-        try:
-            yield
-        finally:
-            if before != ordinal:
-                self.set_device(before)
+        return device_context(ordinal)
 
     def describe(self, ordinal: int) -> dict[str, Any]:
         """Return name, compute capability, memory and driver of a device."""

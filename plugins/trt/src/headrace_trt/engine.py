@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
+from headrace_tensors.entering import device_context
 from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
 from headrace_trt.logs import collecting, logger_for
 
@@ -79,7 +80,8 @@ class Engine:
 
     def close(self) -> None:
         """Release the engine. Its contexts are closed by then, since instances end before their node."""
-        self.engine = self._runtime = None
+        with device_context(self.ordinal):
+            self.engine = self._runtime = None
 
 
 def load_plan(  # noqa: PLR0913 - all by name

@@ -27,14 +27,16 @@ __all__ = ["ContextMemory", "Execution", "make_allocator"]
 
 @dataclass
 class ContextMemory:
-    """Scratch memory that several contexts use in turn.
+    """Scratch memory that several contexts use in turn. Any thread may close it.
 
     Attributes:
+        ordinal: The number of its device.
         pointer: Its address.
         nbytes: Its size, enough for every profile.
     """
 
     cuda: Cuda
+    ordinal: int
     pointer: int
     nbytes: int
 
@@ -44,13 +46,14 @@ class ContextMemory:
         found = engine.engine
         name = "device_memory_size_v2" if hasattr(found, "device_memory_size_v2") else None
         nbytes = int(getattr(found, name or "device_memory_size"))
-        return cls(cuda, cuda.malloc(max(nbytes, 1)), nbytes)
+        return cls(cuda, engine.ordinal, cuda.malloc(max(nbytes, 1)), nbytes)
 
     def close(self) -> None:
         """Free the memory; no context may use it any more."""
         pointer, self.pointer = self.pointer, 0
         if pointer:
-            self.cuda.free(pointer)
+            with self.cuda.on_device(self.ordinal):
+                self.cuda.free(pointer)
 
 
 class Execution:

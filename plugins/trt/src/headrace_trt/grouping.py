@@ -69,7 +69,7 @@ def plan_runs(
             if not part:
                 continue
             rows = sum(items[i].rows for i in part)
-            filled = signature.rows or max(rows, signature.low_rows)
+            filled = signature.filled(rows)
             padding = pad_multiple if ragged == "pad" else 0
             shapes = run_shapes([items[i] for i in part], signature, filled, padding)
             runs.append(Run(tuple(part), rows, filled, shapes))

@@ -101,9 +101,12 @@ class TensorrtInferTensor(headrace.Backend):
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
             profile = context.instance_index % max(engine.profiles, 1)
-            read = functools.partial(
-                read_signature, engine, outputs=options.outputs, unbatched=options.unbatched
-            )
+
+            def read(profile: int) -> Signature:
+                given = options.outputs, options.unbatched
+                found = read_signature(engine, profile, outputs=given[0], unbatched=given[1])
+                return found.with_sizes(options.row_sizes)
+
             signature = read(profile)
             if signature.least_rows > 1 < engine.profiles:
                 raise SetupError(

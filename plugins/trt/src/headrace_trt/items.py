@@ -17,6 +17,7 @@ from headrace_tensors import (
     text_of,
 )
 from headrace_tensors.device_arrays import ArrayKind, StreamRef, read_on_device
+from headrace_tensors.device_copies import is_one_allocation
 from headrace_tensors.torch_views import is_plain_torch, torch_dtype
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ class Reader:
         return values
 
     def _made_by_torch(self, batch: Batch, alone: Alone) -> list[Any] | None:
-        values: list[Any] = []
         key, shape, _, name = alone
-        tensors: list[Any] = []  # one owner of all, so that neighbours are found to be one array
+        tensors: list[Any] = []
+        addresses: list[int] = []
         for request in batch:
             value: Any = request.get(key)
             if (
@@ -144,9 +145,15 @@ class Reader:
             ):
                 return None
             tensors.append(value)
-            values.append(self._of_torch.array(value.data_ptr(), tensors))
+            addresses.append(value.data_ptr())
         order_behind_torch(self._stream(), self._ordinal)
-        return values
+        kind = self._of_torch
+        # With one owner, neighbours are found to be one array. Each is its own owner where CUDA would not copy them at once.
+        total = len(tensors) * kind.nbytes
+        neighbours = addresses[-1] - addresses[0] == total - kind.nbytes
+        one = neighbours and is_one_allocation(addresses[0], total)
+        owners = [tensors] * len(tensors) if one else tensors
+        return [kind.array(at, owner) for at, owner in zip(addresses, owners, strict=True)]
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:

@@ -75,12 +75,14 @@ class Block:
 class DevicePool:
     """Blocks of device memory for results, reused in the order of one stream.
 
-    A block is reused only after its result, with all views, was dropped. Any thread may drop a block.
+    A block is reused only after its result, with all views, was dropped. Any thread may drop a block, also one whose
+    current device is another.
     """
 
-    def __init__(self, cuda: Cuda, stream: int) -> None:
+    def __init__(self, cuda: Cuda, stream: int, ordinal: int) -> None:
         self._cuda = cuda
         self._stream = stream
+        self._ordinal = ordinal
         self._free: dict[int, deque[tuple[int, bool]]] = {}
         self._closed = False
 
@@ -117,11 +119,11 @@ class DevicePool:
         A library that got the address by DLPack may have dropped the array while its own work on
         the default stream still reads the memory.
         """
-        order_behind(self._stream, LEGACY, None)
+        order_behind(self._stream, LEGACY, self._ordinal)
 
     def _give_back(self, pointer: int, nbytes: int, *, foreign: bool) -> None:
         if self._closed:
-            self._cuda.free(pointer)
+            self._free_there(pointer)
         else:
             self._free.setdefault(nbytes, deque()).append((pointer, foreign))
             # A race with `close` in another thread, which sets `_closed` and then trims. If it trims before the append
@@ -138,7 +140,11 @@ class DevicePool:
                     pointer, _ = waiting.popleft()
                 except IndexError:
                     break
-                self._cuda.free(pointer)
+                self._free_there(pointer)
+
+    def _free_there(self, pointer: int) -> None:
+        with self._cuda.on_device(self._ordinal):
+            self._cuda.free(pointer)
 
     def close(self) -> None:
         """Free the blocks that no result holds; the others are freed when their results are dropped."""

@@ -17,7 +17,7 @@ from pydantic import (
 
 import headrace
 from headrace.errors import SetupError
-from headrace_tensors import UnbatchedOptions
+from headrace_tensors import RowSizes, UnbatchedOptions
 from headrace_trt.profiles import ShapeRange, parse_shapes, refuse_names
 from headrace_trt.settings import BuildSettings, is_python_plugin
 
@@ -291,6 +291,7 @@ class InferOptions(UnbatchedOptions):
         "cpu",
         description="Where results are: numpy arrays, or arrays on the device that DLPack takes.",
     )
+    row_sizes: RowSizes = ()
     cuda_graph: bool = Field(
         False, description="Whether runs are recorded as CUDA graphs, one per shape."
     )

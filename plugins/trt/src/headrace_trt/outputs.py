@@ -62,7 +62,7 @@ class Outputs:
         on_device: bool,
     ) -> None:
         self.on_device = on_device
-        self.pool = DevicePool(cuda, stream.handle)
+        self.pool = DevicePool(cuda, stream.handle, ordinal)
         self.ports = (*signature.outputs, *signature.unwanted)
         self._cuda = cuda
         self._signature = signature

@@ -185,6 +185,7 @@ class Runner:
         self._begin()
         self._kept.append(values)
         (port,) = self.signature.inputs
+        values += values[-1:] * (run.filled - run.rows)
         pointer = self._inputs.place_samples(port, values, self._stream.handle)
         return run, {port.name: pointer}
 
@@ -195,12 +196,13 @@ class Runner:
         if found is None and (
             len(signature.inputs) == 1
             and not signature.one_at_a_time
-            and signature.low_rows <= count <= (signature.high_rows or count)
+            and count <= (signature.high_rows or count)
             and signature.rows in (None, count)
+            and ((filled := signature.filled(count)) == count or signature.sizes)
         ):
             (port,) = signature.inputs
-            shape = (count, *(port.exact or ()))
-            found = Run(tuple(range(count)), count, count, {port.name: shape})
+            shape = (filled, *(port.exact or ()))
+            found = Run(tuple(range(count)), count, filled, {port.name: shape})
             self._sample_runs[count] = found
         return found
 

@@ -90,7 +90,7 @@ class Lane:
         self._cuda = cuda
         self._copies = copies
         self.stream = Stream(cuda)
-        self.pool = DevicePool(cuda, self.stream.handle)
+        self.pool = DevicePool(cuda, self.stream.handle, engine.ordinal)
         self.arena = PinnedArena(cuda)
         self.buffers: list[Buffer] = []
         self._ways: list[tuple[int, int, int, bool]] = []
