@@ -127,6 +127,24 @@ async def aforward(self, batch):
     pass
 
 
+def gforward(self, batch):
+    yield batch
+
+
+def on_its_way():
+    """A backend that sends the dict it was given to the pipeline that it stands in."""
+    pipe = headrace.pipe({"backend": "Again", "instance_num": 2})
+    Again.pipe = pipe
+    with pipe:
+        pipe({"data": 1})
+
+
+@headrace.register
+class Again(headrace.Backend):
+    def forward(self, batch):
+        self.pipe(batch[0])
+
+
 def noresult(self, batch):
     pass
 
@@ -218,6 +236,9 @@ PROGRAMS = {
     "requests_generator": lambda: call(IDENTITY, ({"data": one} for one in range(2))),
     "stream_keyword": lambda: headrace.pipe(IDENTITY).stream(image=1),
     "timeout_negative": lambda: call(IDENTITY, {"data": 1}, timeout=-1),
+    "register_forward_yields": lambda: reg("MF10", {"forward": gforward}),
+    "register_init_short": lambda: reg("MF11", {"forward": noresult, "init": lambda self, o: None}),
+    "request_on_its_way": lambda: on_its_way(),
     "register_name_bad": lambda: headrace.register("my backend", len),
     "register_name_empty": lambda: headrace.register("", len),
     "register_plain_class": lambda: headrace.register(type("MF7", (), {})),

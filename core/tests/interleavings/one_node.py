@@ -7,7 +7,7 @@ import threading
 from shared import CHAIN, Book, Item, loaded, settled, through_chain
 
 import headrace
-from headrace.errors import DeadlineExceededError
+from headrace.errors import DeadlineExceededError, InputError, RequestsFailed
 from headrace_testing.interleavings import check
 
 ONE = loaded({"backend": "Work(most=2)", "max": 2})
@@ -22,6 +22,30 @@ def single():
             item = Item(n)
             book.thread(book.ask, pipe, item, ("a", item), how="submit" if n == 1 else "call")
         book.join()
+        settled(pipe, 3)
+
+
+def same():
+    """One dict from three threads: each gets its answer or is refused, and ``data`` is the caller's again."""
+    item, outcomes = Item(0), []
+    request = {"data": item}
+    ways = (lambda: pipe(request), lambda: pipe.submit(request).result(), lambda: pipe([request]))
+
+    def send(way):
+        try:
+            way()
+        except (InputError, RequestsFailed):
+            return
+        outcomes.append(request.get("result"))
+
+    book = Book()
+    with headrace.pipe(TWO) as pipe:
+        for way in ways:
+            book.thread(send, way)
+        book.join()
+        wrong = [one for one in outcomes if one not in (("a", item), None)]
+        check(outcomes and not wrong, lambda: f"{wrong} of {outcomes}")  # None: the next one begins
+        check(request == {"data": item, "result": ("a", item)}, lambda: f"afterwards {request}")
         settled(pipe, 3)
 
 

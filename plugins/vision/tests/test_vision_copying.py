@@ -17,7 +17,17 @@ import headrace_vision
 from headrace_vision import SaveVideo, VideoRunner
 
 
-def film(path, count=60, rate=10, key=10, codec="libx264", aspect=(1, 1), size=(48, 64), **options):
+def film(
+    path,
+    count=60,
+    rate=10,
+    key=10,
+    codec="libx264",
+    aspect=(1, 1),
+    size=(48, 64),
+    first=0,
+    **options,
+):
     """A video with key frames each `key` pictures, and pictures that are stored in another order than they are shown."""
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=rate, options=options)
@@ -28,7 +38,7 @@ def film(path, count=60, rate=10, key=10, codec="libx264", aspect=(1, 1), size=(
         context.sample_aspect_ratio = Fraction(*aspect)
         if codec in ("libx264", "mpeg4"):
             context.max_b_frames = 2
-        for number in range(count):
+        for number in range(first, first + count):
             image = np.full((*size, 3), 20 + 3 * (number % 70), np.uint8)
             image[10:22, number % 40 : number % 40 + 12] = (0, 0, 255)
             picture = av.VideoFrame.from_ndarray(image, format="bgr24")
@@ -105,6 +115,31 @@ def test_a_copy_has_each_packet_and_each_picture_at_its_time(tmp_path, name, cod
     assert [time for time, _ in found] == pytest.approx(
         [time - expected[0][0] for time, _ in expected], abs=1e-3
     )
+
+
+@pytest.mark.parametrize("codec", ["libx264", "libx265"])
+def test_a_copy_begins_a_new_file_where_the_stream_changes(tmp_path, codec):
+    """As a camera does that is set to another size, and does not end its connection for that."""
+    sizes, parts = [(48, 64), (96, 128), (48, 64)], []
+    for number, size in enumerate(sizes):
+        part = tmp_path / f"{number}.ts"
+        film(part, 20, codec=codec, size=size, first=20 * number)
+        parts.append(pictures(part))
+        with (tmp_path / "gate.ts").open("ab") as joined:
+            joined.write(part.read_bytes())
+    sink = SaveVideo(tmp_path / "out", codec="copy")
+    frames, status = recorded(str(tmp_path / "gate.ts"), sink)
+    assert len(frames) == 60
+    assert (status["lost_packets"], status["copy_error"]) == (0, None)
+    digests = [digest for part in parts for _, digest in part]
+    found = []
+    for path in (tmp_path / "out").iterdir():
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            found.append((stream.height, stream.width, [digest for _, digest in pictures(path)]))
+    found.sort(key=lambda one: digests.index(one[2][0]))
+    assert [(height, width) for height, width, _ in found] == sizes
+    assert [digest for *_, own in found for digest in own] == digests
 
 
 def test_a_copy_is_turned_and_has_the_pixels_and_colours_of_its_source(tmp_path):

@@ -25,7 +25,7 @@ from PIL import Image
 from quick_clock import Quick
 
 from headrace.errors import InputError, code_of
-from headrace_vision import Clock, SourceOptions, VideoRunner, timing, video_files
+from headrace_vision import Clock, Sink, SourceOptions, VideoRunner, timing, video_files
 from headrace_vision.reading import back_off
 
 ECHO = {"backend": "Identity"}
@@ -684,12 +684,23 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
         return opened(number, timeout_s, wanted)
 
     monkeypatch.setattr(video_files, "open_camera", open_again)
-    clock = Quick(100.0)
+    clock, told = Quick(100.0), []
+
+    class Told(Sink):
+        needs_image = False
+        write = source_ended = lambda self, one: told.append(getattr(one, "frame", "ended"))
+        source_found = lambda self, source: told.append(f"{source} found")  # noqa: E731
+        source_lost = lambda self, source, error: told.append(f"{source} lost: {error}")  # noqa: E731
+
     with VideoRunner(
-        {"backend": "VisionNetwork", "max": 8}, machine_clock=clock, frames="every"
+        {"backend": "VisionNetwork", "max": 8}, machine_clock=clock, frames="every", sinks=[Told()]
     ) as runner:
         frames = list(itertools.islice(runner.run("camera:0"), 25))
         counts = runner.status()["sources"]["camera:0"]
+    notes = [one for one in told if isinstance(one, str)]
+    assert notes[:2] == ["camera:0 lost: the stream ended", "camera:0 found"]
+    assert notes[-1] == "ended"
+    assert [one for one in told if isinstance(one, int)] == list(range(counts["delivered"]))
     assert [f.frame for f in frames] == list(range(25))
     assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
     assert [f.frame for f in frames if f.gap] == [10, 20]

@@ -242,13 +242,17 @@ def test_home_assistant_finds_a_device_for_each_source_and_what_it_counts(script
     assert re.fullmatch(r"ha/device/[a-zA-Z0-9_-]+/config", configured)
     # The counts of the first frame are there before any event; then they come with each.
     assert topics == [
-        *("site/status", configured, "site/cam_1/counts"),
-        *("site/cam_1/counts", "site/cam_1"),
+        *("site/status", configured, "site/cam_1/counts", "site/cam_1/status"),
+        *("site/cam_1/counts", "site/cam_1", "site/cam_1/status"),
     ]
-    assert broker.retained == topics[:-1]
+    assert broker.retained == [one for one in topics if one != "site/cam_1"]
+    states = [text for topic, text in broker.messages if topic == "site/cam_1/status"]
+    assert states == ["online", "offline"]  # it has ended
     messages = dict(broker.messages)
     config = messages[configured]
-    assert (messages["site/status"], config["availability_topic"]) == ("online", "site/status")
+    assert messages["site/status"] == "online"
+    assert config["availability"] == [{"topic": "site/status"}, {"topic": "site/cam_1/status"}]
+    assert config["availability_mode"] == "all"
     assert config["device"]["name"] == "cam/1"
     assert {"name", "sw_version"} == set(config["origin"])
     found = shown(config, messages)
@@ -273,15 +277,16 @@ def test_home_assistant_finds_a_device_for_each_source_and_what_it_counts(script
 
 
 def test_what_is_retained_comes_again_with_each_connection_under_the_same_name(scripted):
-    broker, url = scripted(answer=lambda number: None if number == 4 else 0)
+    broker, url = scripted(answer=lambda number: None if number == 5 else 0)
     clock = Held()
     clock.go.set()
     sink = MQTT(f"{url}/{{source}}", network=["127.0.0.1"], **STATUS)
     status = counting(sink, {"cam": pictures(8)}, clock)
     topics = [topic for topic, _ in broker.messages]
-    assert topics[:5] == ["site/status", topics[1], "cam/counts", "cam/counts", "cam"]
-    assert topics[5:] == [topics[1], "cam/counts", "site/status", "cam"]
-    assert broker.messages[5:7] == [broker.messages[1], broker.messages[3]]
+    own = [topics[1], "cam/counts", "cam/status"]
+    assert topics[:6] == ["site/status", *own, "cam/counts", "cam"]
+    assert topics[6:] == [*own, "site/status", "cam", "cam/status"]
+    assert broker.messages[6:8] == [broker.messages[1], broker.messages[4]]
     first, second = broker.logins
     assert first == second  # with its name, by which the broker knows that it is the same
     assert (status["posted"], status["lost"]) == (1, 0)

@@ -23,6 +23,7 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from headrace._plan.pipeline_config import PipelineConfig
     from headrace._running.entrance import Admitted
+    from headrace._running.route import Route
 else:
     PipelineConfig = Any  # for who asks what the annotations mean: its module would import pydantic
 
@@ -74,7 +75,7 @@ class Pipeline:
 
     A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
     is the caller's object again when the call is over. From call to answer the dict belongs to the
-    pipeline.
+    pipeline: another call that sends it meanwhile gets an InputError.
     """
 
     def __init__(self, blueprint: Blueprint | None = None) -> None:
@@ -92,6 +93,7 @@ class Pipeline:
         engine.start(self)
         self._entrance = engine.entrance
         self._graph: Any = engine.graph  # a Graph wherever `call` of the entrance is None
+        self._on_way = engine.entrance.on_way
         engine.probes.notify("pipeline_started", self)
 
     @overload
@@ -118,23 +120,35 @@ class Pipeline:
             RequestsFailed: Some items of the list failed.
             ClosedError: The pipeline is closed.
         """
-        if timeout is None and priority == 0 and type(data) is dict:
-            call = self._entrance.call
-            if call is not None:
-                call(data)
-                return data
-            only = self._graph.only
-            if only is not None and "data" in data and "node_name" not in data:
-                walk(self._graph, only, data)
-                return data
-        if isinstance(data, list):
-            admitted = self._admit(data, timeout, priority)
-            self._entrance.run(admitted)
-            raise_failed([entry for entry, _ in admitted])
+        if type(data) is dict:
+            on_way, key = (
+                self._on_way,
+                id(data),
+            )  # an int of this call: another call has an equal one
+            try:
+                if on_way.setdefault(key, key) is not key:
+                    self._entrance.refuse_twice(data)
+                plain = timeout is None and priority == 0
+                call = self._entrance.call
+                if plain and call is not None:
+                    call(data)
+                elif plain and (only := self._only(data)) is not None:
+                    walk(self._graph, only, data)
+                else:
+                    self._entrance.check_open([data])
+                    self._entrance.run_one(data, timeout, priority)
+                del on_way[key]
+            except BaseException:
+                if on_way.get(key) is key:
+                    del on_way[key]
+                raise
             return data
-        self._entrance.check_open([data])
-        _check_several(data)
-        self._entrance.run_one(data, timeout, priority)
+        admitted = self._admit(data, timeout, priority)
+        self._entrance.run(admitted)
+        if isinstance(data, list):
+            raise_failed([entry for entry, _ in admitted])
+        else:
+            admitted[0][0].raise_error()
         return data
 
     @overload
@@ -332,6 +346,10 @@ class Pipeline:
             self._start_parts(data, timeout, priority, reader, reader, waits=False)
 
         return AsyncStream(start, most, room, self._entrance.waker(asyncio.get_running_loop()))
+
+    def _only(self, data: Request) -> Route | None:
+        """Return the way of a request through the graph, where there is one for all requests, and it needs no check."""
+        return self._graph.only if "data" in data and "node_name" not in data else None
 
     def _admit(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed."""

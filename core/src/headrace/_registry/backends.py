@@ -77,12 +77,22 @@ def _cannot_run(cls: type[Any]) -> str | None:
         return f"it has no method forward(self, batch){derives}"
     if not callable(forward):
         return f"{name} is no method, it is {repr_of(forward)}"
-    if _is_asynchronous(forward):
-        return f"{name} is asynchronous, and a backend runs in a thread: write def {name}"
-    own = inspect.getattr_static(cls, name)  # not bound to the class
-    if inspect.isfunction(own) and _mismatch(own, *given.split(", ")):
-        return f"{name} takes other arguments: write def {name}({given})"
+    if odd := _odd_kind(forward):
+        return f"{name} {odd} {name}"
+    for one, takes in ((name, given), ("init", "self, options, context")):
+        own = inspect.getattr_static(cls, one, None)  # not bound to the class
+        if inspect.isfunction(own) and _mismatch(own, *takes.split(", ")):
+            return f"{one} takes other arguments: write def {one}({takes})"
     return wrong_attribute(cls)
+
+
+def _odd_kind(forward: Any) -> str | None:
+    """Say why a call of a method would run nothing, up to its name; None where it runs."""
+    if _is_asynchronous(forward):
+        return "is asynchronous, and a backend runs in a thread: write def"
+    if inspect.isgeneratorfunction(forward):
+        return "has a yield, so that a call runs nothing: give parts by context.request.emit, and write no yield in"
+    return None
 
 
 def _is_asynchronous(function: Any) -> bool:

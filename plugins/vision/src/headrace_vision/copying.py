@@ -6,6 +6,7 @@ import io
 import math
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,6 +31,7 @@ class Connection:
         offset_s: What is added to times of packets for those of frames. None until a frame was decoded.
         size: Width and height of its pictures in pixels. (0, 0) until one was decoded.
         early: By how much packets are decoded before their times of decoding.
+        extradata: What decoders need beside the packets, where it has changed since the template, else None.
 
     Raises:
         InputError: MP4 has no place for it, as for the raw pictures of a camera.
@@ -45,6 +47,11 @@ class Connection:
         self.has_times = begun_s is None
         self.known = None if begun_s is None else (0, begun_s)
         self.offset_s: float | None = None
+        self.extradata: bytes | None = None
+        self._seen: bytes | None = None
+        self._sets: Any = None
+        with suppress(ValueError):  # a codec whose packets have no parameters
+            self._sets = av.bitstream.BitStreamFilterContext("extract_extradata", stream)
         self._container = av.open(io.BytesIO(), "w", format="mp4")  # holds the template
         try:
             if self.codec.name in ("rawvideo", "wrapped_avframe"):
@@ -57,6 +64,26 @@ class Connection:
                 got=self.codec.name,
                 hint="Record it with an encoder, or ask the camera for another format.",
             ) from error
+
+    def at(self, packet: Any) -> Connection:
+        """Return where a key frame belongs: here, or to what follows where the stream changes with it, as in size."""
+        import av
+
+        given = [packet] if self._sets is None else [packet, *self._sets.filter(av.Packet(packet))]
+        found = [
+            one.get_sidedata("new_extradata") for one in given if one.has_sidedata("new_extradata")
+        ]
+        if not found or (extradata := bytes(found[-1])) == self._seen:
+            return self
+        if self._seen is None:
+            self._seen = extradata
+            return self
+        changed = copy(self)
+        changed.extradata = changed._seen = extradata
+        decoder = av.CodecContext.create(self.codec.name, "r")
+        pictures = [*decoder.decode(packet), *decoder.decode(None)]
+        changed.size = (pictures[0].width, pictures[0].height)
+        return changed
 
     def seconds(self, ticks: int | None) -> float:
         """Return the time of a frame in seconds. It is infinite while it is not known."""
@@ -124,6 +151,9 @@ class Packets:
         connection = self._connection
         if connection is None or not packet.size:
             return
+        if packet.is_keyframe:
+            with suppress(av.FFmpegError, IndexError):  # a damaged one
+                self._connection = connection = connection.at(packet)
         pts, dts = (packet.pts, packet.dts) if connection.has_times else (None, None)
         pts, dts = dts if pts is None else pts, pts if dts is None else dts
         with self._lock:

@@ -60,6 +60,7 @@ class Delivery:
                 unique, number = f"{name}#{number}", number + 1
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
             source.lanes = lanes_of(self.lanes, group.options)
+            source.tell = partial(self._tell, source)
             source.packets = self._sinks.packets_of(unique, group.options.sinks)
             self._sources[unique] = source
             self._groups[source] = group
@@ -68,6 +69,9 @@ class Delivery:
             if self._closed or group.stopping.is_set():
                 source.stop(discard=True)
         return source
+
+    def _tell(self, source: Source, method: str, *given: str) -> None:
+        self._sinks.tell(method, source.name, *given, names=source.options.sinks)
 
     def _send(self, source: Source, flight: Flight) -> None:
         source.begin(flight)
@@ -192,7 +196,7 @@ class Delivery:
             _LOG.exception(
                 "source %s has ended, and what is in order cannot be closed", source.name
             )
-        self._sinks.source_ended(source.name)
+        self._tell(source, "source_ended")
         group.forget(source)
         if loop is not None:
             loop.leave()

@@ -25,7 +25,7 @@ def device_of(
         source: Its name for people.
         topic: Where its events are. Below it, in ``counts``, are the counts.
         counts: What is counted, as CountLine and CountZone write it.
-        status_topic: Says whether there is anything.
+        status_topic: Says whether the program is there. ``TOPIC/status`` says whether the source is.
 
     Source:
         The documentation of Home Assistant's MQTT integration: device discovery, and its platforms sensor and binary_sensor.
@@ -59,7 +59,8 @@ def device_of(
     return {
         "device": {"identifiers": [device], "name": source},
         "origin": {"name": "Headrace", "sw_version": headrace_vision.__version__},
-        "availability_topic": status_topic,
+        "availability": [{"topic": status_topic}, {"topic": f"{topic}/status"}],
+        "availability_mode": "all",
         "state_topic": f"{topic}/counts",
         "qos": 1,
         "components": {key: {**one, "unique_id": f"{device}_{key}"} for key, one in found.items()},

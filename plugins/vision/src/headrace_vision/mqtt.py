@@ -53,7 +53,7 @@ class MQTT(EventSink):
             afterwards, by the last will: retained. Each program needs its own. None for none.
         discovery: The prefix under which Home Assistant looks for devices, ``"homeassistant"``. Each source is a device, with its last
             event, what is counted at its lines and zones, and whether somebody is in a zone. The counts are retained in
-            ``TOPIC/counts``. It needs ``status_topic``, and ``{source}`` in the topic. None for none.
+            ``TOPIC/counts``, and ``TOPIC/status`` says ``offline`` while the source is lost. It needs ``status_topic``, and ``{source}`` in the topic. None for none.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
 
     Raises:
@@ -88,6 +88,7 @@ class MQTT(EventSink):
         self._status_topic, self._prefix = status_topic, discovery
         self._retained: dict[str, str] = {}
         self._announced: set[tuple[str, ...]] = set()
+        self._lost: set[str] = set()
         super().__init__(
             url,
             network=network,
@@ -138,8 +139,31 @@ class MQTT(EventSink):
         self._announced.add(counted)
         return is_new or super().wants(frame)
 
+    def source_lost(self, source: str, error: str) -> None:
+        """Let the device be shown as not available."""
+        self._lost.add(source)
+        self._retain_state(source)
+
+    def source_found(self, source: str) -> None:
+        """Let the device be shown as available."""
+        self._lost.discard(source)
+        self._retain_state(source)
+
+    def source_ended(self, source: str) -> None:
+        """Let the device be shown as not available, until another source of this name has frames."""
+        self.source_lost(source, "")
+        self._lost.discard(source)
+
+    def _retain_state(self, source: str) -> None:
+        topic = f"{self._topic_of(source)}/status"
+        if topic in self._retained:  # else no device is known
+            self._retain(topic, "offline" if source in self._lost else "online")
+
+    def _topic_of(self, source: str) -> str:
+        return self._topic.replace("{source}", re.sub(r"[/+#\0]", "_", source))
+
     def _send(self, frame: Frame) -> None:
-        topic = self._topic.replace("{source}", re.sub(r"[/+#\0]", "_", frame.source))
+        topic = self._topic_of(frame.source)
         try:
             if self._client is None or not self._client.is_connected():
                 self._connect()
@@ -151,6 +175,8 @@ class MQTT(EventSink):
                 found = device_of(device, frame.source, topic, counts, str(self._status_topic))
                 self._retain(f"{self._prefix}/device/{device}/config", write_json(found))
                 self._retain(f"{topic}/counts", write_json(counts))
+                self._retained.setdefault(f"{topic}/status", "")
+                self._retain_state(frame.source)
             if self._is_sent(frame):
                 sent = self._client.publish(topic, self._body(frame), qos=1)
                 self._wait_for("published", sent.mid)
@@ -162,7 +188,8 @@ class MQTT(EventSink):
         """Publish what stays until it changes. What is not taken by the end of a connection comes again with the next one."""
         if self._retained.get(topic) != text:
             self._retained[topic] = text
-            self._client.publish(topic, text, qos=1, retain=True)
+            if self._client is not None:
+                self._client.publish(topic, text, qos=1, retain=True)
 
     def _log(self, what: str, reason: Any, _: int = 0) -> None:
         if what == "published" and reason.is_failure:

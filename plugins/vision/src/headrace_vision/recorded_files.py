@@ -266,6 +266,8 @@ class CopiedFile(VideoFile):
     def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
         stream = self._container.add_stream_from_template(self.connection.template, opaque=True)
         stream.codec_context.width, stream.codec_context.height = self.connection.size
+        if self.connection.extradata is not None:
+            stream.codec_context.extradata = self.connection.extradata
         stream.time_base = self.connection.unit
         return stream
 

@@ -79,10 +79,11 @@ class SinkThreads:
         wanted = (one.sink for one in self._threads if names is None or one.name in names)
         return [found for sink in wanted if (found := sink.packets_of(source)) is not None]
 
-    def source_ended(self, source: str) -> None:
-        """Queue the end of a source for each."""
+    def tell(self, method: str, source: str, *given: str, names: Collection[str] | None) -> None:
+        """Queue what became of a source for each, or for those of some names."""
         for one in self._threads:
-            one.source_ended(source)
+            if names is None or one.name in names:
+                one.tell(method, source, *given)
 
     def close(self, timeout_s: float) -> None:
         """Let each write what is queued and end. Wait for them, see `SinkThread.longest_close_s`.

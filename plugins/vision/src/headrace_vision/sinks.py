@@ -114,6 +114,12 @@ class Sink:
         """Return what gets the packets of a source as they are read; None for nothing. Called before the first frame."""
         return None
 
+    def source_lost(self, source: str, error: str) -> None:
+        """Note that a live source is lost, and why. It is tried again. Frames that were read before may follow."""
+
+    def source_found(self, source: str) -> None:
+        """Note that a source that was lost gives frames again."""
+
     def source_ended(self, source: str) -> None:
         """Finish what belongs to a source: no frame of it follows."""
 
@@ -190,9 +196,9 @@ def named_sinks(
 
 @dataclass(eq=False)
 class _Entry:
-    """What waits for a sink: a frame, in memory or in a file or in both, or the name of a source that has ended."""
+    """What waits for a sink: a frame, in memory or in a file or in both, or a method and its arguments, about a source."""
 
-    item: Frame | str | None
+    item: Frame | tuple[str, ...] | None
     size_bytes: int
     number: int = 0
     path: Path | None = None
@@ -200,7 +206,7 @@ class _Entry:
 
     @property
     def is_frame(self) -> bool:
-        return not isinstance(self.item, str)
+        return not isinstance(self.item, tuple)
 
 
 def _said(error: BaseException) -> str:
@@ -294,11 +300,14 @@ class SinkThread:
         if is_first:
             _LOG.warning("sink %s: a frame cannot be queued: lost", self.name, exc_info=error)
 
-    def source_ended(self, source: str) -> None:
-        """Queue the end of a source; that finds room always."""
+    def tell(self, method: str, source: str, *given: str) -> None:
+        """Queue what became of a source; that finds room always. Of the same kind only the last one waits."""
         with self._changed:
             if not self._closing.is_set():
-                self._append(_Entry(source, 0))
+                for one in [*self._queue]:
+                    if isinstance(one.item, tuple) and one.item[:2] == (method, source):
+                        self._remove(one)
+                self._append(_Entry((method, source, *given), 0))
 
     def close(self) -> None:
         """Write what is queued, and then end; return at once."""
@@ -386,7 +395,7 @@ class SinkThread:
     def _save(self, entry: _Entry) -> None:
         """Write a frame into the folder; where that fails, it stays in memory. While many wait, it is in the file alone."""
         frame = entry.item
-        if self._folder is None or frame is None or isinstance(frame, str):
+        if self._folder is None or frame is None or isinstance(frame, tuple):
             return
         if entry.size_bytes > self.sink.spool_bytes:
             return
@@ -459,8 +468,8 @@ class SinkThread:
     def _write(self, entry: _Entry) -> bool:
         """Hand something over to the sink; return whether there was something."""
         item = entry.item
-        if isinstance(item, str):
-            self.sink.source_ended(item)
+        if isinstance(item, tuple):
+            getattr(self.sink, item[0])(*item[1:])
             return True
         if item is None:
             path = entry.path or Path()

@@ -113,6 +113,7 @@ class Source:
         self.discards = False
         self.lanes: dict[str, SourceLane] = {}
         self.packets: list[Packets] = []
+        self.tell: Callable[..., None] = lambda *_: None
         self._hang_up: Callable[[], None] | None = None
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
@@ -290,6 +291,7 @@ class Source:
         if not attempt:
             text = "source %s is lost, and tried again (%s): %s"
             _LOG.warning(text, self.name, counts, self.error)
+            self.tell("source_lost", error)
 
     def found(self) -> None:
         """Note, and log, that the source answers again."""
@@ -297,6 +299,7 @@ class Source:
             attempts, self._attempts, self.error = self._attempts, 0, None
             away_s = self.clock.now() - self._lost_s
         _LOG.warning("source %s is found after %d attempts, %.1f s", self.name, attempts, away_s)
+        self.tell("source_found")
 
     def finish(self, error: BaseException | None = None) -> None:
         """Note that the reader has ended."""
