@@ -1,0 +1,3 @@
+"""What one config.pbtxt stands for."""
+
+from __future__ import annotations
