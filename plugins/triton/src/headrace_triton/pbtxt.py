@@ -183,15 +183,15 @@ class _Reader:
 
     def __init__(self, text: str, file: str) -> None:
         self._text, self._file = text, file
-        self._kind = self._token = ""
+        self._kind = self._word = ""
         self._at = self._next = 0
         self._step()
 
     def message(self, kind: str, end: str) -> Message:
         """Read fields up to the sign that ends a message."""
         made = Message(kind, self._place())
-        while self._token != end or (not end and self._kind != "end"):
-            place, name = self._place(), self._token
+        while self._word != end or (not end and self._kind != "end"):
+            place, name = self._place(), self._word
             if self._kind != "name":
                 raise self._expected(f"a field of {kind}" + (f" or {end!r}" if end else ""))
             field = _field_of(made, name, place)
@@ -203,7 +203,7 @@ class _Reader:
             if (field.repeated or field.mapped) and self._took("["):
                 while not self._took("]"):
                     self._add(made, name, field)
-                    if self._token != "]" and (not self._took(",") or self._token == "]"):
+                    if self._word != "]" and (not self._took(",") or self._word == "]"):
                         raise self._expected("',' or ']' and then a value")
             else:
                 self._add(made, name, field)
@@ -221,7 +221,7 @@ class _Reader:
         end, place = self._opened("a pair of key and value"), self._place()
         found: dict[str, Any] = {}
         while not self._took(end):
-            name = self._token
+            name = self._word
             if name not in ("key", "value") or name in found:
                 raise self._expected(f"`key`, `value` or {end!r}, each once")
             self._step()
@@ -238,7 +238,7 @@ class _Reader:
         return found.get("key", ""), found.get("value", empty)
 
     def _value(self, name: str, field: Field) -> Any:
-        kind, token = self._kind, self._token
+        kind, token = self._kind, self._word
         if field.type in MESSAGES:
             return self.message(field.type, self._opened(f"`{name}` is a message: '{{'"))
         if field.type == "text" and kind == "text":
@@ -271,12 +271,12 @@ class _Reader:
                     raise self._wrong(begin + found.start(), f"{found[0]} means nothing in a text")
                 return _ESCAPED[sign]
 
-            made += _ESCAPE.sub(letter, self._token[1:-1])
+            made += _ESCAPE.sub(letter, self._word[1:-1])
             self._step()
         return made
 
     def _opened(self, expected: str) -> str:
-        end = _CLOSES.get(self._token)
+        end = _CLOSES.get(self._word)
         if end is None or self._kind != "sign":
             raise self._expected(expected)
         self._step()
@@ -284,7 +284,7 @@ class _Reader:
 
     def _took(self, sign: str) -> bool:
         """Step over a sign, if it stands here."""
-        found = self._kind == "sign" and self._token == sign
+        found = self._kind == "sign" and self._word == sign
         if found:
             self._step()
         return found
@@ -297,7 +297,7 @@ class _Reader:
             what = "a text has no end on its line" if self._text[at] in "\"'" else "no such sign"
             raise self._wrong(at, f"{what}: {self._text[at : at + 20].splitlines()[0]!r}")
         self._kind = str(found.lastgroup)
-        self._token, self._at, self._next = found[self._kind], found.start(self._kind), found.end()
+        self._word, self._at, self._next = found[self._kind], found.start(self._kind), found.end()
 
     def _place(self, at: int | None = None) -> Place:
         at = self._at if at is None else at
@@ -308,7 +308,7 @@ class _Reader:
         return ConfigError(self._place(at).problem(what, hint))
 
     def _expected(self, what: str, hint: str | None = None) -> ConfigError:
-        got = "the end of the file" if self._kind == "end" else repr(self._token[:60])
+        got = "the end of the file" if self._kind == "end" else repr(self._word[:60])
         said = what if what.startswith("`") else f"expected {what}"
         return self._wrong(self._at, f"{said}, got {got}", hint)
 
