@@ -315,11 +315,11 @@ class _Reader:
 
 def _number(token: str, *, whole: bool) -> int | float | None:
     text = "".join(token.split())
+    octal = whole and re.fullmatch(r"-?0[0-7]+", text)
     try:
         if not whole:
             return float(int(text, 16) if "x" in text.lower() else text.rstrip("fF"))
-        octal = re.fullmatch(r"-?0[0-7]+", text)
         found = int(text, 8 if octal else 0)
-        return found if -(1 << 63) <= found < 1 << 63 else None
     except ValueError:
         return None
+    return found if -(1 << 63) <= found < 1 << 63 else None

@@ -11,6 +11,7 @@ from headrace import keys
 from headrace.errors import ConfigError, Problem
 from headrace_triton.pbtxt import Message, Place, of_json, read
 from headrace_triton.schema import DATATYPES
+from headrace_triton.tensors import SEQUENCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -178,7 +179,7 @@ class Model:
             what = f"the model names no backend, and its newest version has none of {usual_ones}"
             self.wrong(config.place, what)
             return ""
-        found = _PLATFORMS.get(platform or "", platform) if not backend else backend
+        found = backend or _PLATFORMS.get(platform, platform)
         known = (*_FILES, "identity", "ensemble")
         if found not in known:
             field = "backend" if backend else "platform"
@@ -220,23 +221,26 @@ class Model:
                 if side == "input" and name in {*keys.RESERVED} - {keys.DATA}:
                     what = f"an input cannot be named {name!r}, which is a key of every request"
                     self.wrong(one.at("name"), what)
-                if one.one("data_type") not in DATATYPES:
-                    self.wrong(one.at("data_type"), f"{side} {name!r} needs a `data_type`")
-                for n, at in zip(one.all("dims"), one.places.get("dims", ()), strict=True):
-                    if n == 0 or n < -1:
-                        self.wrong(at, f"a length is 1 or more, or -1 for any, got {n}")
-                if "dims" not in one.places:
-                    self.wrong(one.place, f"{side} {name!r} needs `dims`")
-                if "reshape" in one:
-                    self._check_reshape(one, name)
+                self._check_tensor(one, f"{side} {name!r}")
 
-    def _check_reshape(self, one: Message, name: str) -> None:
+    def _check_tensor(self, one: Message, title: str) -> None:
+        if one.one("data_type") not in DATATYPES:
+            self.wrong(one.at("data_type"), f"{title} needs a `data_type`")
+        for n, at in zip(one.all("dims"), one.places.get("dims", ()), strict=True):
+            if n == 0 or n < -1:
+                self.wrong(at, f"a length is 1 or more, or -1 for any, got {n}")
+        if "dims" not in one:
+            self.wrong(one.place, f"{title} needs `dims`")
+        if "reshape" in one:
+            self._check_reshape(one, title)
+
+    def _check_reshape(self, one: Message, title: str) -> None:
         dims, shape = one.all("dims"), one.one("reshape").all("shape")
         fixed = all(n > 0 for n in (*dims, *shape))
         free = [[n for n in each if n < 0] for each in (dims, shape)]
         sizes = [_product(each) for each in (dims, shape)]
         if (fixed and sizes[0] != sizes[1]) or (not fixed and len(free[0]) != len(free[1])):
-            what = f"{name!r} of shape {dims} cannot be given the shape {shape}"
+            what = f"{title} of shape {dims} cannot be given the shape {shape}"
             self.wrong(one.at("reshape"), what)
 
     def _path(self, version: int) -> Path:
@@ -252,29 +256,29 @@ class Model:
         place = config.at("backend") if "backend" in config else config.at("platform")
         own = {"identity": "Identity", "ensemble": "TritonEnsemble"}
         word = own.get(self.backend) or _FILES[self.backend][1]
-        reshaped = any("reshape" in one for one in (*config.all("input"), *config.all("output")))
-        if reshaped and self.backend != "ensemble":
-            word = f"TritonShapes[{word}]"
+        changed = any("reshape" in one for one in (*config.all("input"), *config.all("output")))
+        sequences = "sequence_batching" in config
+        if (changed or sequences) and self.backend != "ensemble":
+            word = f"TritonTensors[{word}]"
+        if sequences:
+            word = f"StateFul({SEQUENCE})[{word}]"
+            self._sequences(made)
         self._set(made, "backend", word, place)
         self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
-        if self.backend == "ensemble":
-            made["max"] = None
-            del made["max"]
         self._instances(made)
         self._batching(made)
         if self.backend in _FILES and self.backend != "python":
             self._tensors(made)
         if (
             self.backend == "identity"
-            and not len(config.all("input")) == len(config.all("output")) == 1
+            and len({*config.all("input"), None, *config.all("output")}) != 3
         ):
             self.wrong(place, "the backend identity needs one input and one output")
-        if self.backend not in ("python", "ensemble") and not reshaped:
-            for name in config.table("parameters"):
-                index = [key for key, _ in config.all("parameters")].index(name)
-                what = f"parameter {name!r} is left out: options of {word} are keys of the node"
+        if self.backend not in ("python", "ensemble"):
+            for index, (name, _) in enumerate(config.all("parameters")):
+                what = f"parameter {name!r} is left out: write it as an option of {word}"
                 self._warn(config.at("parameters", index), what)
-        if self.backend in ("python", "ensemble") or reshaped:
+        if self.backend in ("python", "ensemble") or changed or sequences:
             self._set(made, "config", json.dumps(self.printed()), config.place)
         return made
 
@@ -289,8 +293,10 @@ class Model:
                 self.wrong(group.at("gpus"), f"a group of {kind} has no `gpus`")
             if kind == "KIND_GPU" and not gpus:
                 self._warn(place, "KIND_GPU without `gpus` is the first GPU here, not each one")
-            on = [f"cuda:{one}" for one in gpus] or ["cuda:0" if kind == "KIND_GPU" else None]
-            devices += ["cpu" if kind == "KIND_CPU" else one for one in on for _ in range(count)]
+            on: list[str | None] = [f"cuda:{one}" for one in gpus]
+            if not on:
+                on = [{"KIND_CPU": "cpu", "KIND_GPU": "cuda:0"}.get(kind)]
+            devices += [one for one in on for _ in range(count)]
         if groups and self.backend == "ensemble":
             self.wrong(self.config.at("instance_group"), "an ensemble has no instances")
         profiles = [one for group in groups for one in group.all("profile")]
@@ -298,9 +304,9 @@ class Model:
             self._warn(groups[0].at("profile"), "`profile` is left out: instance i uses profile i")
         if len(devices) > 1:
             self._set(made, "instance_num", len(devices), self.config.at("instance_group"))
-        named = [one or "cpu" for one in devices]
+        named: list[str] = [one or "cpu" for one in devices]
         if any(devices):
-            value = named[0] if len({*named}) == 1 else named
+            value: Any = named[0] if len({*named}) == 1 else named
             self._set(made, "device", value, self.config.at("instance_group"))
 
     def _batching(self, made: dict[str, Any]) -> None:
@@ -346,7 +352,42 @@ class Model:
             keyed = {one: one for one in names["input"]}
             self._set(made, "inputs", keyed, config.at("input"))
         if names["output"]:
-            self._set(made, "outputs", names["output"], config.at("output"))
+            states = [
+                one.one("output_name") for one in config.one("sequence_batching").all("state")
+            ]
+            self._set(made, "outputs", names["output"] + states, config.at("output"))
+
+    def _sequences(self, made: dict[str, Any]) -> None:
+        """Keep the state of sequences by their number, and give the model its inputs of control."""
+        config = self.config
+        sequences, place = config.one("sequence_batching"), config.at("sequence_batching")
+        idle = sequences.one("max_sequence_idle_microseconds") or 1_000_000
+        self._set(made, "idle_s", idle / 1e6, sequences.at("max_sequence_idle_microseconds"))
+        kept = {one.one("output_name"): one.one("input_name") for one in sequences.all("state")}
+        self._set(made, "keep", kept, sequences.at("state") if kept else place)
+        made["initial"] = "none"
+        if "dynamic_batching" in config:
+            self.wrong(place, "a model has either `sequence_batching` or `dynamic_batching`")
+        for one in sequences.all("control_input"):
+            if len(one.all("control")) != 1:
+                self.wrong(one.place, f"{one.one('name')!r} needs one `control`")
+        files: dict[str, str] = {}
+        for one in sequences.all("state"):
+            first = one.all("initial_state")
+            about = first[0] if first else one
+            if len(first) > 1 or any(n < 1 for n in about.all("dims")):
+                what = f"the first state of {one.one('input_name')!r} needs one `initial_state` with lengths"
+                self.wrong(one.place, what)
+            if about.one("data_type") not in {*DATATYPES} - {"TYPE_STRING", "TYPE_BF16"}:
+                self.wrong(about.at("data_type"), "a state needs a `data_type` of numbers")
+            file = first[0].one("data_file") if first else ""
+            if file and not (self.folder / "initial_state" / file).is_file():
+                self.wrong(first[0].at("data_file"), f"there is no file {file!r} in initial_state")
+            if file:
+                path = str(self.folder.absolute() / "initial_state" / file)
+                files[one.one("input_name")] = path.replace("$", "$$")
+        if files:
+            self._set(made, "states", files, sequences.at("state"))
 
     def pipeline(self, version: int) -> dict[str, Any]:
         """Return the tables of the pipeline of a version."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Problem
+from headrace_triton.checking import check_ensemble
 from headrace_triton.reading import Model, read_model
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def read_repository(folder: Path) -> dict[str, Model]:
     Raises:
         ConfigError: As `tables_of` does.
     """
-    problems, models = [], {}
+    problems: list[Problem] = []
+    models: dict[str, Model] = {}
     for path in sorted(folder.iterdir()):
         if path.is_dir() and (
             (path / "config.pbtxt").exists() or next(path.glob("[1-9]*/*"), None)
@@ -76,6 +78,11 @@ def read_repository(folder: Path) -> dict[str, Model]:
                 models[path.name] = read_model(path)
             except ConfigError as error:
                 problems += error.problems
+    for model in [one for one in models.values() if one.backend == "ensemble"]:
+        try:
+            check_ensemble(model, models)
+        except ConfigError as error:
+            problems += error.problems
     if problems:
         raise ConfigError(problems)
     return models

@@ -73,6 +73,8 @@ class InputEntry(_Entry):
     """Whether each element of the first axis is a request of its own; default: true for BYTES, else false."""
     batched: bool = False
     """Whether the first axis is the batch of one request; the outputs then have that axis too."""
+    optional: bool = False
+    """Whether requests may lack the input."""
 
     @pydantic.model_validator(mode="after")
     def _check_axes(self) -> InputEntry:
