@@ -6,7 +6,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Mapping
 
     from headrace_triton.pbtxt import Message
     from headrace_triton.reading import Model
@@ -14,12 +14,13 @@ if TYPE_CHECKING:
 __all__ = ["check_ensemble"]
 
 
-def check_ensemble(model: Model, models: Mapping[str, Model]) -> None:
+def check_ensemble(model: Model, models: Mapping[str, Model], wrong: Container[str] = ()) -> None:
     """Check that the steps of an ensemble can run: their models, versions and tensors are there, and none waits for itself.
 
     Args:
         model: The ensemble.
         models: All models that could be read.
+        wrong: The names of the others, which have errors of their own.
 
     Raises:
         ConfigError: They cannot. It has all problems with their places.
@@ -30,7 +31,9 @@ def check_ensemble(model: Model, models: Mapping[str, Model]) -> None:
         model.wrong(
             config.at("ensemble_scheduling"), "an ensemble needs `ensemble_scheduling` with steps"
         )
-    _check_tensors(model, steps, models)
+    for step in [one for one in steps if one.one("model_name") not in wrong]:
+        _check_step(model, step, models)
+    _check_tensors(model, steps)
     model.check()
     there, waiting = {one.one("name") for one in config.all("input")}, [*steps]
     while ready := [one for one in waiting if there >= {*one.table("input_map").values()}]:
@@ -46,11 +49,10 @@ def check_ensemble(model: Model, models: Mapping[str, Model]) -> None:
     model.check()
 
 
-def _check_tensors(model: Model, steps: list[Message], models: Mapping[str, Model]) -> None:
+def _check_tensors(model: Model, steps: list[Message]) -> None:
     """Check that each tensor that is taken is given once."""
     given = {one.one("name") for one in model.config.all("input")}
     for step in steps:
-        _check_step(model, step, models)
         for name in step.table("output_map").values():
             if name in given:
                 model.wrong(step.at("output_map"), f"the tensor {name!r} is given twice")

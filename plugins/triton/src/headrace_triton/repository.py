@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError
 from headrace_triton.checking import check_ensemble
 from headrace_triton.reading import Model, read_model
 
@@ -25,21 +25,37 @@ class ServedModel(dict[str, Any]):
     """The pipeline of one version, which also tells the server of the configuration that it comes from.
 
     Attributes:
+        repository: The folder of the repository.
         configuration: The configuration as Triton prints it.
     """
 
     def __init__(self, model: Model, version: int) -> None:
         super().__init__(model.pipeline(version))
-        self._model, self._version = model, version
+        self.repository = model.folder.parent
         self.configuration = model.printed()
 
-    def changed(self, override: Mapping[str, Any]) -> ServedModel:
-        """Return the model with other instances and batches: ``max_batch_size``, ``instance_group``, ``dynamic_batching``.
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, ServedModel) and self.configuration == other.configuration
+        return same and super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment] - as of every dict
+
+    def again(self, name: str, override: Any = None) -> dict[str, Any]:
+        """Return what a serving file says of a model by now; nothing if it is not there.
+
+        Args:
+            name: The model. Others may be broken.
+            override: What a request says: ``max_batch_size``, ``instance_group`` and ``dynamic_batching`` may be others.
 
         Raises:
-            ConfigError: The configuration has another field, or a wrong value.
+            ConfigError: The configuration is wrong, or ``override`` changes something else.
         """
-        return ServedModel(self._model.changed(override), self._version)
+        models, errors = _read(self.repository)
+        if name in errors:
+            raise errors[name]
+        if name not in models:
+            return {}
+        return _served(models[name] if override is None else models[name].changed(override))
 
 
 def tables_of(folder: Path) -> dict[str, Any]:
@@ -49,16 +65,19 @@ def tables_of(folder: Path) -> dict[str, Any]:
         ConfigError: A configuration cannot be read, or asks for what there is not. It has the problems of all models.
     """
     models = read_repository(folder)
-    for problem in [one for model in models.values() for one in model.warnings]:
-        if str(problem) not in _told:
-            _told.add(str(problem))
-            logger.warning("%s", problem)
+    for text in [str(ConfigError(one)) for model in models.values() for one in model.warnings]:
+        if text not in _told:
+            _told.add(text)
+            logger.warning("%s", text)
     return {
-        "models": {
-            f"{name}:{version}": {"config": ServedModel(model, version), **model.told()}
-            for name, model in models.items()
-            for version in sorted(model.versions)
-        }
+        "models": {key: one for model in models.values() for key, one in _served(model).items()}
+    }
+
+
+def _served(model: Model) -> dict[str, Any]:
+    return {
+        f"{model.name}:{version}": {"config": ServedModel(model, version), **model.told()}
+        for version in sorted(model.versions)
     }
 
 
@@ -68,21 +87,25 @@ def read_repository(folder: Path) -> dict[str, Model]:
     Raises:
         ConfigError: As `tables_of` does.
     """
-    problems: list[Problem] = []
+    models, errors = _read(folder)
+    if errors:
+        raise ConfigError([problem for one in errors.values() for problem in one.problems])
+    return models
+
+
+def _read(folder: Path) -> tuple[dict[str, Model], Mapping[str, ConfigError]]:
+    """Return the models, and the errors of those that are wrong."""
     models: dict[str, Model] = {}
+    errors: dict[str, ConfigError] = {}
     for path in sorted(folder.iterdir()):
-        if path.is_dir() and (
-            (path / "config.pbtxt").exists() or next(path.glob("[1-9]*/*"), None)
-        ):
+        if (path / "config.pbtxt").exists() or next(path.glob("[1-9]*/model.*"), None):
             try:
                 models[path.name] = read_model(path)
             except ConfigError as error:
-                problems += error.problems
-    for model in [one for one in models.values() if one.backend == "ensemble"]:
+                errors[path.name] = error
+    for name in [name for name, one in models.items() if one.backend == "ensemble"]:
         try:
-            check_ensemble(model, models)
+            check_ensemble(models[name], models, {*errors})
         except ConfigError as error:
-            problems += error.problems
-    if problems:
-        raise ConfigError(problems)
-    return models
+            errors[name] = error
+    return models, errors
