@@ -58,7 +58,7 @@ class Rules:
     allow_import: bool
     listeners: Listeners
     adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None
-    models: Callable[[], Any] = bool
+    models: Callable[[], Any] = lambda: None
 
 
 class Version:
@@ -158,7 +158,7 @@ class Version:
         """
         config = self.read(rules) if read or self.config is None else self.config
         try:
-            with building_for(rules.models() or None):
+            with building_for(rules.models()):
                 pipe = headrace.pipe(config)
             try:
                 if rules.check is not None:

@@ -1,10 +1,16 @@
-"""The plugin's hooks: it reads Triton's model repositories."""
+"""The plugin's hooks: it reads Triton's model repositories, and has the command `headrace triton`."""
 
 from __future__ import annotations
 
 from headrace.hookspecs import hookimpl
 
-__all__ = ["headrace_readers"]
+__all__ = ["headrace_commands", "headrace_readers"]
+
+
+@hookimpl
+def headrace_commands() -> dict[str, str]:
+    """Return the command."""
+    return {"triton": "headrace_triton.command:triton"}
 
 
 @hookimpl

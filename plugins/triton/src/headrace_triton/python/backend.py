@@ -21,9 +21,10 @@ from typing_extensions import NotRequired, TypedDict
 import headrace
 from headrace import PENDING
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError, SetupError
+from headrace_triton.ports import optional_names, ports_of
 from headrace_triton.python import calls
 from headrace_triton.python.messages import Incoming, InferenceRequest, ResponseSender
-from headrace_triton.python.ports import Ports
+from headrace_triton.python.ports import completed, outputs_of
 from headrace_triton.python.tensors import Tensor, TritonModelException, as_bytes
 from headrace_workers.asking import Question, ask, is_elsewhere, limits_of
 
@@ -48,10 +49,7 @@ _instances: WeakSet[TritonPython] = WeakSet()
 
 def _checked_config(text: str) -> str:
     """Check that a text is the JSON of a model's configuration."""
-    found = json.loads(text)
-    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
-        raise ValueError("the configuration of a model is an object with a name")
-    Ports(found)
+    completed(json.loads(text))
     return text
 
 
@@ -112,20 +110,27 @@ class TritonPython(headrace.Backend):
 
         sys.modules.setdefault("triton_python_backend_utils", interface)
         self._context, self._answer = context, calls.answers()
-        self._config: dict[str, Any] = json.loads(options.config)
-        self._ports = Ports(self._config)
-        self._decoupled = interface.using_decoupled_model_transaction_policy(self._config)
         self._open: set[Incoming] = set()
         self._senders: WeakSet[ResponseSender] = WeakSet()
-        self._thread, self._loop = 0, None
-        kinds = {name: Any if needed else NotRequired[Any] for name, needed in self._ports.inputs()}
-        self.reads = TypedDict("Reads", kinds)  # type: ignore[operator, assignment]
-        if not self._ports.rows:
-            self.max = 1
+        self._thread = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         module = headrace.plugins.import_file(options.model)
         made = getattr(module, "TritonPythonModel", None)
         if made is None:
             raise SetupError(f"{options.model} has no class TritonPythonModel")
+        config = interface.ModelConfig(json.dumps(completed(json.loads(options.config))))
+        if hasattr(made, "auto_complete_config"):
+            config = made.auto_complete_config(config)
+        self._config = completed(config.as_dict())
+        self._decoupled = interface.using_decoupled_model_transaction_policy(self._config)
+        self._inputs, self._outputs = (
+            [one["name"] for one in self._config[side]] for side in ("input", "output")
+        )
+        optional = optional_names(self._config)
+        kinds: Any = {one: NotRequired[Any] if one in optional else Any for one in self._inputs}
+        self.reads = TypedDict("Reads", kinds)  # type: ignore[misc]
+        if not self._config["max_batch_size"]:
+            self.max = 1
         _instances.add(self)
         before = _running.set(self)
         try:
@@ -150,7 +155,7 @@ class TritonPython(headrace.Backend):
 
     def describe(self) -> dict[str, Any]:
         """Return the inputs and outputs."""
-        return {"model": self._config["name"], **self._ports.describe()}
+        return {"model": self._config["name"], **ports_of(self._config)}
 
     def forward(self, batch: list[Request]) -> list[Any]:
         """Let the model execute the batch. Wait for its responses, or let them come later."""
@@ -176,9 +181,7 @@ class TritonPython(headrace.Backend):
         """Return a request as the model sees it."""
         request, (deadline, priority) = one.request, one.limits
         tensors = [
-            Tensor(name, self._ports.shaped(name, as_bytes(request[name])))
-            for name, _ in self._ports.inputs()
-            if name in request
+            Tensor(name, as_bytes(request[name])) for name in self._inputs if name in request
         ]
         sender = ResponseSender(one, decoupled=self._decoupled)
         self._senders.add(sender)
@@ -187,7 +190,7 @@ class TritonPython(headrace.Backend):
             str(request.get("request_id", "")),
             request.get("sequence_id", 0),
             tensors,
-            self._ports.output_names,
+            self._outputs,
             self._config["name"],
             timeout=0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e6)),
             flags=bool(request.get("sequence_start")) + 2 * bool(request.get("sequence_end")),
@@ -296,7 +299,7 @@ class TritonPython(headrace.Backend):
 
     def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
         """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
-        return self._ports.outputs(response)
+        return outputs_of(self._config, response)
 
     def is_unwanted(self, incoming: Incoming) -> bool:
         """Return whether nobody waits for a request any more."""
@@ -366,4 +369,4 @@ def _begin(asked: InferenceRequest, take: Any) -> None:
     instance.call(asked, take)
 
 
-InferenceRequest.begin = _begin  # type: ignore[assignment]
+InferenceRequest.begin = _begin

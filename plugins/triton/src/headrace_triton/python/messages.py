@@ -256,7 +256,7 @@ class _Responses:
 
     def only(self) -> InferenceResponse:
         """Wait for all, and return the one that a model gives which is not decoupled."""
-        found = [*self]
+        found: list[InferenceResponse] = [*self]
         if len(found) == 1 or (found and found[-1].has_error()):
             return found[-1]
         what = f"the model gave {len(found)} responses: call exec(decoupled=True)"
@@ -270,7 +270,7 @@ class InferenceRequest:
         begin: Begins a call of another model, with what takes its responses; of the instance whose code runs here.
     """
 
-    begin: Callable[[InferenceRequest, Any], object]
+    begin: Any = None
 
     def __init__(  # noqa: PLR0913 - the names and the order by which models know them
         self,
