@@ -25,7 +25,7 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     made = {"max_batch_size": 0, "input": [], "output": [], **config}
     if not isinstance(made.get("name"), str):
-        raise ValueError("the configuration of a model has a name")
+        raise ValueError("the configuration of a model has a name")  # noqa: TRY004 - pydantic reports it
     for side in ("input", "output"):
         made[side] = [{"dims": [], "optional": False, **one} for one in made[side]]
         for one in made[side]:
