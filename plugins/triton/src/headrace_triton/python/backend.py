@@ -52,7 +52,11 @@ _instances: WeakSet[TritonPython] = WeakSet()
 
 def _checked_config(text: str) -> str:
     """Check that a text is the JSON of a model's configuration."""
-    completed(json.loads(text))
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+    completed(found)
     return text
 
 
