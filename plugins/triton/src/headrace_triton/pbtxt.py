@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import ConfigError, Problem
-from headrace_triton.schema import ENUMS, MESSAGES, Field
+from headrace_triton.schema import ENUMS, MESSAGES, ONE_OF, Field
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -197,6 +197,10 @@ class _Reader:
             field = _field_of(made, name, place)
             if name in made and not (field.repeated or field.mapped):
                 raise ConfigError(place.problem(f"`{name}` stands here twice"))
+            choices = ONE_OF.get(kind, ())
+            if name in choices and any(one in made for one in choices):
+                what = f"{kind} has one of {', '.join(choices)} at most"
+                raise ConfigError(place.problem(what))
             self._step()
             if not self._took(":") and (field.type not in MESSAGES and not field.mapped):
                 raise self._expected("':'")

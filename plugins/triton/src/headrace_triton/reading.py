@@ -144,8 +144,6 @@ class Model:
     def _served(self, there: list[int]) -> list[int]:
         """Return the versions that the policy chooses of those that are there."""
         policy, place = self.config.one("version_policy"), self.config.at("version_policy")
-        if len([*policy]) > 1:
-            self.wrong(place, "`version_policy` is one of latest, all and specific")
         if "all" in policy:
             chosen = there
         elif "specific" in policy:
@@ -366,8 +364,6 @@ class Model:
         kept = {one.one("output_name"): one.one("input_name") for one in sequences.all("state")}
         self._set(made, "keep", kept, sequences.at("state") if kept else place)
         made["initial"] = "none"
-        if "dynamic_batching" in config:
-            self.wrong(place, "a model has either `sequence_batching` or `dynamic_batching`")
         for one in sequences.all("control_input"):
             if len(one.all("control")) != 1:
                 self.wrong(one.place, f"{one.one('name')!r} needs one `control`")

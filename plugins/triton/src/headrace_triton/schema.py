@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-__all__ = ["DATATYPES", "ENUMS", "MESSAGES", "Field"]
+__all__ = ["DATATYPES", "ENUMS", "MESSAGES", "ONE_OF", "Field"]
 
 _MESSAGES: Final = """
 ModelConfig name:text platform:text backend:text runtime:text version_policy:VersionPolicy max_batch_size:int
@@ -102,6 +102,15 @@ ENUMS: Final = {
     "SecondaryKind": ("KIND_NVDLA",),
 }
 """The names of each enumeration, the default first."""
+
+ONE_OF: Final = {
+    "ModelConfig": ("dynamic_batching", "sequence_batching", "ensemble_scheduling"),
+    "VersionPolicy": ("latest", "all", "specific"),
+    "SequenceBatching": ("direct", "oldest"),
+    "InitialState": ("zero_data", "data_file"),
+    "WarmupInput": ("zero_data", "random_data", "input_data_file"),
+}
+"""Fields of which a message has one at most."""
 
 
 class Field(NamedTuple):
