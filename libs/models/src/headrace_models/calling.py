@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace import Pipeline
-    from headrace_models.models import Models
 
     Ports = tuple[dict[str, Any], list[str]]
+    Models = Any
+    """Of `headrace_models.models`, which imports this module."""
 
 __all__ = ["call_model", "models_here"]
 

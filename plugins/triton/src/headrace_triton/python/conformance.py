@@ -23,7 +23,7 @@ class TritonPythonConformance(BackendConformance):
 
     expression = "TritonPython"
     options = {  # noqa: RUF012 - a class of this kind is a table
-        "model": str(Path(__file__).parent / "conformance_model" / "1" / "model.py"),
+        "model": str(Path(__file__).with_name("conformance_model.py")),
         "config": json.dumps(
             {
                 "name": "conformance_model",

@@ -1,13 +1,16 @@
-# ruff: noqa: INP001, ANN001, ANN201
-"""A model for the conformance kit: twice its input."""
+"""A model.py for the conformance kit: twice its input."""
 
-import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_triton.python import interface as pb_utils
 
 
 class TritonPythonModel:
     """Doubles."""
 
-    def execute(self, requests):  # type: ignore[no-untyped-def]
+    def execute(self, requests: Any) -> Any:
         """Answer each request."""
         return [
             pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy() * 2)])
