@@ -253,7 +253,7 @@ class Instance:
 
     def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
         """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
-        return outputs_of(self._outputs, response)
+        return outputs_of(self._outputs, response.output_tensors())
 
     def is_unwanted(self, incoming: Incoming) -> bool:
         """Return whether nobody waits for a request any more."""

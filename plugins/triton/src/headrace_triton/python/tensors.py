@@ -9,9 +9,7 @@ import numpy as np
 from headrace.errors import ContractError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from headrace_triton.python.messages import InferenceResponse
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "NUMPY",
@@ -207,14 +205,14 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
     return found
 
 
-def outputs_of(ports: Mapping[str, Port], response: InferenceResponse) -> dict[str, Any]:
+def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str, Any]:
     """Return the arrays of a response by name.
 
     Raises:
         ContractError: One is not among the outputs, or has another datatype or shape.
     """
     found = {}
-    for tensor in response.output_tensors():
+    for tensor in tensors:
         name, array = tensor.name(), tensor.on_cpu()
         port = ports.get(name)
         if port is None:
