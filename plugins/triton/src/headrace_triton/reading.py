@@ -383,7 +383,7 @@ class Model:
                 path = str(self.folder.absolute() / "initial_state" / file)
                 files[one.one("input_name")] = path.replace("$", "$$")
         if files:
-            self._set(made, "states", files, sequences.at("state"))
+            self._set(made, "first_states", files, sequences.at("state"))
 
     def pipeline(self, version: int) -> dict[str, Any]:
         """Return the tables of the pipeline of a version."""

@@ -10,7 +10,11 @@ __all__ = ["NUMPY", "Tensor", "TritonModelException", "as_bytes"]
 
 NUMPY: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
-    **{f"TYPE_{u}INT{n}": getattr(np, f"{u.lower()}int{n}") for u in ("", "U") for n in (8, 16, 32, 64)},
+    **{
+        f"TYPE_{u}INT{n}": getattr(np, f"{u.lower()}int{n}")
+        for u in ("", "U")
+        for n in (8, 16, 32, 64)
+    },
     "TYPE_FP16": np.float16,
     "TYPE_FP32": np.float32,
     "TYPE_FP64": np.float64,
