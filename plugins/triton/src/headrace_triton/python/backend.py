@@ -40,6 +40,9 @@ __all__ = ["TritonPython"]
 _LOOK_S = 0.25
 """How often a batch that waits for responses looks whether anybody still waits for it."""
 
+_SEQUENCE = ("sequence_id", "sequence_start", "sequence_end")
+"""Keys of a request that say where it stands in its sequence."""
+
 _RESPONSES = "It returns a list with an InferenceResponse for each request."
 
 _running: ContextVar[TritonPython | None] = ContextVar("headrace_triton_running", default=None)
@@ -49,7 +52,11 @@ _instances: WeakSet[TritonPython] = WeakSet()
 
 def _checked_config(text: str) -> str:
     """Check that a text is the JSON of a model's configuration."""
-    completed(json.loads(text))
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"it is no JSON: {error}") from error
+    completed(found)
     return text
 
 
@@ -66,7 +73,8 @@ class TritonPython(headrace.Backend):
     priority. A call out of a batch of several requests has the latest deadline and the greatest priority of them.
 
     Reads:
-        The inputs of the configuration, arrays by their names. request_id, and ``parameters`` in context.
+        The inputs of the configuration, arrays by their names. request_id, ``parameters`` in context, and sequence_id,
+        sequence_start, sequence_end, where a request has them.
     Writes:
         result: A dict of arrays by output. None where a decoupled model has sent no last response.
     Batch:
@@ -127,7 +135,8 @@ class TritonPython(headrace.Backend):
             [one["name"] for one in self._config[side]] for side in ("input", "output")
         )
         optional = optional_names(self._config)
-        kinds: Any = {one: NotRequired[Any] if one in optional else Any for one in self._inputs}
+        kinds: Any = dict.fromkeys(_SEQUENCE, NotRequired[Any])
+        kinds |= {one: NotRequired[Any] if one in optional else Any for one in self._inputs}
         self.reads = TypedDict("Reads", kinds)  # type: ignore[misc]
         if not self._config["max_batch_size"]:
             self.max = 1
@@ -205,12 +214,10 @@ class TritonPython(headrace.Backend):
         asked = [*map(self._asked, incoming)]
         try:
             given = self._model.execute(asked)
-            del asked  # a request that the model has dropped as well ends by its sender
             if inspect.iscoroutine(given):
                 future = asyncio.run_coroutine_threadsafe(given, self._running_loop())
-                del given
                 if self._decoupled and not is_elsewhere():
-                    future.add_done_callback(partial(self._take_later, incoming))
+                    future.add_done_callback(partial(self._take_later, incoming, asked))
                     return
                 given = future.result()
         except Exception as error:  # noqa: BLE001 - it is the outcome of each request that has none
@@ -219,7 +226,8 @@ class TritonPython(headrace.Backend):
         else:
             self._take(incoming, given)
 
-    def _take_later(self, incoming: list[Incoming], done: Future[Any]) -> None:
+    def _take_later(self, incoming: list[Incoming], _: Any, done: Future[Any]) -> None:
+        """Take what a coroutine has returned. Until then its requests are held: one that is dropped ends by its sender."""
         error: Any = ClosedError("the model was closed") if done.cancelled() else done.exception()
         if error is None:
             return self._take(incoming, done.result())

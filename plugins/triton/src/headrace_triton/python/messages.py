@@ -267,12 +267,12 @@ class InferenceRequest:
     """A request: one that a model gets, or one that it makes for another model.
 
     Attributes:
-        begin: Begins a call of another model, with what takes its responses; of the instance whose code runs here.
+        begin: Begins the call, of the instance whose code runs here, with what takes its responses.
     """
 
     begin: Any = None
 
-    def __init__(  # noqa: PLR0913 - the names and the order by which models know them
+    def __init__(  # noqa: PLR0913, PLR0917 - the names and the order by which models know them
         self,
         request_id: str = "",
         correlation_id: int | str = 0,
@@ -378,7 +378,7 @@ class InferenceRequest:
             The response, which may be an error. For a decoupled call an iterator of responses as they come.
         """
         responses = _Responses()
-        self.begin(self, responses.take)
+        self.begin(responses.take)
         return responses if decoupled else responses.only()
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
@@ -399,5 +399,5 @@ class InferenceRequest:
                 loop.call_soon_threadsafe(give)
 
         responses.told = told
-        self.begin(self, responses.take)
+        self.begin(responses.take)
         return answer

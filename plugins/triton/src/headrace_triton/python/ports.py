@@ -21,11 +21,13 @@ def completed(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return a configuration with the fields that Triton prints in any case.
 
     Raises:
-        ValueError: It has no name, or an input or output has none, or no datatype that is known.
+        ValueError: It is no object, it has no name, or an input or output has none, or no datatype that is known.
     """
+    if not isinstance(config, dict):
+        raise ValueError("the configuration of a model is an object")  # noqa: TRY004 - pydantic reports it
     made = {"max_batch_size": 0, "input": [], "output": [], **config}
     if not isinstance(made.get("name"), str):
-        raise ValueError("the configuration of a model has a name")
+        raise ValueError("the configuration of a model has a name")  # noqa: TRY004 - pydantic reports it
     for side in ("input", "output"):
         made[side] = [{"dims": [], "optional": False, **one} for one in made[side]]
         for one in made[side]:

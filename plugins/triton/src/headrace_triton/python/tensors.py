@@ -10,17 +10,11 @@ __all__ = ["NUMPY", "Tensor", "TritonModelException", "as_bytes"]
 
 NUMPY: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
-    **{
-        f"TYPE_{u}INT{n}": getattr(np, f"{u.lower()}int{n}")
-        for u in ("", "U")
-        for n in (8, 16, 32, 64)
-    },
-    "TYPE_FP16": np.float16,
-    "TYPE_FP32": np.float32,
-    "TYPE_FP64": np.float64,
+    **{f"TYPE_UINT{n}": getattr(np, f"uint{n}") for n in (8, 16, 32, 64)},
+    **{f"TYPE_INT{n}": getattr(np, f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"TYPE_FP{n}": getattr(np, f"float{n}") for n in (16, 32, 64)},
     "TYPE_STRING": np.object_,
 }
-NUMPY = {name.replace(" ", ""): kind for name, kind in NUMPY.items()}
 """The types of numpy by the names of datatypes. Their numbers are their places, from 1."""
 
 _ON_CPU = (1, 3)
