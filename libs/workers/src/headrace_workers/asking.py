@@ -99,10 +99,13 @@ class Home:
     Args:
         connection: The socket on which its answers come.
         send: Sends it a report.
+        answers: Whether its answers come here.
     """
 
-    def __init__(self, connection: socket.socket, send: Callable[[str, Any], object]) -> None:
-        self._socket, self._send = connection, send
+    def __init__(
+        self, connection: socket.socket, send: Callable[[str, Any], object], *, answers: bool
+    ) -> None:
+        self._socket, self._send, self._answers = connection, send, answers
         self._open: dict[int, Take] = {}
         self._numbers = count(1)
         self._turn = threading.Lock()
@@ -110,6 +113,10 @@ class Home:
 
     def ask(self, name: str, content: Any, request: Request | None, take: Take) -> None:
         """Ask. See `ask` of this module."""
+        if not self._answers:
+            raise ContractError(
+                f"{name} asks here, and gets no answer", hint=f"Process[{name}] does."
+            )
         with self._turn:
             number, begins, self._reads = next(self._numbers), not self._reads, True
             self._open[number] = take
@@ -152,7 +159,7 @@ def ask(name: str, content: Any, request: Request | None, take: Take) -> None:
         take: Called with each value of the answer, whether it is the last, and an error or None.
 
     Raises:
-        ContractError: This process was not started so.
+        ContractError: This process was not started so, or not by ``Process``.
     """
     if home is None:
         raise ContractError("there is no process of which this one could ask")

@@ -34,14 +34,19 @@ if TYPE_CHECKING:
 
 
 class Reports(QueueHandler):
-    """Sends all messages that are no answers to the process that started this one; any thread may use it."""
+    """Sends all messages that are no answers to the process that started this one; any thread may use it.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: The socket.
+        answers: Whether that process answers questions on it.
+    """
+
+    def __init__(self, connection: socket.socket, *, answers: bool = False) -> None:
         super().__init__(None)  # type: ignore[arg-type]
         self.count = 0
         self._socket = connection
         self._sending = threading.RLock()
-        self.home = asking.Home(connection, self.send)
+        self.home = asking.Home(connection, self.send, answers=answers)
 
     def send(self, kind: str, content: Any) -> None:
         """Send one message."""
