@@ -14,6 +14,7 @@ from headrace.errors import (
     ConfigError,
     ContractError,
     DeadlineExceededError,
+    InputError,
     InstanceLostError,
     RequestsFailed,
     SetupError,
@@ -108,6 +109,21 @@ def test_outputs_are_those_of_the_configuration(model, tensor, text):
         model(execute)("m", dict(ONE))
     assert text in str(caught.value)
     assert "TYPE_INT32 [1]" in str(caught.value) or "OUT" in str(caught.value)
+
+
+@pytest.mark.parametrize("in_process", [True], indirect=True)
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "IN"),
+        ({"IN": np.array([1.0])}, "expected TYPE_INT32 [1], got float64 [1]"),
+        ({"IN": np.array([1, 2], np.int32)}, "expected TYPE_INT32 [1], got int32 [2]"),
+    ],
+)
+def test_inputs_are_those_of_the_configuration(model, given, text):
+    with pytest.raises(InputError) as caught:
+        model("    def execute(self, requests):\n        pass\n")("m", given)
+    assert text in str(caught.value)
 
 
 def test_what_execute_raises_is_the_error(model):

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-__all__ = ["NUMPY", "Tensor", "TritonModelException", "as_bytes"]
+from headrace.errors import ContractError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace_triton.python.messages import InferenceResponse
+
+__all__ = ["NUMPY", "Tensor", "TritonModelException", "as_bytes", "outputs_of", "tensors_of"]
 
 NUMPY: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
@@ -127,3 +134,52 @@ def as_bytes(array: Any) -> np.ndarray[Any, Any]:
     made = np.empty(found.shape, object)
     made.reshape(-1)[:] = [one.encode() if isinstance(one, str) else one for one in found.flat]
     return made
+
+
+def _expected(config: Mapping[str, Any], port: Mapping[str, Any], array: Any) -> str | None:
+    """Return what an array should be in place of what it is. None where it fits."""
+    dims = [*map(int, port["reshape"].get("shape", ()))] if "reshape" in port else port["dims"]
+    wanted, kind = [-1] * (config["max_batch_size"] > 0) + dims, NUMPY.get(port["data_type"])
+    got = np.object_ if array.dtype.kind == "S" else array.dtype.type
+    fits = len(wanted) == array.ndim and all(
+        want in (-1, has) for want, has in zip(wanted, array.shape, strict=True)
+    )
+    return None if fits and kind in (None, got) else f"{port['data_type']} {wanted}"
+
+
+def tensors_of(config: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Return the inputs of a request.
+
+    Raises:
+        InputError: One is missing, or has another datatype or shape.
+    """
+    for port in config["input"]:
+        name = port["name"]
+        if name in request:
+            array = as_bytes(request[name])
+            if expected := _expected(config, port, array):
+                got = f"{array.dtype} {[*array.shape]}"
+                raise InputError(key=name, expected=expected, got=got)
+            yield Tensor(name, array)
+        elif not port["optional"]:
+            raise InputError(key=name, expected="an array", got="nothing")
+
+
+def outputs_of(config: Mapping[str, Any], response: InferenceResponse) -> dict[str, Any]:
+    """Return the arrays of a response by name.
+
+    Raises:
+        ContractError: One is not among the outputs, or has another datatype or shape.
+    """
+    ports, found = {one["name"]: one for one in config["output"]}, {}
+    for tensor in response.output_tensors():
+        name, array = tensor.name(), tensor.on_cpu()
+        port = ports.get(name)
+        if port is None:
+            hint = f"The configuration has {', '.join(ports) or 'none'}."
+            raise ContractError(f"the model gave an output {name!r}", hint=hint)
+        if expected := _expected(config, port, array):
+            what = f"the output {name!r} is {array.dtype} {[*array.shape]}"
+            raise ContractError(what, hint=f"The configuration says {expected}.")
+        found[name] = array
+    return found
