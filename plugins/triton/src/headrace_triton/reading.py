@@ -267,10 +267,8 @@ class Model:
         self._batching(made)
         if self.backend in _FILES and self.backend != "python":
             self._tensors(made)
-        if (
-            self.backend == "identity"
-            and len({*config.all("input"), None, *config.all("output")}) != 3
-        ):
+        sides = len(config.all("input")), len(config.all("output"))
+        if self.backend == "identity" and sides != (1, 1):
             self.wrong(place, "the backend identity needs one input and one output")
         if self.backend not in ("python", "ensemble"):
             for index, (name, _) in enumerate(config.all("parameters")):
