@@ -179,7 +179,8 @@ class TritonPythonModel:
             total = np.zeros(1, np.int32)
             for responses in found:
                 for one in responses:
-                    total += pb_utils.get_output_tensor_by_name(one, "OUT").as_numpy()
+                    if one.output_tensors():  # a last response may have none
+                        total += pb_utils.get_output_tensor_by_name(one, "OUT").as_numpy()
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("SUM", total)]))
         return answers
 """

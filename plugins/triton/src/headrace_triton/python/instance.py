@@ -27,7 +27,7 @@ from headrace.errors import (
 from headrace_triton.python import calls, interface
 from headrace_triton.python.configuration import completed
 from headrace_triton.python.messages import Incoming, InferenceRequest, ResponseSender
-from headrace_triton.python.tensors import TritonModelException, outputs_of, tensors_of
+from headrace_triton.python.tensors import TritonModelException, outputs_of, ports_seen, tensors_of
 from headrace_workers.asking import Question, ask, is_elsewhere, limits_of
 
 if TYPE_CHECKING:
@@ -60,6 +60,7 @@ class Instance:
 
     Attributes:
         config: The configuration, as the model has completed it.
+        ended: Notified as a request ends.
 
     Raises:
         SetupError: The file has no class TritonPythonModel.
@@ -73,6 +74,7 @@ class Instance:
         self._open: set[Incoming] = set()
         self._senders: WeakSet[ResponseSender] = WeakSet()
         self._thread = 0
+        self.ended = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         module = headrace.plugins.import_file(file)
         made = getattr(module, "TritonPythonModel", None)
@@ -83,7 +85,7 @@ class Instance:
             config = completed(made.auto_complete_config(given).as_dict())
         self.config = config
         self._decoupled = interface.using_decoupled_model_transaction_policy(config)
-        self._outputs = [one["name"] for one in config["output"]]
+        self._inputs, self._outputs = ports_seen(config, "input"), ports_seen(config, "output")
         _instances.add(self)
         before = _running.set(self)
         try:
@@ -134,7 +136,7 @@ class Instance:
         """Return a request as the model sees it. None for one that has ended, since an input is wrong."""
         request, (deadline, priority) = one.request, one.limits
         try:
-            tensors = [*tensors_of(self.config, request)]
+            tensors = tensors_of(self._inputs, request)
         except InputError as error:
             one.end(None, error)
             return None
@@ -145,7 +147,7 @@ class Instance:
             str(request.get("request_id", "")),
             request.get("sequence_id", 0),
             tensors,
-            self._outputs,
+            [*self._outputs],
             self.config["name"],
             timeout=0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e6)),
             flags=bool(request.get("sequence_start")) + 2 * bool(request.get("sequence_end")),
@@ -207,15 +209,14 @@ class Instance:
     def _wait_for(self, incoming: list[Incoming]) -> None:
         """Wait until all requests of a batch have ended, or nobody waits for them."""
         for one in incoming:
-            until = one.limits[0]
-            left = _LOOK_S
-            while not one.changed.wait(left):
-                left = (
-                    _LOOK_S if until is None else max(0.0, min(_LOOK_S, until - time.monotonic()))
-                )
-                if left == 0.0:
+            while not one.over:
+                until = one.limits[0]
+                left = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
+                with self.ended:
+                    self.ended.wait_for(partial(getattr, one, "over"), left)
+                if until is not None and time.monotonic() >= until:
                     one.end(None, DeadlineExceededError("the model sent no last response in time"))
-                elif self.is_unwanted(one):
+                elif not one.over and self.is_unwanted(one):
                     one.end(None, ClosedError("nobody waits for the request any more"))
 
     def _outcome(self, one: Incoming) -> Any:
@@ -252,7 +253,7 @@ class Instance:
 
     def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
         """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
-        return outputs_of(self.config, response)
+        return outputs_of(self._outputs, response)
 
     def is_unwanted(self, incoming: Incoming) -> bool:
         """Return whether nobody waits for a request any more."""

@@ -113,7 +113,13 @@ class InferenceResponse:
 
 
 class Owner(Protocol):
-    """The instance of a model, for its requests."""
+    """The instance of a model, for its requests.
+
+    Attributes:
+        ended: Notified as a request ends.
+    """
+
+    ended: threading.Condition
 
     def emit(self, incoming: Incoming, response: InferenceResponse) -> None:
         """Give a part of an answer. An error of the response is one of the request."""
@@ -147,7 +153,6 @@ class Incoming:
         self.result: dict[str, Any] | None = None
         self.error: Exception | None = None
         self.turn = threading.RLock()
-        self.changed = threading.Event()
 
     def end(self, result: dict[str, Any] | None, error: Exception | None = None) -> None:
         """End it. A second end changes nothing."""
@@ -156,7 +161,8 @@ class Incoming:
                 return
             self.result, self.error, self.over = result, error, True
             kept = self.kept
-        self.changed.set()
+        with self.owner.ended:
+            self.owner.ended.notify_all()
         if kept:
             self.owner.finish(self)
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from headrace.errors import ContractError, InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from headrace_triton.python.messages import InferenceResponse
 
-__all__ = ["NUMPY", "Tensor", "TritonModelException", "as_bytes", "outputs_of", "tensors_of"]
+__all__ = [
+    "NUMPY",
+    "Port",
+    "Tensor",
+    "TritonModelException",
+    "as_bytes",
+    "outputs_of",
+    "ports_seen",
+    "tensors_of",
+]
 
 NUMPY: dict[str, Any] = {
     "TYPE_BOOL": np.bool_,
@@ -136,50 +145,83 @@ def as_bytes(array: Any) -> np.ndarray[Any, Any]:
     return made
 
 
-def _expected(config: Mapping[str, Any], port: Mapping[str, Any], array: Any) -> str | None:
-    """Return what an array should be in place of what it is. None where it fits."""
-    dims = [*map(int, port["reshape"].get("shape", ()))] if "reshape" in port else port["dims"]
-    wanted, kind = [-1] * (config["max_batch_size"] > 0) + dims, NUMPY.get(port["data_type"])
-    got = np.object_ if array.dtype.kind == "S" else array.dtype.type
-    fits = len(wanted) == array.ndim and all(
-        want in (-1, has) for want, has in zip(wanted, array.shape, strict=True)
-    )
-    return None if fits and kind in (None, got) else f"{port['data_type']} {wanted}"
+class Port(NamedTuple):
+    """An input or output as the model sees it.
+
+    Attributes:
+        kind: The type of numpy. None for any.
+        dims: The length of each axis, -1 for any, with the axis of the batch.
+        optional: Whether requests may lack it.
+        expected: What it is, in words.
+    """
+
+    kind: Any
+    dims: tuple[int, ...]
+    optional: bool
+    expected: str
+
+    def fits(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether an array has this datatype and shape."""
+        dtype, kind, dims = array.dtype, self.kind, self.dims
+        if (
+            kind is not None
+            and dtype.type is not kind
+            and (kind is not np.object_ or dtype.kind != "S")
+        ):
+            return False
+        found = array.shape
+        return found == dims or (
+            len(found) == len(dims)
+            and all(want in (-1, has) for want, has in zip(dims, found, strict=True))
+        )
 
 
-def tensors_of(config: Mapping[str, Any], request: Mapping[str, Any]) -> Iterator[Tensor]:
+def ports_seen(config: Mapping[str, Any], side: str) -> dict[str, Port]:
+    """Return the ports of a configuration by name: those of ``input``, or of ``output``."""
+    made = {}
+    for one in config[side]:
+        dims = one["reshape"].get("shape", ()) if "reshape" in one else one["dims"]
+        wanted = [-1] * (config["max_batch_size"] > 0) + [*map(int, dims)]
+        expected = f"{one['data_type']} {wanted}"
+        kind = NUMPY.get(one["data_type"])
+        made[one["name"]] = Port(kind, tuple(wanted), bool(one.get("optional")), expected)
+    return made
+
+
+def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Tensor]:
     """Return the inputs of a request.
 
     Raises:
         InputError: One is missing, or has another datatype or shape.
     """
-    for port in config["input"]:
-        name = port["name"]
+    found = []
+    for name, port in ports.items():
         if name in request:
             array = as_bytes(request[name])
-            if expected := _expected(config, port, array):
+            if not port.fits(array):
                 got = f"{array.dtype} {[*array.shape]}"
-                raise InputError(key=name, expected=expected, got=got)
-            yield Tensor(name, array)
-        elif not port["optional"]:
+                raise InputError(key=name, expected=port.expected, got=got)
+            found.append(Tensor(name, array))
+        elif not port.optional:
             raise InputError(key=name, expected="an array", got="nothing")
+    return found
 
 
-def outputs_of(config: Mapping[str, Any], response: InferenceResponse) -> dict[str, Any]:
+def outputs_of(ports: Mapping[str, Port], response: InferenceResponse) -> dict[str, Any]:
     """Return the arrays of a response by name.
 
     Raises:
         ContractError: One is not among the outputs, or has another datatype or shape.
     """
-    ports, found = {one["name"]: one for one in config["output"]}, {}
+    found = {}
     for tensor in response.output_tensors():
         name, array = tensor.name(), tensor.on_cpu()
         port = ports.get(name)
         if port is None:
             hint = f"The configuration has {', '.join(ports) or 'none'}."
             raise ContractError(f"the model gave an output {name!r}", hint=hint)
-        if expected := _expected(config, port, array):
+        if not port.fits(array):
             what = f"the output {name!r} is {array.dtype} {[*array.shape]}"
-            raise ContractError(what, hint=f"The configuration says {expected}.")
+            raise ContractError(what, hint=f"The configuration says {port.expected}.")
         found[name] = array
     return found
