@@ -6,8 +6,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-SHAPES = {"A": 4, "B": 4, "SUM": 4, "DIFF": 4}
-
 
 def add_and_subtract(path, rows="rows", shape=(4,)):
     """Write an ONNX model: SUM = A + B, DIFF = A - B, float32 ``[rows, *shape]``; without rows where these are None."""
@@ -50,15 +48,6 @@ class Repository:
         (self.folder / name / "1" / "model.py").write_text(code, encoding="utf-8")
         if config is not None:
             self.configure(name, config)
-
-
-PORT = 'name: "{}" data_type: TYPE_FP32 dims: [4]'
-ADD = f"""
-max_batch_size: 8
-input [{{ {PORT.format("A")} }}, {{ {PORT.format("B")} }}]
-output [{{ {PORT.format("SUM")} }}, {{ {PORT.format("DIFF")} }}]
-"""
-"""The configuration of a model of `Repository.write`, without the line of its backend."""
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from google.protobuf import text_format
 from google.protobuf.descriptor import FieldDescriptor
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from headrace.errors import ConfigError
-from headrace_triton.pbtxt import Place, of_json, read
+from headrace_triton.pbtxt import of_json, read
 from headrace_triton.schema import ENUMS, MESSAGES
 
 KINDS = {
@@ -188,24 +190,25 @@ def test_a_file_that_is_not_there_or_no_text_is_refused_by_its_name(tmp_path):
 def test_json_is_read_as_the_text_is():
     given = {
         "max_batch_size": 4,
-        "instance_group": [{"kind": "KIND_CPU", "count": 2}],
-        "parameters": {"a": {"string_value": "b"}},
+        "instance_group": [{"kind": "KIND_CPU", "count": 2, "gpus": [0]}, {"name": "a"}],
+        "dynamic_batching": {"preserve_ordering": True},
     }
-    assert plain(of_json("ModelConfig", given, Place("x")).as_json()) == plain(given)
+    assert plain(of_json(json.dumps(given), "x").as_json()) == plain(given)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ([], "an object of JSON"),
         ({"max_batch_size": "4"}, "a whole number"),
         ({"max_batch_size": True}, "a whole number"),
-        ({"input": {}}, "is a list"),
-        ({"parameters": {"a": 3}}, "an object of JSON"),
+        ({"max_batch_size": [4]}, "a whole number"),
+        ({"dynamic_batching": [1]}, "is a message"),
         ({"instance_group": [{"kind": "KIND_TPU"}]}, "one of KIND_AUTO"),
+        ({"instance_group": [{"name": 3}]}, "a text in quotes"),
         ({"sises": 1}, "there is no field"),
+        ({"a b": 1}, "expected a field"),
     ],
 )
 def test_json_of_another_form_is_refused(given, said):
     with pytest.raises(ConfigError, match=said):
-        of_json("ModelConfig", given, Place("x"))
+        of_json(json.dumps(given), "x")

@@ -72,7 +72,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
         fixed: Further keys of the request, such as ``request_id``.
 
     Returns:
-        A future of the outputs by name, ``{}`` for a result that is None. It raises as `headrace.Pipeline.submit` says.
+        A future of the outputs by name, ``{}`` for a result that is None. To cancel it gives the request up. It raises as `headrace.Pipeline.submit` says.
 
     Raises:
         InputError: The model has no such input or output.
@@ -100,6 +100,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
         running.entry.awaited = thread
     answer: Future[dict[str, Any]] = Future()
     running.add_done_callback(partial(_pass_on, answer, read))
+    answer.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
     return answer
 
 
@@ -134,6 +135,10 @@ def _named(names: Sequence[str], result: Any) -> dict[str, Any]:
 
 
 def _pass_on(answer: Future[Any], read: Callable[[Any], Any], done: Future[Any]) -> None:
+    if done.cancelled():
+        answer.cancel()
+    if not answer.set_running_or_notify_cancel():
+        return
     error = done.exception()
     if error is not None:
         answer.set_exception(error)

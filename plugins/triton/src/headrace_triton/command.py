@@ -70,7 +70,7 @@ def _pipeline(model: Model, version: int, folder: Path) -> Iterator[str]:
         value = given
         if key == "model":
             value = _relative(given, folder)
-        elif key == "states":
+        elif key == "first_states":
             value = {name: _relative(one, folder) for name, one in given.items()}
         usual = model.config.at("default_model_filename") if key == "model" else None
         yield _line(key, value, model.origins.get(key, usual))

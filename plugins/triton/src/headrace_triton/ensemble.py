@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 import headrace
-from headrace.errors import BackendError, InputError, SetupError
+from headrace.errors import BackendError, ClosedError, InputError, SetupError
 from headrace_models import call_model, models_here
 from headrace_triton.ports import optional_names, ports_of
 
@@ -171,9 +171,7 @@ class _Run:
         """Take the outputs of a step."""
         with self._lock:
             self._running.pop(id(done), None)
-        if done.cancelled():
-            return
-        error = done.exception()
+        error = ClosedError("it was cancelled") if done.cancelled() else done.exception()
         if error is not None:
             self._finish(error)
             return

@@ -10,7 +10,6 @@ from headrace.errors import ConfigError, Problem
 from headrace_triton.schema import ENUMS, MESSAGES, ONE_OF, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 __all__ = ["Message", "Place", "of_json", "read"]
@@ -127,41 +126,17 @@ def read(path: Path) -> Message:
     return _Reader(text, str(path)).message("ModelConfig", "")
 
 
-def of_json(kind: str, given: Any, place: Place) -> Message:
-    """Return a message that was given as JSON.
+def of_json(text: str, name: str) -> Message:
+    """Read the JSON of a configuration in which nothing is empty, and no field maps keys to values.
+
+    Args:
+        text: The JSON.
+        name: What errors call it.
 
     Raises:
-        ConfigError: It has a field that there is not, or of another type.
+        ConfigError: As `read` does.
     """
-    if not isinstance(given, dict):
-        raise ConfigError(place.problem(f"{kind} is an object of JSON, got {given!r:.60}"))
-    made = Message(kind, place)
-    for name, value in given.items():
-        field = _field_of(made, str(name), place)
-        if field.mapped:
-            pairs = value.items() if isinstance(value, dict) else [(name, None)]
-            values = [(key, _of_json(name, field, one, place)) for key, one in pairs]
-        elif field.repeated and not isinstance(value, list):
-            raise ConfigError(place.problem(f"`{name}` is a list, got {value!r:.60}"))
-        else:
-            listed = value if field.repeated else [value]
-            values = [_of_json(name, field, one, place) for one in listed]
-        for one in values:
-            made.add(name, one, place)
-    return made
-
-
-def _of_json(name: str, field: Field, value: Any, place: Place) -> Any:
-    if field.type in MESSAGES:
-        return of_json(field.type, value, place)
-    kinds: Mapping[str, type] = {"text": str, "int": int, "bool": bool}
-    if field.type == "number" and type(value) in (int, float):
-        return float(value)
-    if type(value) is not kinds.get(field.type, str) or (
-        field.type in ENUMS and value not in ENUMS[field.type]
-    ):
-        raise ConfigError(place.problem(f"`{name}` is {_said(field)}, got {value!r:.60}"))
-    return value
+    return _Reader(text[1:-1], name, quoted=True).message("ModelConfig", "")
 
 
 def _said(field: Field) -> str:
@@ -181,8 +156,8 @@ def _field_of(message: Message, name: str, place: Place) -> Field:
 class _Reader:
     """Reads one text, from token to token."""
 
-    def __init__(self, text: str, file: str) -> None:
-        self._text, self._file = text, file
+    def __init__(self, text: str, file: str, *, quoted: bool = False) -> None:
+        self._text, self._file, self._quoted = text, file, quoted
         self._kind = self._word = ""
         self._at = self._next = 0
         self._step()
@@ -191,8 +166,8 @@ class _Reader:
         """Read fields up to the sign that ends a message."""
         made = Message(kind, self._place())
         while self._word != end or (not end and self._kind != "end"):
-            place, name = self._place(), self._word
-            if self._kind != "name":
+            place, name = self._place(), self._bare()
+            if not name.isidentifier():
                 raise self._expected(f"a field of {kind}" + (f" or {end!r}" if end else ""))
             field = _field_of(made, name, place)
             if name in made and not (field.repeated or field.mapped):
@@ -242,7 +217,7 @@ class _Reader:
         return found.get("key", ""), found.get("value", empty)
 
     def _value(self, name: str, field: Field) -> Any:
-        kind, token = self._kind, self._word
+        kind, token = self._kind, self._bare()
         if field.type in MESSAGES:
             return self.message(field.type, self._opened(f"`{name}` is a message: '{{'"))
         if field.type == "text" and kind == "text":
@@ -252,7 +227,7 @@ class _Reader:
             found = _number(token, whole=field.type == "int")
         elif kind == "name" and field.type == "bool":
             found = {"true": True, "false": False, "True": True, "False": False}.get(token)
-        elif kind == "name" and token in ENUMS.get(field.type, ()):
+        elif token in ENUMS.get(field.type, ()):
             found = token
         if found is None:
             near = difflib.get_close_matches(token, ENUMS.get(field.type, ()), 1)
@@ -260,6 +235,10 @@ class _Reader:
             raise self._expected(f"`{name}` is {_said(field)}", hint)
         self._step()
         return found
+
+    def _bare(self) -> str:
+        """Return the word that stands here, in JSON without its quotes."""
+        return self._word.strip('"') if self._quoted else self._word
 
     def _strings(self) -> str:
         """Read texts that follow each other, which are one."""

@@ -267,10 +267,8 @@ class Model:
         self._batching(made)
         if self.backend in _FILES and self.backend != "python":
             self._tensors(made)
-        if (
-            self.backend == "identity"
-            and len({*config.all("input"), None, *config.all("output")}) != 3
-        ):
+        sides = len(config.all("input")), len(config.all("output"))
+        if self.backend == "identity" and sides != (1, 1):
             self.wrong(place, "the backend identity needs one input and one output")
         if self.backend not in ("python", "ensemble"):
             for index, (name, _) in enumerate(config.all("parameters")):
@@ -383,7 +381,7 @@ class Model:
                 path = str(self.folder.absolute() / "initial_state" / file)
                 files[one.one("input_name")] = path.replace("$", "$$")
         if files:
-            self._set(made, "states", files, sequences.at("state"))
+            self._set(made, "first_states", files, sequences.at("state"))
 
     def pipeline(self, version: int) -> dict[str, Any]:
         """Return the tables of the pipeline of a version."""
@@ -450,13 +448,13 @@ class Model:
         Raises:
             ConfigError: It changes something else, which would be code of the request, or is none.
         """
-        given = of_json("ModelConfig", dict(override), Place("the configuration of the request"))
-        before = self.config.as_json()
-        for name in given:
-            same = given.as_json().get(name) in (before.get(name), self.printed().get(name))
-            if name not in _SETTABLE and not same:
+        before = self.printed()
+        for name, value in override.items():
+            if name not in _SETTABLE and value != before.get(name, ()):
                 what = f"`{name}` cannot be changed by a request, only {', '.join(_SETTABLE)} can"
-                raise ConfigError(given.place.problem(what))
+                raise ConfigError(Problem("triton", what))
+        wanted = _filled({name: one for name, one in override.items() if name in _SETTABLE})
+        given = of_json(json.dumps(wanted), "the configuration of the request")
         made = Message("ModelConfig", self.config.place)
         for source, taken in ((self.config, False), (given, True)):
             for name in source:
@@ -464,6 +462,13 @@ class Model:
                     for value, place in zip(source.all(name), source.places[name], strict=True):
                         made.add(name, value, place)
         return Model(self.folder, made)
+
+
+def _filled(value: Any) -> Any:
+    """Return JSON without what is empty."""
+    if isinstance(value, dict):
+        return {key: _filled(one) for key, one in value.items() if one not in ({}, [], "", None)}
+    return [*map(_filled, value)] if isinstance(value, list) else value
 
 
 def _is_version(path: Path) -> bool:

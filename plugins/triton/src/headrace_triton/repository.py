@@ -38,7 +38,7 @@ class ServedModel(dict[str, Any]):
         same = isinstance(other, ServedModel) and self.configuration == other.configuration
         return same and super().__eq__(other)
 
-    __hash__ = None  # type: ignore[assignment]  # as that of every dict
+    __hash__ = None
 
     def again(self, name: str, override: Any = None) -> dict[str, Any]:
         """Return what a serving file says of a model by now; nothing if it is not there.

@@ -78,29 +78,26 @@ DATATYPES: Final = {
 }
 """The datatype of the protocol for each of a configuration."""
 
-ENUMS: Final = {
-    "DataType": ("TYPE_INVALID", *DATATYPES),
-    "Format": ("FORMAT_NONE", "FORMAT_NHWC", "FORMAT_NCHW"),
-    "BatchInputKind": (
-        "BATCH_ELEMENT_COUNT",
-        "BATCH_ACCUMULATED_ELEMENT_COUNT",
-        "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO",
-        "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE",
-        "BATCH_ITEM_SHAPE",
-        "BATCH_ITEM_SHAPE_FLATTEN",
-    ),
-    "BatchOutputKind": ("BATCH_SCATTER_WITH_INPUT_SHAPE",),
-    "Priority": ("PRIORITY_DEFAULT", "PRIORITY_MAX", "PRIORITY_MIN"),
-    "TimeoutAction": ("REJECT", "DELAY"),
-    "ControlKind": (
-        "CONTROL_SEQUENCE_START",
-        "CONTROL_SEQUENCE_READY",
-        "CONTROL_SEQUENCE_END",
-        "CONTROL_SEQUENCE_CORRID",
-    ),
-    "InstanceKind": ("KIND_AUTO", "KIND_GPU", "KIND_CPU", "KIND_MODEL"),
-    "SecondaryKind": ("KIND_NVDLA",),
-}
+_ENUMS: Final = """
+Format FORMAT_NONE FORMAT_NHWC FORMAT_NCHW
+BatchInputKind BATCH_ELEMENT_COUNT BATCH_ACCUMULATED_ELEMENT_COUNT BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+  BATCH_MAX_ELEMENT_COUNT_AS_SHAPE BATCH_ITEM_SHAPE BATCH_ITEM_SHAPE_FLATTEN
+BatchOutputKind BATCH_SCATTER_WITH_INPUT_SHAPE
+Priority PRIORITY_DEFAULT PRIORITY_MAX PRIORITY_MIN
+TimeoutAction REJECT DELAY
+ControlKind CONTROL_SEQUENCE_START CONTROL_SEQUENCE_READY CONTROL_SEQUENCE_END CONTROL_SEQUENCE_CORRID
+InstanceKind KIND_AUTO KIND_GPU KIND_CPU KIND_MODEL
+SecondaryKind KIND_NVDLA
+"""
+
+
+def _lines(text: str) -> dict[str, list[str]]:
+    """Return the words of each line by its first one; a line that begins with spaces goes on."""
+    split = (line.split() for line in text.strip().replace("\n  ", " ").split("\n"))
+    return {first: words for first, *words in split}
+
+
+ENUMS: Final = {"DataType": ["TYPE_INVALID", *DATATYPES], **_lines(_ENUMS)}
 """The names of each enumeration, the default first."""
 
 ONE_OF: Final = {
@@ -127,17 +124,10 @@ class Field(NamedTuple):
     mapped: bool = False
 
 
-def _read(text: str) -> dict[str, dict[str, Field]]:
-    found: dict[str, dict[str, Field]] = {}
-    for line in text.strip().replace("\n  ", " ").split("\n"):
-        name, *fields = line.split()
-        pairs = (one.split(":") for one in fields)
-        found[name] = {
-            key: Field(kind.rstrip("*{}"), kind.endswith("*"), kind.endswith("{}"))
-            for key, kind in pairs
-        }
-    return found
+def _field(text: str) -> tuple[str, Field]:
+    name, kind = text.split(":")
+    return name, Field(kind.rstrip("*{}"), kind.endswith("*"), kind.endswith("{}"))
 
 
-MESSAGES: Final = _read(_MESSAGES)
+MESSAGES: Final = {kind: dict(map(_field, words)) for kind, words in _lines(_MESSAGES).items()}
 """The fields of each message, by name."""

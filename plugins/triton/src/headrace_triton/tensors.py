@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -55,7 +56,7 @@ class TritonTensors(headrace.Backend):
         config: str = Field(
             description="The configuration of the model as Triton prints it, in JSON."
         )
-        states: dict[str, headrace.FilePath] = Field(
+        first_states: dict[str, headrace.FilePath] = Field(
             {},
             description="Files with the first state of a sequence, by input, in row-major order.",
         )
@@ -87,9 +88,10 @@ class TritonTensors(headrace.Backend):
             one["name"]: self._control(one["control"][0]) for one in sequences["control_input"]
         }
         self._states = {
-            one["input_name"]: self._first(one, options.states.get(one["input_name"]))
+            one["input_name"]: self._first(one, options.first_states.get(one["input_name"]))
             for one in sequences["state"]
         }
+        self.bracket = replace(self.bracket, gives=(*self._controls, *self._states))
 
     def _control(self, one: Mapping[str, Any]) -> Make:
         """Return what makes an input of control for a request."""

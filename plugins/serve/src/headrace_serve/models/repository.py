@@ -16,8 +16,7 @@ from headrace_serve.errors import (
     unknown_parameter,
 )
 from headrace_serve.models.catalogue import build_models
-from headrace_serve.models.entries import read_entries, repositories
-from headrace_serve.models.manager import ModelManager
+from headrace_serve.models.entries import repositories
 from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Repository:
             if parameter != "config":
                 raise unknown_parameter(parameter, "the request", [])
         service = self._service
-        new = partial(_fresh, service.given, name, parameters.get("config"))
+        new = partial(_fresh, service, name, parameters.get("config"))
         known = service.models.has(name) or await aside(new) is not service.given
         await self._in_turn(name, "load", self._load(name, new), known=known)
 
@@ -199,19 +198,19 @@ def _refused(parameter: str) -> NotAllowedError:
     return NotAllowedError(f"{_FAILED}{what}, because they are code")
 
 
-def _fresh(given: Any, name: str, config: Any) -> Any:
+def _fresh(service: Served, name: str, config: Any) -> Any:
     """Return what is to be served under a name: of a repository that a plugin reads, as its folder says by now.
 
     Raises:
         NotAllowedError: ``config``, which a request has brought, changes more than it may.
     """
-    held = {} if isinstance(given, ModelManager) else read_entries(given, may_be_none=True)[0]
+    again = repositories(service.models.held.entries)
     override = None if config is None else loads(str(config).encode())
     try:
-        found = [one for again in repositories(held) for one in again(name, override).items()]
+        found = [one for each in again for one in each(name, override).items()]
         if not found and config is not None:
             raise _refused("config")
-        return dict(found) or given
+        return dict(found) or service.given
     except ConfigError as error:
         if config is None:
             raise
