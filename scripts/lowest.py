@@ -63,6 +63,7 @@ TESTS = {
         "tritonclient[http,grpc]>=2.60",
     ),
     "headrace-text": ("httpx>=0.28", "onnx>=1.16"),
+    "headrace-triton": ("onnx>=1.16", "tritonclient[http,grpc]>=2.60"),
     "headrace-vision": ("onnx>=1.16",),
 }
 """What else the tests of a distribution import."""
@@ -87,6 +88,13 @@ BESIDE = {
         "headrace-observe",
     ),
     "headrace-text": ("headrace-flow", "headrace-ort", "headrace-serve"),
+    "headrace-triton": (
+        "headrace-cli",
+        "headrace-flow",
+        "headrace-ort",
+        "headrace-process",
+        "headrace-serve",
+    ),
     "headrace-vision": ("headrace-cv", "headrace-ort"),
 }
 """Distributions of this repository that its tests use besides those that it needs."""

@@ -13,21 +13,19 @@ import venv
 from pathlib import Path
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 
+from headrace_models import Models
 from headrace_serve import Server
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from headrace_serve.models.entries import read_models
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "from_triton.md").read_text(encoding="utf-8")
 FILES = {found[1]: found[2] for found in re.finditer(r"```\w+\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)}
 ANSWER = "[[10.0, 10.0], [3.0, 3.0]]\n"
 """Worked out by hand: (-1.5, -0.5, 0.5, 1.5) and (-0.25, -0.25, -0.25, 0.75) by (0, 2, 4, 6) and (1, 3, 5, 7)."""
-VERSION = re.search(r"PyTriton (\d[\d.]*\d)", TEXT)[1]
+VERSION = re.search(r"PyTriton\s+(\d[\d.]*\d)", TEXT)[1]
 
 
 @pytest.fixture
@@ -47,11 +45,6 @@ def asked(folder: Path, port: int) -> str:
     ).stdout
 
 
-def served() -> dict:
-    """Return the serving file of the page."""
-    return tomllib.loads(FILES["served.toml"])["models"]
-
-
 def rows(heading: str) -> list[list[str]]:
     """Return the cells of the first table below a heading, without its head."""
     lines = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
@@ -62,16 +55,35 @@ def rows(heading: str) -> list[list[str]]:
 def test_the_client_gets_the_scores_from_ours(folder, monkeypatch):
     pytest.importorskip("tritonclient.http")
     monkeypatch.chdir(folder)
-    with Server(served(), port=0) as server:
+    with Server("repository", port=0) as server:
         assert asked(folder, int(server.url.rpartition(":")[2])) == ANSWER
+    assert "$ headrace serve repository --port 8000\n" in TEXT
     assert f"$ python client.py localhost:8000\n{ANSWER}```" in TEXT
 
 
-def test_the_key_that_the_page_compares_with_max_batch_size_gives_that(folder, monkeypatch):
+def test_the_files_that_the_command_writes_serve_the_same(folder, monkeypatch):
     pytest.importorskip("tritonclient.http")
     monkeypatch.chdir(folder)
+    words = "headrace triton repository -o served"
+    assert f"`{words}`" in TEXT
+    subprocess.run([sys.executable, "-m", *words.split()], check=True, capture_output=True)
+    with Server(read_models([], "served/serving.toml"), port=0) as server:
+        assert asked(folder, int(server.url.rpartition(":")[2])) == ANSWER
+
+
+def test_the_models_run_in_a_program_too(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    rows = np.array([[1, 2, 3, 4], [0, 0, 0, 1]], np.float32)
+    assert '`headrace_models.Models("repository")`' in TEXT
+    with Models("repository") as models:
+        found = models("scores", {"FEATURES": rows, "request_size": 2})["result"]["SCORES"]
+    assert f"{found.tolist()}\n" == ANSWER
+
+
+def test_the_configuration_is_that_of_the_repository(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     with (
-        Server(served(), port=0) as server,
+        Server("repository", port=0) as server,
         urlopen(f"{server.url}/v2/models/scores/config", timeout=300) as answer,
     ):
         ours = json.load(answer)

@@ -142,6 +142,7 @@ def test_every_distribution_can_be_released_after_those_that_are_listed_before_i
         "headrace-models",
         "headrace-process",
         "headrace-text",
+        "headrace-triton",
         "headrace-vision",
     } <= {*projects}
     for name, folder in projects.items():

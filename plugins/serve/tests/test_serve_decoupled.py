@@ -123,10 +123,16 @@ def test_a_client_that_asks_for_it_gets_an_empty_final_response(stream):
     ]
 
 
-@pytest.mark.parametrize("more", [{}, EARLY])
-def test_an_answer_of_nothing_has_an_empty_final_response(stream, more):
-    stream.ask("letters", "", request_id="i", **more)
+def test_an_answer_of_nothing_has_an_empty_final_response_for_a_client_that_asks_for_it(stream):
+    stream.ask("letters", "", request_id="i", **EARLY)
     assert stream.next() == ("i", None, True)
+
+
+def test_an_answer_of_nothing_has_no_response_for_a_client_that_does_not_ask(stream):
+    stream.ask("letters", "", request_id="i")
+    stream.ask("letters", "a", request_id="j")
+    stream.ask("letters", "", request_id="k", **EARLY)
+    assert {stream.next(), stream.next()} == {("j", "a", True), ("k", None, True)}
 
 
 @pytest.mark.parametrize("more", [{}, EARLY])

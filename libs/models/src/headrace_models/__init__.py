@@ -1,6 +1,7 @@
 """Named models with versions over Headrace: updates without a lost request."""
 
 from headrace_models.cache import Cached
+from headrace_models.calling import call_model, models_here
 from headrace_models.changes import Change
 from headrace_models.errors import UnknownModelError, UnloadedError
 from headrace_models.models import Models
@@ -19,6 +20,8 @@ __all__ = [
     "UnknownModelError",
     "UnloadedError",
     "__version__",
+    "call_model",
     "folder_models",
     "is_shares",
+    "models_here",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,7 +81,8 @@ class Models(Operations):
             UnknownModelError: An alias names no model.
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
-        rules = Rules(clock, drain_s, check, allow_import, Listeners(), adapt)
+        here = weakref.ref(self)
+        rules = Rules(clock, drain_s, check, allow_import, Listeners(), adapt, here)
         super().__init__(rules, draw, preload=preload)
         self._watching: Watching | None = None
         entries, targets = read_entries(models)

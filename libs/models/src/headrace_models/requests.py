@@ -288,12 +288,15 @@ class Requests:
         return len(self._models) + len(self._shares)
 
     @contextmanager
-    def lease(self, name: str, *, key: str | bytes | None = None) -> Iterator[Pipeline]:
+    def lease(
+        self, name: str, *, key: str | bytes | None = None, timeout: float | None = None
+    ) -> Iterator[Pipeline]:
         """Keep a pipeline from being closed while the block runs, for several calls of the same version.
 
         Args:
             name: See `__call__`.
             key: See `__call__`.
+            timeout: Seconds to wait where a request builds the model.
 
         Yields:
             The pipeline.
@@ -303,7 +306,7 @@ class Requests:
         """
         version = self._lease(name, key)
         if version is None:
-            version, _ = self._built(name, key, None)
+            version, _ = self._built(name, key, timeout)
         try:
             yield version.pipe
         finally:

@@ -31,6 +31,7 @@ __all__ = [
     "files_of",
     "folder_models",
     "is_shares",
+    "own_entries",
     "read_aliases",
     "read_entries",
     "read_folder",
@@ -313,6 +314,16 @@ def _own_models(path: Path) -> dict[str, Any] | None:
     if tables is None or tables.keys() == {"models"}:
         return tables and tables["models"]
     return {path.absolute().name if path.is_dir() else path.stem: str(path)}
+
+
+def own_entries(folder: Path) -> Entries | None:
+    """Return the source of each version of a folder that a plugin reads as a whole; None for any other.
+
+    Raises:
+        ConfigError: The plugin refuses it.
+    """
+    own = _own_models(folder)
+    return None if own is None else read_entries({n: _config_in(one) for n, one in own.items()})[0]
 
 
 def _config_in(entry: Any) -> Any:

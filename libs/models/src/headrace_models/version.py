@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
+from headrace_models.calling import building_for
 from headrace_models.leases import Leases
 from headrace_models.sources import files_of, stamp
 
@@ -48,6 +49,7 @@ class Rules:
         allow_import: Whether configurations may import code.
         listeners: They are told each change of a state.
         adapt: Called with the given configuration of a model and the checked one. Returns the configuration to build.
+        models: Gives the models, for backends that call others.
     """
 
     clock: Callable[[], float]
@@ -56,6 +58,7 @@ class Rules:
     allow_import: bool
     listeners: Listeners
     adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None
+    models: Callable[[], Any] = lambda: None
 
 
 class Version:
@@ -155,7 +158,8 @@ class Version:
         """
         config = self.read(rules) if read or self.config is None else self.config
         try:
-            pipe = headrace.pipe(config)
+            with building_for(rules.models()):
+                pipe = headrace.pipe(config)
             try:
                 if rules.check is not None:
                     rules.check(self.name, self.number, pipe)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, HeadraceError, MissingDependencyError
-from headrace_models.sources import read_aliases, read_folder, stamp
+from headrace_models.sources import own_entries, read_aliases, read_folder, stamp
 from headrace_models.version import first_line
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ class Watching:
         self._models = models
         self._folder = Path(given) if isinstance(given, (str, os.PathLike)) else None
         self._aliases: dict[str, Any] = {}
+        self._own: Entries = {}
         if self._folder is not None:
             with contextlib.suppress(ConfigError):
                 self._aliases = read_aliases(self._folder)
@@ -126,7 +127,11 @@ class Watching:
     def _look_for_new(self, folder: Path) -> None:
         reasons = []
         try:
-            self._add(read_folder(folder))
+            own = own_entries(folder)
+            if own is None:
+                self._add(read_folder(folder))
+            else:
+                self._follow(own)
         except ConfigError as error:
             reasons.append(first_line(error))
         try:
@@ -134,6 +139,24 @@ class Watching:
         except HeadraceError as error:
             reasons.append(first_line(error))
         self.reason = "; ".join(reasons)
+
+    def _follow(self, own: Entries) -> None:
+        """Take what a plugin says of the folder, where it says something else than before."""
+        there = {(one.name, one.number): one for one in self._versions()}
+        before, self._own = self._own, own
+        for place, source in own.items():
+            version = there.get(place)
+            if self._stop.is_set() or (place in before and before[place] == source):
+                continue
+            with contextlib.suppress(HeadraceError):  # the version says so in its reason
+                if version is None:
+                    self._models._load_new(*place, source)
+                elif version.deleted or version.source.config != source.config:
+                    self._models.update(":".join(place), source.config)
+        for name, number in {*before}.difference(own):
+            if (name, number) in there:
+                reason = f"{self._folder} has it no more"
+                self._models._models[name].unload(number, reason, deleted=True)
 
     def _take_aliases(self, aliases: dict[str, Any]) -> None:
         if aliases != self._aliases:
@@ -156,6 +179,8 @@ class Watching:
 
     def _look_at(self, version: Version) -> None:
         model, path = self._models._models[version.name], version.source.path
+        if path is None and version.deleted:
+            return
         if path is not None and not path.exists():
             if not version.deleted:
                 model.unload(version.number, f"{path} was deleted", deleted=True)

@@ -13,7 +13,7 @@ from headrace import Backend
 from headrace.errors import ContractError, InstanceLostError
 from headrace.isolation import Liveness, batch_alone, has_emitted
 from headrace_workers.exchange import Exchange
-from headrace_workers.parts import Part
+from headrace_workers.parts import Part, elements_of
 from headrace_workers.running import RunningBatch
 from headrace_workers.supervisor import Child, Supervisor
 
@@ -90,6 +90,11 @@ class Apart(Backend):
         part = cache(lambda: self.sent(inside))
         told = context.store.pipeline.get_or_create(("processes", context.node_name), Ends)
         ends: list[Restarts] = told.restarts
+        answers = {
+            one.cls.__name__: one.cls.answerer(one.options, context)
+            for one in elements_of(inside)
+            if hasattr(one.cls, "answerer")
+        }
 
         def supervise(index: int) -> Supervisor:
             name = f"headrace-{context.node_name}-{index}-process"
@@ -97,7 +102,7 @@ class Apart(Backend):
             start_at, notify = partial(self.place_of, index), self._siblings.note
             restarts = self.restarts()
             ends.append(restarts)
-            return Supervisor(name, start_at, message, restarts, Liveness(), notify)
+            return Supervisor(name, start_at, message, restarts, Liveness(), notify, answers)
 
         self.supervisor = self._siblings.supervisor(
             context.instance_index, inside.instances, supervise

@@ -73,9 +73,10 @@ class Exchange:
         streams = taken.count(None) < len(taken)
         child.take_part = taken.__getitem__ if streams else None
         child.sent += 1
-        link.send(
-            (child.sent, packed, self.reports and bool(self.inside.asked), streams), awaits=True
-        )
+        child.answers.note_batch(child.sent, left, running)
+        limits = [*map(running.limits_of, left)] if self.reports else None
+        measures = self.reports and bool(self.inside.asked)
+        link.send((child.sent, packed, measures, streams, limits), awaits=True)
         if may_leave:
             # X works on copies: from now on a caller whose deadline passes may leave with its request.
             running.lend(left)
@@ -85,6 +86,7 @@ class Exchange:
         _, reported, packed, others, lost, runs = _answer(child, patience_s)
         child.wait_reported(reported)
         child.take_part = None
+        child.answers.note_batch(child.sent, [], None)
         self.inside.report(runs)
         answers, unknown = unpack(packed, link)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError, InstanceLostError
 from headrace.isolation import elsewhere, error_text, portable
+from headrace_workers import asking
 from headrace_workers.packing import changes, pack, unpack
 from headrace_workers.spawning import use_cpus
 
@@ -33,13 +34,19 @@ if TYPE_CHECKING:
 
 
 class Reports(QueueHandler):
-    """Sends all messages that are no answers to the process that started this one; any thread may use it."""
+    """Sends all messages that are no answers to the process that started this one; any thread may use it.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: The socket.
+        answers: Whether that process answers questions on it.
+    """
+
+    def __init__(self, connection: socket.socket, *, answers: bool = False) -> None:
         super().__init__(None)  # type: ignore[arg-type]
         self.count = 0
         self._socket = connection
         self._sending = threading.RLock()
+        self.home = asking.Home(connection, self.send, answers=answers)
 
     def send(self, kind: str, content: Any) -> None:
         """Send one message."""
@@ -65,7 +72,7 @@ class Reports(QueueHandler):
 
     def wait_for_end(self) -> None:
         """Wait until the process that started this one has ended."""
-        self._socket.recv(1)
+        self.home.wait_for_end()
 
     def end(self) -> None:
         """Send nothing any more."""
@@ -86,12 +93,23 @@ class _SentParts:
     """The parts of a request in a process that runs it for another one: ``send(number, part)`` sends them there.
 
     The connection takes no more than the other side reads, so ``send`` waits where parts wait there.
+
+    Attributes:
+        item: The batch of the request, and its number there.
+        limits: The end of its time (``time.monotonic()``, seconds, None for never), and its priority.
     """
 
     closed = False
 
-    def __init__(self, send: Callable[[int, Any], object] | None, number: int) -> None:
+    def __init__(
+        self,
+        send: Callable[[int, Any], object] | None,
+        number: int,
+        batch: int,
+        limits: tuple[float | None, int],
+    ) -> None:
         self._send, self._number = send, number
+        self.item, self.limits = (batch, number), limits
         self.begun = False
 
     def add(self, part: Any, waits: bool) -> bool:
@@ -114,6 +132,7 @@ def _serve(link: Link, reports: Reports, closing: ExitStack) -> None:
     try:
         first: Any = link.receive()
         reports.begin(first["levels"])
+        asking.home = reports.home
         if first["cpus"] is not None:
             use_cpus(str(first["cpus"]))
         backend = first["part"].build(first["seen"])
@@ -128,8 +147,9 @@ def _serve(link: Link, reports: Reports, closing: ExitStack) -> None:
         return
     reports.send("built", about)
     while True:
-        number, packed, measures, streams = link.receive()
-        answer = run(backend, packed, measures, reports.part if streams else None, link)
+        number, packed, measures, streams, limits = link.receive()
+        send = reports.part if streams else None
+        answer = run(backend, packed, measures, send, link, number, limits)
         link.send((number, reports.count, *answer))
 
 
@@ -139,6 +159,8 @@ def run(
     measures: bool,
     send: Callable[[int, Any], object] | None,
     link: Link,
+    number: int = 0,
+    limits: list[tuple[float | None, int]] | None = None,
 ) -> Answer:
     """Run a batch, and make the answer. ``send`` sends the parts of answers that are streamed.
 
@@ -152,7 +174,9 @@ def run(
     batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
-    elsewhere.update({id(one): _SentParts(send, n) for n, one in enumerate(requests)})
+    known = limits or [(None, 0)] * len(requests)
+    parts = [_SentParts(send, n, number, one) for n, one in enumerate(known)]
+    elsewhere.update({id(one): part for one, part in zip(requests, parts, strict=True)})
     try:
         outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process

@@ -31,13 +31,14 @@ class RunningBatch:
         may_leave: Whether callers may leave with their requests.
     """
 
-    __slots__ = ("_entries", "last_deadline", "may_leave")
+    __slots__ = ("_all", "_entries", "last_deadline", "may_leave")
 
     def __init__(self, entries: Sequence[Any], *, may_leave: bool) -> None:
         deadlines = [one.deadline for one in entries]
         known = bool(deadlines) and None not in deadlines
         self.last_deadline: float | None = max(deadlines) if known else None
-        self._entries = {id(one.request): one for one in entries} if may_leave else {}
+        self._all = {id(one.request): one for one in entries}
+        self._entries = self._all if may_leave else {}
         self.may_leave = bool(self._entries)
 
     def is_over(self) -> bool:
@@ -59,6 +60,11 @@ class RunningBatch:
         """Tell whether the caller has left with its request."""
         entry = self._of(request)
         return entry is not None and entry.has_left
+
+    def limits_of(self, request: Request) -> tuple[float | None, int]:
+        """Return deadline (``time.monotonic()``, seconds, None for never) and priority of a request."""
+        entry = self._all.get(id(request))
+        return (None, 0) if entry is None else (entry.deadline, entry.priority)
 
     def _of(self, request: Request) -> Any:
         return self._entries.get(id(request))

@@ -9,16 +9,18 @@ import socket
 import threading
 import time
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import InstanceLostError, SetupError
 from headrace.isolation import error_text, run_in_pool
+from headrace_workers.asking import Answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace.isolation import Liveness
+    from headrace_workers.asking import Question
     from headrace_workers.places import Place, Restarts
 
 _log = logging.getLogger("headrace.process")
@@ -38,8 +40,10 @@ class Child:
 
     Args:
         place: Where it is started.
+        functions: What answers its questions. See `headrace_workers.asking`.
 
     Attributes:
+        answers: Takes its questions.
         link: Carries batches there, and answers back.
         about: What has been reported of the X that was built.
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
@@ -49,7 +53,11 @@ class Child:
         reported: How many of its reports (messages that are no answers) have arrived.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(
+        self,
+        place: Place,
+        functions: Mapping[str, Callable[[Question], object]] | None = None,
+    ) -> None:
         self.place = place
         self.ended = threading.Event()
         self.reported = self.sent = 0
@@ -58,6 +66,7 @@ class Child:
         self.how: tuple[str, str | None] = ("", None)
         self.about: dict[str, Any] = {}
         self.link, self._reports = place.start()
+        self.answers = Answers(functions or {}, self._reports)
 
     def wait(self, built: Callable[[Any], None]) -> None:
         """Wait for the end. Show log records and warnings meanwhile.
@@ -122,6 +131,8 @@ class Child:
                 _show(what)
             elif kind == "part":
                 self._take_part(*what)
+            elif kind == "ask":
+                self.answers.take(*what)
             else:
                 warnings.warn_explicit(*what)
         except Exception as error:  # noqa: BLE001 - a filter may raise the warning; classes may be unknown
@@ -166,6 +177,7 @@ class Supervisor:
         restarts: Says after which pause a process that has died is started again.
         liveness: Shows the scheduler whether the instance has a process now, or later.
         notify: Called when X is built in a new process, and when a process has ended.
+        functions: What answers the questions of X. See `headrace_workers.asking`.
 
     Attributes:
         current: The process in which X is built. None while there is none.
@@ -178,6 +190,7 @@ class Supervisor:
     restarts: Restarts
     liveness: Liveness
     notify: Callable[[], object]
+    functions: Mapping[str, Callable[[Question], object]] = field(default_factory=dict)
     current: Child | None = None
     pausing: bool = False
     _starting: Child | None = None
@@ -288,7 +301,7 @@ class Supervisor:
                 self.notify()
             child = None
             try:
-                child = Child(self.start_at())
+                child = Child(self.start_at(), self.functions)
                 why = self._live(child)
             except Exception as error:  # noqa: BLE001 - there may be no descriptors or no memory for a process
                 why = error

@@ -73,6 +73,6 @@ def main(files: tuple[int, int, int, int], parent: int) -> None:
     """
     for file in files:
         os.set_inheritable(file, False)
-    reports = Reports(socket.socket(fileno=files[3]))
+    reports = Reports(socket.socket(fileno=files[3]), answers=True)
     end_with_parent(parent, reports.wait_for_end)
     serve(PipeLink(*files[:3]), reports)

@@ -30,7 +30,9 @@ def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
     asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
 
     async def respond(request: Any, context: Any, line: Any) -> bytes:
-        made: bytes = ParseDict(answer(service, request), answered()).SerializeToString()
+        made: bytes = ParseDict(
+            answer(service, request), answered(), ignore_unknown_fields=True
+        ).SerializeToString()
         return made
 
     return calls.unary(name, asked.FromString, respond, None if name in _OPEN else "describe")

@@ -79,7 +79,8 @@ async def _change(service: Service, what: str, request: Any) -> dict[str, Any]:
     service.allowed_repository()
     if request.repository_name:
         raise InputError("there is one repository, which has no name")
-    await service.change(what, request.model_name, parameters=list(request.parameters))
+    given = {name: one.string_param for name, one in request.parameters.items()}
+    await service.change(what, request.model_name, parameters=given)
     return {}
 
 

@@ -193,7 +193,8 @@ class _Stream:
         """Answer one request with a response for each part, and one for the result, unless that is None.
 
         The last response has the parameter ``triton_final_response``. A client that asks for an empty response where no
-        other can have it gets every part at once. For others each part waits until it is known whether more follows.
+        other can have it gets every part at once. For others each part waits until it is known whether more follows, and
+        no response comes where there is neither part nor result.
         """
         held: Answer | None = None
         try:
@@ -210,8 +211,9 @@ class _Stream:
                         if held is None:
                             await self._give(answer, line)
             line.answered("OK")
-            last, held = held or Answer(model, asked.id, []), None
-            await self._give(last, line, is_final=True)
+            last, held = held or (Answer(model, asked.id, []) if at_once else None), None
+            if last is not None:
+                await self._give(last, line, is_final=True)
         except Exception as error:  # noqa: BLE001 - every error is an answer
             if held is not None:
                 await self._give(held, line)

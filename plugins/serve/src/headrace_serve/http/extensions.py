@@ -72,7 +72,7 @@ async def _unload(exchange: Exchange) -> Reply:
 async def _change(exchange: Exchange, what: str) -> Reply:
     exchange.service.allowed_repository()
     parameters = _parameters(await json_object(exchange, "parameters"))
-    await exchange.service.change(what, exchange.path["model"], parameters=list(parameters))
+    await exchange.service.change(what, exchange.path["model"], parameters=parameters)
     return Reply.json({})
 
 

@@ -58,7 +58,8 @@ def config(model: Model) -> dict[str, Any]:
 
     If the first axis of every tensor is the batch, ``max_batch_size`` is the greatest batch of the entry
     node, and ``dims`` leave that axis out. Otherwise ``max_batch_size`` is 0, and ``dims`` are the whole shape.
-    Optional inputs do not decide this. One without rows has its whole shape in ``dims``.
+    Optional inputs do not decide this. One without rows has its whole shape in ``dims``. A model of a repository of Triton
+    has the configuration of that.
     """
     signature = model.signature
     batched = signature.batched
@@ -68,7 +69,7 @@ def config(model: Model) -> dict[str, Any]:
         for one in model.pipe.describe().get("fetched", ())
     }
     decoupled = {"model_transaction_policy": {"decoupled": True}} if model.decoupled else {}
-    return _scheduling(model) | {
+    made = _scheduling(model) | {
         **decoupled,
         **({"parameters": fetched} if fetched else {}),
         "name": model.name,
@@ -79,6 +80,10 @@ def config(model: Model) -> dict[str, Any]:
         "input": [_config_port(port, batched=batched) for port in signature.inputs.values()],
         "output": [_config_port(port, batched=batched) for port in signature.outputs.values()],
     }
+    if model.configuration is None:
+        return made
+    ports = {side: model.configuration[side] or made[side] for side in ("input", "output")}
+    return {**model.configuration, **ports}
 
 
 def _scheduling(model: Model) -> dict[str, Any]:

@@ -23,7 +23,15 @@ from headrace_serve.tables import problem_of, read_tables
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["NO_INPUTS", "InputEntry", "ModelEntry", "OutputEntry", "read_entries", "read_models"]
+__all__ = [
+    "NO_INPUTS",
+    "InputEntry",
+    "ModelEntry",
+    "OutputEntry",
+    "read_entries",
+    "read_models",
+    "repositories",
+]
 
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
@@ -73,6 +81,8 @@ class InputEntry(_Entry):
     """Whether each element of the first axis is a request of its own; default: true for BYTES, else false."""
     batched: bool = False
     """Whether the first axis is the batch of one request; the outputs then have that axis too."""
+    optional: bool = False
+    """Whether requests may lack the input."""
 
     @pydantic.model_validator(mode="after")
     def _check_axes(self) -> InputEntry:
@@ -272,6 +282,16 @@ def read_entries(
     if problems:
         raise ConfigError(problems)
     return found, aliases if only is None else {}
+
+
+def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
+    """Return what reads a model again, for each repository that a plugin has read.
+
+    The configuration of such a model has ``repository``, its folder, and ``again(name, override=None)``. That returns what the
+    folder says of a model by now, as `headrace.hookspecs.headrace_readers` does. ``override`` is a configuration of a request.
+    """
+    found = (one.config for one in entries.values())
+    return [*{one.repository: one.again for one in found if hasattr(one, "again")}.values()]
 
 
 def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:

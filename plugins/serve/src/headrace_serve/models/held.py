@@ -13,7 +13,7 @@ import headrace
 from headrace.errors import ConfigError, Problem
 from headrace_models import Models
 from headrace_serve.access_log import logger as access_logger
-from headrace_serve.models.entries import ModelEntry, read_entries
+from headrace_serve.models.entries import ModelEntry, read_entries, repositories
 from headrace_serve.models.manager import Later
 from headrace_serve.models.model import Model
 from headrace_serve.run_times import with_probe
@@ -118,9 +118,15 @@ class Held:
 
     def made(self, name: str, version: str, pipe: Pipeline) -> Model:
         """Return the model of a pipeline that is served by itself, or by a manager."""
-        entries = getattr(self._here, "entries", None) or self.entries
+        entries = getattr(self._here, "entries", None) or self._now(name)
         entry = entries.get((name, version)) or ModelEntry(config=pipe, version=version)
         return self._model(name, version, entry, pipe=pipe)
+
+    def _now(self, name: str) -> Entries:
+        """Return what is served, of a model that a plugin reads as its repository says by now."""
+        tables = [again(name) for again in repositories(self.entries)]
+        fresh = {key: one for each in tables for key, one in each.items()}
+        return {**self.entries, **read_entries(fresh, may_be_none=True)[0]}
 
     def _model(
         self,

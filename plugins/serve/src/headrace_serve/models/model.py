@@ -50,6 +50,7 @@ class Model:
         takes_json: Whether a body of the plain route is JSON, and its value the key ``data``.
         takes_any_bytes: Whether a body of the plain route is bytes, whatever its media type is.
         decoupled: Whether a request of ``ModelStreamInfer`` has any number of responses: the parts of its answer.
+        configuration: The configuration that clients are told, where a plugin has read it. None: the pipeline says it.
         inside: The number of requests that this server has admitted and not answered.
         receiving: The number of these requests whose bodies are still being received.
         clock: Gives the time in seconds.
@@ -105,6 +106,7 @@ class Model:
         self.takes_json = entry.body == "json"
         self.takes_any_bytes = entry.body == "bytes"
         self.decoupled = entry.decoupled
+        self.configuration = getattr(entry.config, "configuration", None)
         self.labels = entry.labels or {}
         self.outlines: Outlines[Outline] = Outlines()
         self.messages: Outlines[Outline] = Outlines()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.errors import OverloadedError
+from headrace.errors import ConfigError, OverloadedError
 from headrace_serve.aside import aside
 from headrace_serve.errors import (
     NotAllowedError,
@@ -15,9 +16,11 @@ from headrace_serve.errors import (
     unknown_parameter,
 )
 from headrace_serve.models.catalogue import build_models
+from headrace_serve.models.entries import repositories
+from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterable
+    from collections.abc import Callable, Coroutine, Iterable, Mapping
 
     from headrace_serve.changes import Changes
     from headrace_serve.counters import Counters
@@ -52,17 +55,18 @@ class Repository:
         self._waiting = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def load(self, name: str, parameters: Iterable[str]) -> None:
+    async def load(self, name: str, parameters: Mapping[str, Any]) -> None:
         """Read the configurations of a model again, build them, and serve the new pipelines.
 
         If one cannot be built, the old pipelines stay.
 
         Args:
             name: The model. All of its versions are loaded.
-            parameters: The names of the parameters of the request.
+            parameters: The parameters of the request. ``config`` is for a model of a repository that a plugin reads, and says
+                what that allows.
 
         Raises:
-            NotAllowedError: The request brings a configuration or files, which are code.
+            NotAllowedError: The request brings another configuration, or files, which are code.
             InputError: The request has another parameter.
             UnknownModelError: The model was not named when the server started.
             UnavailableError: The server is about to shut down, a reload has removed the model meanwhile, or it is being loaded
@@ -71,13 +75,14 @@ class Repository:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
         """
         for parameter in parameters:
-            if parameter == "config" or parameter.startswith("file:"):
-                raise NotAllowedError(
-                    f"{_FAILED}parameter {parameter[:80]!r}: configurations and files of requests are refused,"
-                    " because they are code"
-                )
-            raise unknown_parameter(parameter, "the request", [])
-        await self._in_turn(name, "load", self._load(name))
+            if parameter.startswith("file:"):
+                raise _refused(parameter)
+            if parameter != "config":
+                raise unknown_parameter(parameter, "the request", [])
+        service = self._service
+        new = partial(_fresh, service, name, parameters.get("config"))
+        known = service.models.has(name) or await aside(new) is not service.given
+        await self._in_turn(name, "load", self._load(name, new), known=known)
 
     async def unload(self, name: str, parameters: Iterable[str]) -> None:
         """Refuse requests for a model from now on, let its running requests end, and close its pipelines.
@@ -95,7 +100,8 @@ class Repository:
         for parameter in parameters:
             if parameter != "unload_dependents":
                 raise unknown_parameter(parameter, "the request", ["unload_dependents"])
-        await self._in_turn(name, "unload", self._unload(name))
+        known = self._service.models.has(name)
+        await self._in_turn(name, "unload", self._unload(name), known=known)
 
     async def end(self, timeout: float) -> None:
         """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds; give up the others."""
@@ -104,9 +110,11 @@ class Repository:
             for task in left:
                 task.cancel()
 
-    async def _in_turn(self, name: str, kind: str, work: Coroutine[Any, Any, None]) -> None:
+    async def _in_turn(
+        self, name: str, kind: str, work: Coroutine[Any, Any, None], *, known: bool
+    ) -> None:
         """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
-        if not self._service.models.has(name) or self._waiting >= _MOST_WAITING:
+        if not known or self._waiting >= _MOST_WAITING:
             work.close()
             if self._waiting >= _MOST_WAITING:
                 what = "other models are being loaded"
@@ -141,20 +149,16 @@ class Repository:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _load(self, name: str) -> None:
+    async def _load(self, name: str, given: Callable[[], Any]) -> None:
         service = self._service
+        known = service.models.has(name)
         before = [model for model in service.models if model.name == name]
         for model in before:
             model.loading = True
         service.changes.notify()
         try:
-            new = await aside(
-                build_models,
-                service.given,
-                service.models,
-                only=name,
-                allow_import=service.allow_import,
-            )
+            how: Any = {"only": name, "allow_import": service.allow_import}
+            new = await aside(lambda: build_models(given(), service.models, **how))
         except Exception as error:
             logger.exception("model %r cannot be loaded", name)
             for model in before:
@@ -165,7 +169,7 @@ class Repository:
             for model in before:
                 model.loading = False
             service.changes.notify()
-        if service.draining or not service.models.has(name):
+        if service.draining or (known and not service.models.has(name)):
             await aside(new.drop)
             raise UnavailableError(f"model {name!r} is not served any more")
         replaced = [model for model in service.models if model.name == name]
@@ -187,3 +191,27 @@ class Repository:
         for model in models:
             model.reason = "unloaded"
         self._service.changes.notify()
+
+
+def _refused(parameter: str) -> NotAllowedError:
+    what = f"parameter {parameter[:80]!r}: configurations and files of requests are refused"
+    return NotAllowedError(f"{_FAILED}{what}, because they are code")
+
+
+def _fresh(service: Served, name: str, config: Any) -> Any:
+    """Return what is to be served under a name: of a repository that a plugin reads, as its folder says by now.
+
+    Raises:
+        NotAllowedError: ``config``, which a request has brought, changes more than it may.
+    """
+    again = repositories(service.models.held.entries)
+    override = None if config is None else loads(str(config).encode())
+    try:
+        found = [one for each in again for one in each(name, override).items()]
+        if not found and config is not None:
+            raise _refused("config")
+        return dict(found) or service.given
+    except ConfigError as error:
+        if config is None:
+            raise
+        raise NotAllowedError(_FAILED + error.problems[0].message) from None

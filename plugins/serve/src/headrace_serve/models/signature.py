@@ -197,7 +197,8 @@ def _default_inputs() -> dict[str, Port]:
 def _said_input(name: str, one: InputEntry, entry: ModelEntry) -> Port:
     axis = 0 if one.batched else None
     shape = tuple(one.shape)
-    return Port(name, one.datatype, shape, entry.key_of(name), each=one.by_item, batch_axis=axis)
+    key, optional = entry.key_of(name), one.optional
+    return Port(name, one.datatype, shape, key, one.by_item, axis, optional=optional)
 
 
 def _of_items(given: dict[str, Port]) -> dict[str, Port]:

@@ -1,0 +1,146 @@
+"""Calls of one model by the code of another: by name and version, with tensors by the names of inputs and outputs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import Future
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from headrace import keys
+from headrace.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from headrace import Pipeline
+
+    Ports = tuple[dict[str, Any], list[str]]
+    Models = Any
+    """Of `headrace_models.models`, which imports this module."""
+
+__all__ = ["call_model", "models_here"]
+
+_here = threading.local()
+_known: WeakKeyDictionary[Pipeline, Ports] = WeakKeyDictionary()
+
+
+def models_here() -> Models | None:
+    """Return the models of which one is built right now in this thread, for ``init`` of a backend. None: it is no model."""
+    return getattr(_here, "models", None)
+
+
+@contextmanager
+def building_for(models: Models | None) -> Iterator[None]:
+    """Let `models_here` return some models while the block builds a pipeline of one."""
+    before, _here.models = models_here(), models
+    try:
+        yield
+    finally:
+        _here.models = before
+
+
+def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
+    models: Models,
+    name: str,
+    tensors: Mapping[str, Any],
+    *,
+    version: int | str | None = None,
+    outputs: Sequence[str] = (),
+    timeout: float | None = None,
+    priority: int = 0,
+    on_part: Callable[[dict[str, Any], bool], object] | None = None,
+    thread: int = 0,
+    **fixed: Any,
+) -> Future[dict[str, Any]]:
+    """Let a model run, and return at once, unless a request builds the model or its queue is full.
+
+    Args:
+        models: The models.
+        name: The model, or an alias.
+        tensors: Its inputs by name, as the pipeline describes them. One that describes none takes a single input as ``data``,
+            and of several each under its name.
+        version: The version. None, -1 and the empty text: the one that the name means.
+        outputs: The outputs that are wanted. None: all. A result that is no dict has the name of the only one.
+        timeout: Seconds from now.
+        priority: A greater one goes first.
+        on_part: Called with the outputs of each part of the answer, and whether that thread may wait.
+        thread: The thread that holds an instance until the answer comes. So circles of calls are found. 0: none does.
+        fixed: Further keys of the request, such as ``request_id``.
+
+    Returns:
+        A future of the outputs by name, ``{}`` for a result that is None. To cancel it gives the request up. It raises as `headrace.Pipeline.submit` says.
+
+    Raises:
+        InputError: The model has no such input or output.
+        HeadraceError: As `headrace_models.Models.lease` raises them.
+    """
+    until = None if timeout is None else time.monotonic() + timeout
+    title = name if version in (None, -1, "", "-1") else f"{name}:{version}"
+    with models.lease(title, timeout=timeout) as pipe:
+        inputs, given = _known.get(pipe) or _known.setdefault(pipe, _ports(pipe))
+        _check(title, "output", outputs, given)
+        _check(title, "input", tensors, inputs)
+        request = dict(fixed)
+        for one, value in tensors.items():
+            port = inputs.get(
+                one, {"key": one if len(tensors) > 1 else keys.DATA, "batched": False}
+            )
+            request[port.get("key", keys.DATA)] = value
+            if port.get("batched", True):
+                request[keys.REQUEST_SIZE] = value.shape[port.get("batch_axis", 0)]
+        read = partial(_named, outputs or given)
+        take = None if on_part is None else lambda part, waits: on_part(read(part), waits)
+        left = None if until is None else max(0.0, until - time.monotonic())
+        running: Any = pipe.submit(request, timeout=left, priority=priority, on_part=take)
+    if thread and running.entry is not None:
+        running.entry.awaited = thread
+    answer: Future[dict[str, Any]] = Future()
+    running.add_done_callback(partial(_pass_on, answer, read))
+    answer.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
+    return answer
+
+
+def _ports(pipe: Pipeline) -> Ports:
+    """Return the inputs of the first backend that describes any, and the names of the outputs of the last one."""
+    inputs: dict[str, Any] = {}
+    outputs: list[str] = []
+    todo = [node["tree"] for node in pipe.describe()["nodes"].values()][::-1]
+    while todo:
+        tree = todo.pop()
+        built = tree["built"] if isinstance(tree["built"], dict) else {}
+        inputs = inputs or {**(built.get("inputs") or {}), **(built.get("optional_inputs") or {})}
+        outputs = [*(built.get("outputs") or outputs)]
+        todo += tree["children"][::-1]
+    return inputs, outputs
+
+
+def _check(title: str, what: str, asked: Any, known: Any) -> None:
+    for one in asked if known else ():
+        if one not in known:
+            hint = f"It has {', '.join(known)}."
+            raise InputError(f"model {title!r} has no {what} {one!r}", hint=hint)
+
+
+def _named(names: Sequence[str], result: Any) -> dict[str, Any]:
+    """Return the outputs of a result by name."""
+    if result is None:
+        return {}
+    if isinstance(result, dict):
+        return {one: result[one] for one in names or result if one in result}
+    return {names[0] if names else keys.RESULT: result}
+
+
+def _pass_on(answer: Future[Any], read: Callable[[Any], Any], done: Future[Any]) -> None:
+    if done.cancelled():
+        answer.cancel()
+    if not answer.set_running_or_notify_cancel():
+        return
+    error = done.exception()
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(read(done.result()[keys.RESULT]))

@@ -1,0 +1,49 @@
+"""The inputs and outputs of a configuration, as backends describe them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace_triton.schema import DATATYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["DTYPES", "optional_names", "ports_of"]
+
+DTYPES: Final = {
+    "BOOL": "bool",
+    "BYTES": "bytes",
+    "BF16": "bfloat16",
+    **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
+    **{one: one.lower() for one in DATATYPES.values() if "INT" in one},
+}
+"""The name of the dtype for each datatype of the protocol."""
+
+
+def ports_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``inputs``, ``optional_inputs`` and ``outputs`` for ``describe()``, each port under the key of its name.
+
+    Args:
+        config: A configuration as Triton prints it.
+    """
+    optional = optional_names(config)
+    inputs = {one["name"]: _port(config, one) for one in config["input"]}
+    return {
+        "inputs": {name: one for name, one in inputs.items() if name not in optional},
+        "optional_inputs": {name: one for name, one in inputs.items() if name in optional},
+        "outputs": {one["name"]: _port(config, one) for one in config["output"]},
+    }
+
+
+def optional_names(config: Mapping[str, Any]) -> set[str]:
+    """Return the names of the inputs that a request may lack."""
+    return {one["name"] for one in config["input"] if one["optional"]}
+
+
+def _port(config: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    batched = config["max_batch_size"] > 0
+    dims = [None if n < 0 else n for n in one["dims"]]
+    dtype = DTYPES[DATATYPES[one["data_type"]]]
+    shape = [None, *dims] if batched else dims
+    return {"key": one["name"], "dtype": dtype, "shape": shape, "batched": batched}

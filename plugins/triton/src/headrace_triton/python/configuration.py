@@ -1,0 +1,29 @@
+"""The configuration of a model, completed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace_triton.schema import DATATYPES
+
+__all__ = ["completed"]
+
+
+def completed(config: Any) -> dict[str, Any]:
+    """Return a configuration with the fields that Triton prints in any case.
+
+    Raises:
+        ValueError: It is no object, it has no name, or an input or output has none, or no datatype that is known.
+    """
+    if not isinstance(config, dict):
+        raise ValueError("the configuration of a model is an object")  # noqa: TRY004 - pydantic reports it
+    made = {"max_batch_size": 0, "input": [], "output": [], **config}
+    if not isinstance(made.get("name"), str):
+        raise ValueError("the configuration of a model has a name")  # noqa: TRY004 - pydantic reports it
+    for side in ("input", "output"):
+        made[side] = [{"dims": [], "optional": False, **one} for one in made[side]]
+        for one in made[side]:
+            if not one.get("name") or one.get("data_type") not in DATATYPES:
+                raise ValueError(f"an {side} has a name and a data_type, got {one}")
+            one["dims"] = [*map(int, one["dims"])]  # JSON may have them as text
+    return made

@@ -1,0 +1,333 @@
+"""An instance of a ``model.py``: its requests and their responses, its event loop, its calls of other models."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from functools import partial
+from math import inf
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+import headrace
+from headrace import PENDING
+from headrace.errors import (
+    ClosedError,
+    ContractError,
+    DeadlineExceededError,
+    InputError,
+    SetupError,
+)
+from headrace_triton.python import calls, interface
+from headrace_triton.python.configuration import completed
+from headrace_triton.python.messages import Incoming, InferenceRequest, ResponseSender
+from headrace_triton.python.tensors import TritonModelException, outputs_of, ports_seen, tensors_of
+from headrace_workers.asking import Question, ask, is_elsewhere, limits_of
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from headrace.keys import Request
+    from headrace_triton.python.messages import InferenceResponse
+
+__all__ = ["Instance"]
+
+_LOOK_S = 0.25
+"""How often a batch that waits for responses looks whether anybody still waits for it."""
+
+_RESPONSES = "It returns a list with an InferenceResponse for each request."
+
+_running: ContextVar[Instance | None] = ContextVar("headrace_triton_running", default=None)
+_instances: WeakSet[Instance] = WeakSet()
+"""The instances in this process. In a process of its own there is one."""
+
+
+class Instance:
+    """An instance of a model.
+
+    Args:
+        name: The name of the backend, which asks in the process that started this one.
+        file: The model.py.
+        config: The configuration of the model.
+        context: What the backend was given.
+
+    Attributes:
+        config: The configuration, as the model has completed it.
+        ended: Notified as a request ends.
+
+    Raises:
+        SetupError: The file has no class TritonPythonModel.
+    """
+
+    def __init__(
+        self, name: str, file: Path, config: dict[str, Any], context: headrace.InitContext
+    ) -> None:
+        sys.modules.setdefault("triton_python_backend_utils", interface)
+        self._name, self._context, self._answer = name, context, calls.answers()
+        self._open: set[Incoming] = set()
+        self._senders: WeakSet[ResponseSender] = WeakSet()
+        self._thread = 0
+        self.ended = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        module = headrace.plugins.import_file(file)
+        made = getattr(module, "TritonPythonModel", None)
+        if made is None:
+            raise SetupError(f"{file} has no class TritonPythonModel")
+        if hasattr(made, "auto_complete_config"):
+            given = interface.ModelConfig(json.dumps(config))
+            config = completed(made.auto_complete_config(given).as_dict())
+        self.config = config
+        self._decoupled = interface.using_decoupled_model_transaction_policy(config)
+        self._inputs, self._outputs = ports_seen(config, "input"), ports_seen(config, "output")
+        _instances.add(self)
+        before = _running.set(self)
+        try:
+            self._model = made()
+            if hasattr(self._model, "initialize"):
+                self._model.initialize(self._arguments(file))
+        finally:
+            _running.reset(before)
+
+    def _arguments(self, file: Path) -> dict[str, str]:
+        device, _, ordinal = (self._context.device or "cpu").partition(":")
+        name, version = self.config["name"], file.parent
+        return {
+            "model_config": json.dumps(self.config),
+            "model_name": name,
+            "model_version": version.name,
+            "model_repository": str(version.parent),
+            "model_instance_name": f"{name}_0_{self._context.instance_index}",
+            "model_instance_kind": "GPU" if device == "cuda" else "CPU",
+            "model_instance_device_id": ordinal or "0",
+        }
+
+    def run(self, batch: list[Request]) -> list[Any]:
+        """Let the model execute the batch. Wait for its responses, or let them come later."""
+        incoming = [self._received(request) for request in batch]
+        self._open |= {*incoming}
+        self._thread = threading.get_ident()
+        before = _running.set(self)
+        try:
+            asked = [*filter(None, map(self._asked, incoming))]
+            if asked:
+                self._execute([one for one in incoming if not one.over], asked)
+            del asked  # a request that the model has dropped as well ends by its sender
+            if is_elsewhere():
+                self._wait_for(incoming)
+        finally:
+            self._thread = 0
+            _running.reset(before)
+        return [*map(self._outcome, incoming)]
+
+    def _received(self, request: Request) -> Incoming:
+        limits = (
+            limits_of(request) if is_elsewhere() else (self._context.request.deadline(request), 0)
+        )
+        return Incoming(self, request, limits)
+
+    def _asked(self, one: Incoming) -> InferenceRequest | None:
+        """Return a request as the model sees it. None for one that has ended, since an input is wrong."""
+        request, (deadline, priority) = one.request, one.limits
+        try:
+            tensors = tensors_of(self._inputs, request)
+        except InputError as error:
+            one.end(None, error)
+            return None
+        sender = ResponseSender(one, decoupled=self._decoupled)
+        self._senders.add(sender)
+        context = request.get("context") or {}
+        return InferenceRequest(
+            str(request.get("request_id", "")),
+            request.get("sequence_id", 0),
+            tensors,
+            [*self._outputs],
+            self.config["name"],
+            timeout=0 if deadline is None else max(1, int((deadline - time.monotonic()) * 1e6)),
+            flags=bool(request.get("sequence_start")) + 2 * bool(request.get("sequence_end")),
+            parameters=context.get("parameters"),
+            priority=priority,
+            sender=sender,
+            incoming=one,
+        )
+
+    def _execute(self, incoming: list[Incoming], asked: list[InferenceRequest]) -> None:
+        """Call ``execute``, and give the requests the responses that it returns."""
+        try:
+            given = self._model.execute(asked)
+            if inspect.iscoroutine(given):
+                future = asyncio.run_coroutine_threadsafe(given, self._running_loop())
+                if self._decoupled and not is_elsewhere():
+                    future.add_done_callback(partial(self._take_later, incoming, asked))
+                    return
+                given = future.result()
+        except Exception as error:  # noqa: BLE001 - it is the outcome of each request that has none
+            for one in incoming:
+                one.end(None, error)
+        else:
+            self._take(incoming, given)
+
+    def _take_later(self, incoming: list[Incoming], _: Any, done: Future[Any]) -> None:
+        """Take what a coroutine has returned. Until then its requests are held: one that is dropped ends by its sender."""
+        error: Any = ClosedError("the model was closed") if done.cancelled() else done.exception()
+        if error is None:
+            return self._take(incoming, done.result())
+        for one in incoming:
+            one.end(None, error)
+        return None
+
+    def _take(self, incoming: list[Incoming], answers: Any) -> None:
+        """Give requests what ``execute`` has returned."""
+        if answers is None:
+            for one in incoming:
+                if not self._decoupled and not one.taken:
+                    one.end(None, ContractError("execute gave None", hint=_RESPONSES))
+            return
+        count = len(answers) if isinstance(answers, (list, tuple)) else type(answers).__name__
+        if count != len(incoming):
+            what = f"execute gave {count} for {len(incoming)} requests"
+            for one in incoming:
+                one.end(None, ContractError(what, hint=_RESPONSES))
+            return
+        for one, answer in zip(incoming, answers, strict=True):
+            one.answer(answer)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the event loop of this instance, which runs in a thread of its own."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            name = f"headrace-{self.config['name']}-loop"
+            threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+        return self._loop
+
+    def _wait_for(self, incoming: list[Incoming]) -> None:
+        """Wait until all requests of a batch have ended, or nobody waits for them."""
+        for one in incoming:
+            while not one.over:
+                until = one.limits[0]
+                left = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
+                with self.ended:
+                    self.ended.wait_for(partial(getattr, one, "over"), left)
+                if until is not None and time.monotonic() >= until:
+                    one.end(None, DeadlineExceededError("the model sent no last response in time"))
+                elif not one.over and self.is_unwanted(one):
+                    one.end(None, ClosedError("nobody waits for the request any more"))
+
+    def _outcome(self, one: Incoming) -> Any:
+        """Return the outcome of a request: None, an error, or PENDING."""
+        with one.turn:
+            one.kept = not one.over
+        if one.kept:
+            self._context.request.on_end(one.request, lambda _: self._forget(one))
+            return PENDING
+        self._open.discard(one)
+        if one.error is None:
+            one.request["result"] = one.result
+        return one.error
+
+    def _forget(self, one: Incoming) -> None:
+        one.end(None, ClosedError("the request has ended"))
+        self._open.discard(one)
+
+    # What requests and their senders ask of their instance, from any thread.
+
+    def emit(self, incoming: Incoming, response: InferenceResponse) -> None:
+        """Give a part of an answer."""
+        try:
+            outputs = self.outputs_of(response)
+        except ContractError as wrong:
+            incoming.end(None, wrong)
+        else:
+            self._context.request.emit(incoming.request, outputs)
+
+    def finish(self, incoming: Incoming) -> None:
+        """End a request that is kept."""
+        outcome = incoming.result if incoming.error is None else incoming.error
+        self._context.request.finish(incoming.request, outcome)
+
+    def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
+        """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
+        return outputs_of(self._outputs, response.output_tensors())
+
+    def is_unwanted(self, incoming: Incoming) -> bool:
+        """Return whether nobody waits for a request any more."""
+        if not is_elsewhere():
+            return self._context.request.unwanted(incoming.request)
+        came: SimpleQueue[bool] = SimpleQueue()
+        try:
+            ask(
+                self._name,
+                calls.UNWANTED,
+                incoming.request,
+                lambda found, *_: came.put(bool(found)),
+            )
+        except ContractError:  # in a place that takes no questions
+            return False
+        return came.get()
+
+    def call(self, asked: InferenceRequest, take: Any) -> None:
+        """Begin a call of another model."""
+        running = [*self._open]
+        ends = [one.limits[0] for one in running]
+        until = max([inf if one is None else one for one in ends], default=inf)
+        if asked.timeout():
+            until = min(until, time.monotonic() + asked.timeout() / 1e6)
+        fixed: dict[str, Any] = {"request_id": asked.request_id()} if asked.request_id() else {}
+        if parameters := json.loads(asked.parameters()):
+            fixed["context"] = {"parameters": parameters}
+        if asked.correlation_id():
+            flags = {"sequence_start": asked.flags() & 1, "sequence_end": asked.flags() & 2}
+            fixed |= {
+                "sequence_id": asked.correlation_id(),
+                **{k: True for k, v in flags.items() if v},
+            }
+        content = calls.ModelCall(
+            asked.model_name(),
+            asked.model_version(),
+            {one.name(): one.on_cpu() for one in asked.inputs()},
+            asked.requested_output_names(),
+            until if until < inf else None,
+            max([one.limits[1] for one in running], default=0),
+            fixed,
+        )
+        try:
+            if is_elsewhere():
+                ask(self._name, content, running[0].request if running else None, take)
+            else:
+                here = threading.get_ident() == self._thread or not self._decoupled
+                self._answer(Question(content, take, self._thread if here else 0))
+        except Exception as error:  # noqa: BLE001 - a model gets it as the response
+            take(None, True, error)
+
+    def close(self) -> None:
+        """Let the model finalize itself. Threads that it has left can send nothing any more."""
+        _instances.discard(self)
+        try:
+            if hasattr(self._model, "finalize"):
+                self._model.finalize()
+        finally:
+            for sender in [*self._senders]:
+                sender.close()
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _begin(asked: InferenceRequest, take: Any) -> None:
+    """Begin a call of another model, out of the instance whose code runs here."""
+    instance, every = _running.get(), [*_instances]
+    if instance is None:
+        if len(every) != 1:
+            what = "this thread belongs to no model: several run in this process"
+            hint = "Start it by contextvars.copy_context().run, or let the model live in Process."
+            raise TritonModelException(f"{what}. {hint}")
+        instance = every[0]
+    instance.call(asked, take)
+
+
+InferenceRequest.begin = _begin

@@ -1,0 +1,205 @@
+"""What ``import triton_python_backend_utils`` gives to a ``model.py``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import struct
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from headrace_triton.python import tensors
+from headrace_triton.python.messages import (
+    FINAL,
+    InferenceRequest,
+    InferenceResponse,
+    ResponseSender,
+    TritonError,
+)
+from headrace_triton.python.tensors import Tensor, TritonModelException
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "InferenceRequest",
+    "InferenceResponse",
+    "InferenceResponseSender",
+    "Logger",
+    "ModelConfig",
+    "PreferredMemory",
+    "Tensor",
+    "TritonError",
+    "TritonModelException",
+    "deserialize_bytes_tensor",
+    "get_input_config_by_name",
+    "get_input_tensor_by_name",
+    "get_model_dir",
+    "get_output_config_by_name",
+    "get_output_tensor_by_name",
+    "numpy_to_triton_type",
+    "serialize_byte_tensor",
+    "triton_string_to_numpy",
+    "triton_to_numpy_type",
+    "using_decoupled_model_transaction_policy",
+]
+
+TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
+TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 1, 2
+TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 1
+TRITON_STRING_TO_NUMPY = tensors.NUMPY
+InferenceResponseSender = ResponseSender
+
+_logger = logging.getLogger("headrace.triton")
+
+
+class PreferredMemory:
+    """Where the outputs of a call are wanted. They are always in memory of the CPU."""
+
+    def __init__(self, preferred_memory_type: int, preferred_device_id: int = 0) -> None:
+        self.kind, self.device = preferred_memory_type, preferred_device_id
+
+
+class Logger:
+    """Logs to the logger ``headrace.triton`` of the server."""
+
+    INFO, WARNING, ERROR, VERBOSE = "INFO", "WARNING", "ERROR", "VERBOSE"
+
+    @staticmethod
+    def log(message: str, level: str = "INFO") -> None:
+        """Log a message."""
+        _logger.log(logging.DEBUG if level == "VERBOSE" else getattr(logging, level), "%s", message)
+
+    log_info = staticmethod(_logger.info)
+    log_warn = staticmethod(_logger.warning)
+    log_error = staticmethod(_logger.error)
+    log_verbose = staticmethod(_logger.debug)
+
+
+def get_model_dir() -> str:
+    """Return the folder of the version of the model whose file calls this."""
+    return str(Path(sys._getframe(1).f_globals["__file__"]).resolve().parent)
+
+
+def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
+    """Return an input of a request. None without it."""
+    return next((one for one in inference_request.inputs() if one.name() == name), None)
+
+
+def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
+    """Return an output of a response. None without it."""
+    return next((one for one in inference_response.output_tensors() if one.name() == name), None)
+
+
+def _by_name(side: str) -> Callable[[Mapping[str, Any], str], dict[str, Any] | None]:
+    def find(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
+        return next((one for one in model_config.get(side, ()) if one["name"] == name), None)
+
+    return find
+
+
+get_input_config_by_name = _by_name("input")
+get_output_config_by_name = _by_name("output")
+
+
+def using_decoupled_model_transaction_policy(model_config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration says that requests have any number of responses."""
+    return bool((model_config.get("model_transaction_policy") or {}).get("decoupled", False))
+
+
+def triton_string_to_numpy(triton_type_string: str) -> Any:
+    """Return the type of numpy for the name of a datatype, ``TYPE_FP32``."""
+    return tensors.NUMPY[triton_type_string]
+
+
+def triton_to_numpy_type(data_type: int) -> Any:
+    """Return the type of numpy for the number of a datatype."""
+    return [*tensors.NUMPY.values()][data_type - 1]
+
+
+def numpy_to_triton_type(data_type: Any) -> int:
+    """Return the number of a datatype for a type of numpy."""
+    return Tensor("", np.empty(0, data_type)).triton_dtype()
+
+
+def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | None:
+    """Return elements of text as bytes, each behind its length in 4 bytes. None for an array of numbers."""
+    if input_tensor.dtype.kind not in "OS":
+        return None
+    texts = [one if isinstance(one, bytes) else str(one).encode() for one in input_tensor.flat]
+    return b"".join(struct.pack("<I", len(one)) + one for one in texts)
+
+
+def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
+    """Return the elements that `serialize_byte_tensor` has written, as ``object [N]``."""
+    found, at = [], 0
+    while at < len(encoded_tensor):
+        (size,) = struct.unpack_from("<I", encoded_tensor, at)
+        found.append(encoded_tensor[at + 4 : at + 4 + size])
+        at += 4 + size
+    return np.array(found, dtype=object)
+
+
+class ModelConfig:
+    """The configuration that ``auto_complete_config`` of a model completes."""
+
+    def __init__(self, model_config: str) -> None:
+        self._config: dict[str, Any] = json.loads(model_config)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the configuration."""
+        return self._config
+
+    def set_max_batch_size(self, max_batch_size: int) -> None:
+        """Set the greatest batch, unless the configuration has a greater one: ValueError."""
+        if self._config.get("max_batch_size", 0) > max_batch_size:
+            has = self._config["max_batch_size"]
+            raise self._wrong(f"max_batch_size {max_batch_size}, the configuration has {has}")
+        self._config["max_batch_size"] = max_batch_size
+
+    def set_dynamic_batching(self) -> None:
+        """Let requests share batches, unless the configuration schedules otherwise: ValueError."""
+        for other in ("sequence_batching", "ensemble_scheduling"):
+            if other in self._config:
+                raise self._wrong(f"dynamic_batching, the configuration has {other}")
+        self._config.setdefault("dynamic_batching", {})
+
+    def set_model_transaction_policy(self, transaction_policy: Mapping[str, Any]) -> None:
+        """Say whether requests have any number of responses. ValueError where the configuration says otherwise."""
+        if [*transaction_policy] != ["decoupled"]:
+            raise self._wrong(f"model_transaction_policy {dict(transaction_policy)}")
+        said = (self._config.get("model_transaction_policy") or {}).get("decoupled")
+        if said and not transaction_policy["decoupled"]:
+            raise self._wrong("decoupled false, the configuration says true")
+        self._config["model_transaction_policy"] = dict(transaction_policy)
+
+    def add_input(self, input: Mapping[str, Any]) -> None:  # noqa: A002 - models know it by this name
+        """Add an input with ``name``, ``data_type`` and ``dims``. ValueError where the configuration has another of the name."""
+        self._add("input", input)
+
+    def add_output(self, output: Mapping[str, Any]) -> None:
+        """Add an output, as `add_input` does."""
+        self._add("output", output)
+
+    def _add(self, side: str, port: Mapping[str, Any]) -> None:
+        wanted = {"name", "data_type", "dims"}
+        if not wanted <= {*port} or not {*port} <= wanted | {"optional"}:
+            raise self._wrong(
+                f"an {side} with {sorted(port)}: name, data_type and dims are expected"
+            )
+        ports = self._config.setdefault(side, [])
+        for one in ports:
+            if one["name"] == port["name"]:
+                for key in ("data_type", "dims"):
+                    if one.get(key) not in (None, [], "TYPE_INVALID", port[key]):
+                        said = f"the configuration has {one[key]}"
+                        raise self._wrong(f"{side} {port['name']!r}: {key} {port[key]}, {said}")
+                one.update(port)
+                return
+        ports.append(dict(port))
+
+    def _wrong(self, what: str) -> ValueError:
+        return ValueError(f"auto_complete_config of model {self._config.get('name')!r}: {what}")

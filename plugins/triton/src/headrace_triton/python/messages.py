@@ -1,0 +1,409 @@
+"""Requests and responses as a ``model.py`` sees them, and the sender of the responses of one request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace.errors import (
+    BackendError,
+    ClosedError,
+    ContractError,
+    DeadlineExceededError,
+    InputError,
+    OverloadedError,
+)
+from headrace_models import UnknownModelError, UnloadedError
+from headrace_triton.python.tensors import Tensor, TritonModelException, as_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+__all__ = [
+    "FINAL",
+    "Incoming",
+    "InferenceRequest",
+    "InferenceResponse",
+    "Owner",
+    "ResponseSender",
+    "TritonError",
+]
+
+FINAL = 1
+"""The flag of the last response."""
+
+
+class TritonError:
+    """An error in place of the outputs of a request.
+
+    Args:
+        message: What has happened.
+        code: One of the codes of this class.
+    """
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED = range(6)
+    ALREADY_EXISTS, CANCELLED = 6, 7
+
+    def __init__(self, message: Any = "", code: int = 1) -> None:
+        self._message, self._code = str(message), code
+
+    @classmethod
+    def of(cls, error: BaseException) -> TritonError:
+        """Return what a model is told of the error of a call."""
+        known: list[tuple[Any, int]] = [
+            (UnknownModelError, cls.NOT_FOUND),
+            (InputError, cls.INVALID_ARG),
+            ((OverloadedError, UnloadedError, DeadlineExceededError), cls.UNAVAILABLE),
+            (ClosedError, cls.CANCELLED),
+        ]
+        code = next((code for kind, code in known if isinstance(error, kind)), cls.INTERNAL)
+        return cls(error, code)
+
+    def as_error(self) -> Exception:
+        """Return the error of the request."""
+        if self._code == self.INVALID_ARG:
+            return InputError(self._message)
+        if self._code == self.UNAVAILABLE:
+            return OverloadedError(self._message)
+        return BackendError(self._message)
+
+    def message(self) -> str:
+        """Return the text."""
+        return self._message
+
+    def code(self) -> int:
+        """Return the code."""
+        return self._code
+
+    def __str__(self) -> str:
+        return self._message
+
+
+class InferenceResponse:
+    """The outputs of a request, or its error."""
+
+    def __init__(
+        self,
+        output_tensors: Sequence[Tensor] = (),
+        error: TritonError | str | None = None,
+        parameters: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._tensors = [*output_tensors]
+        self._error = TritonError(error) if isinstance(error, str) else error
+        self._parameters = dict(parameters or {})
+
+    def output_tensors(self) -> list[Tensor]:
+        """Return the outputs."""
+        return self._tensors
+
+    def has_error(self) -> bool:
+        """Return whether it is an error."""
+        return self._error is not None
+
+    def error(self) -> TritonError | None:
+        """Return the error."""
+        return self._error
+
+    def parameters(self) -> str:
+        """Return its parameters as JSON."""
+        return json.dumps(self._parameters)
+
+
+class Owner(Protocol):
+    """The instance of a model, for its requests.
+
+    Attributes:
+        ended: Notified as a request ends.
+    """
+
+    ended: threading.Condition
+
+    def emit(self, incoming: Incoming, response: InferenceResponse) -> None:
+        """Give a part of an answer. An error of the response is one of the request."""
+
+    def finish(self, incoming: Incoming) -> None:
+        """End a request that is kept."""
+
+    def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
+        """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
+
+    def is_unwanted(self, incoming: Incoming) -> bool:
+        """Return whether nobody waits for a request any more."""
+
+
+class Incoming:
+    """One request that the model is to answer: its end, which comes once.
+
+    Attributes:
+        request: The request.
+        limits: The end of its time (``time.monotonic()``, seconds, None for never), and its priority.
+        over: Whether it has ended.
+        result, error: Its outcome.
+        kept: Whether its end has to be told, since the batch went on without it.
+        taken: Whether the model has asked for its sender.
+        turn: Held while it ends, or sends. What the collector drops may come back to the same thread.
+    """
+
+    def __init__(self, owner: Owner, request: Any, limits: tuple[float | None, int]) -> None:
+        self.owner, self.request, self.limits = owner, request, limits
+        self.over = self.kept = self.taken = False
+        self.result: dict[str, Any] | None = None
+        self.error: Exception | None = None
+        self.turn = threading.RLock()
+
+    def end(self, result: dict[str, Any] | None, error: Exception | None = None) -> None:
+        """End it. A second end changes nothing."""
+        with self.turn:
+            if self.over:
+                return
+            self.result, self.error, self.over = result, error, True
+            kept = self.kept
+        with self.owner.ended:
+            self.owner.ended.notify_all()
+        if kept:
+            self.owner.finish(self)
+
+    def answer(self, response: Any) -> None:
+        """End it with a response."""
+        if not isinstance(response, InferenceResponse):
+            what = f"execute gave {type(response).__name__} in place of an InferenceResponse"
+            return self.end(None, ContractError(what))
+        if (error := response.error()) is not None:
+            return self.end(None, error.as_error())
+        try:
+            return self.end(self.owner.outputs_of(response))
+        except ContractError as wrong:
+            return self.end(None, wrong)
+
+
+class ResponseSender:
+    """Sends the responses of one request, from any thread."""
+
+    def __init__(self, incoming: Incoming, *, decoupled: bool) -> None:
+        self._incoming, self._decoupled = incoming, decoupled
+        self._count, self._closed = 0, False
+
+    def send(self, response: InferenceResponse | None = None, flags: int = 0) -> None:
+        """Send a response, or end the request, or both.
+
+        Args:
+            response: The response. One with an error ends the request.
+            flags: 0, or `FINAL` with the last response or in place of one.
+
+        Raises:
+            TritonModelException: It comes after the final flag, or is no response.
+        """
+        if self._closed:
+            raise TritonModelException(
+                "the sender was used after the final flag, or after its model"
+            )
+        if flags not in (0, FINAL):
+            raise TritonModelException(f"unknown flags {flags}: 0 or FINAL is expected")
+        if response is None and not flags:
+            raise TritonModelException("a response is needed unless the final flag is set")
+        if response is not None and not isinstance(response, InferenceResponse):
+            got = type(response).__name__
+            raise TritonModelException(f"an InferenceResponse is expected, got {got}")
+        self._count += response is not None
+        if not self._decoupled and self._count > 1:
+            raise TritonModelException("a model that is not decoupled sends one response")
+        self._closed = bool(flags)
+        incoming = self._incoming
+        if response is None:
+            incoming.end(None)
+        elif flags or response.has_error() or not self._decoupled:
+            incoming.answer(response)
+        elif not incoming.over:
+            incoming.owner.emit(incoming, response)
+
+    def close(self) -> None:
+        """Let nothing be sent any more: the model is closed."""
+        self._closed = True
+
+    def is_cancelled(self) -> bool:
+        """Return whether nobody waits for the request any more."""
+        return self._incoming.over or self._incoming.owner.is_unwanted(self._incoming)
+
+    def __del__(self) -> None:
+        what = "the model has dropped a request without an answer"
+        self._incoming.end(
+            None, ContractError(what, hint="Send the final flag, or return a response.")
+        )
+
+
+class _Responses:
+    """The responses to a call, as they come."""
+
+    def __init__(self) -> None:
+        self._came: SimpleQueue[tuple[Any, bool, Exception | None]] = SimpleQueue()
+        self._over = False
+        self.told: Callable[[bool], object] = bool
+
+    def take(self, value: Any, is_last: bool, error: Exception | None) -> None:
+        self._came.put((value, is_last, error))
+        self.told(is_last)
+
+    def __iter__(self) -> Iterator[InferenceResponse]:
+        return self
+
+    def __next__(self) -> InferenceResponse:
+        while not self._over:
+            value, self._over, error = self._came.get()
+            if error is not None:
+                return InferenceResponse(error=TritonError.of(error))
+            if value:
+                return InferenceResponse(
+                    [Tensor(name, as_bytes(one)) for name, one in value.items()]
+                )
+        raise StopIteration
+
+    def only(self) -> InferenceResponse:
+        """Wait for all, and return the one that a model gives which is not decoupled."""
+        found: list[InferenceResponse] = [*self]
+        if len(found) == 1 or (found and found[-1].has_error()):
+            return found[-1]
+        what = f"the model gave {len(found)} responses: call exec(decoupled=True)"
+        return InferenceResponse(error=TritonError(what, TritonError.UNSUPPORTED))
+
+
+class InferenceRequest:
+    """A request: one that a model gets, or one that it makes for another model.
+
+    Attributes:
+        begin: Begins the call, of the instance whose code runs here, with what takes its responses.
+    """
+
+    begin: Any = None
+
+    def __init__(  # noqa: PLR0913, PLR0917 - the names and the order by which models know them
+        self,
+        request_id: str = "",
+        correlation_id: int | str = 0,
+        inputs: Sequence[Tensor] = (),
+        requested_output_names: Sequence[str] = (),
+        model_name: str = "",
+        model_version: int = -1,
+        flags: int = 0,
+        timeout: int = 0,
+        preferred_memory: Any = None,
+        trace: Any = None,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        sender: ResponseSender | None = None,
+        incoming: Incoming | None = None,
+    ) -> None:
+        self._id, self._correlation, self._inputs = request_id, correlation_id, [*inputs]
+        self._outputs, self._trace = [*requested_output_names], trace
+        self.model, self.version, self._flags, self._timeout = (
+            model_name,
+            model_version,
+            flags,
+            timeout,
+        )
+        self._memory, self._parameters, self._priority = preferred_memory, parameters, priority
+        self._sender, self._incoming = sender, incoming
+
+    def inputs(self) -> list[Tensor]:
+        """Return the inputs."""
+        return self._inputs
+
+    def request_id(self) -> str:
+        """Return the id, ``""`` without one."""
+        return self._id
+
+    def correlation_id(self) -> int | str:
+        """Return the id of the sequence, 0 without one."""
+        return self._correlation
+
+    def requested_output_names(self) -> list[str]:
+        """Return the names of the outputs that are wanted."""
+        return self._outputs
+
+    def model_name(self) -> str:
+        """Return the name of the model."""
+        return self.model
+
+    def model_version(self) -> int:
+        """Return the version, -1 for the one that the name means."""
+        return self.version
+
+    def parameters(self) -> str:
+        """Return the parameters as JSON."""
+        return json.dumps(dict(self._parameters or {}))
+
+    def priority(self) -> int:
+        """Return the priority."""
+        return self._priority
+
+    def timeout(self) -> int:
+        """Return the time that the request has (microseconds), 0 for any."""
+        return self._timeout
+
+    def flags(self) -> int:
+        """Return the flags: the first and the last request of a sequence."""
+        return self._flags
+
+    def set_flags(self, flags: int) -> None:
+        """Set the flags."""
+        self._flags = flags
+
+    def trace(self) -> Any:
+        """Return what was given as the trace."""
+        return self._trace
+
+    def preferred_memory(self) -> Any:
+        """Return what was given as the preferred memory."""
+        return self._memory
+
+    def get_response_sender(self) -> ResponseSender:
+        """Return what sends the responses of this request.
+
+        Raises:
+            TritonModelException: The model has made this request itself.
+        """
+        if self._sender is None or self._incoming is None:
+            raise TritonModelException("a request that a model has made has no sender")
+        self._incoming.taken = True
+        return self._sender
+
+    def is_cancelled(self) -> bool:
+        """Return whether nobody waits for it any more."""
+        return self._sender is not None and self._sender.is_cancelled()
+
+    def exec(self, decoupled: bool = False) -> Any:
+        """Call the model, and wait.
+
+        Args:
+            decoupled: Whether any number of responses may come.
+
+        Returns:
+            The response, which may be an error. For a decoupled call an iterator of responses as they come.
+        """
+        responses = _Responses()
+        self.begin(responses.take)
+        return responses if decoupled else responses.only()
+
+    def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
+        """Call the model, and return at once.
+
+        Returns:
+            To be awaited: what `exec` returns, for a decoupled call once the first response has come.
+        """
+        loop, responses = asyncio.get_running_loop(), _Responses()
+        answer = loop.create_future()
+
+        def give() -> None:
+            if not answer.done():
+                answer.set_result(responses if decoupled else responses.only())
+
+        def told(is_last: bool) -> None:
+            if is_last or decoupled:
+                loop.call_soon_threadsafe(give)
+
+        responses.told = told
+        self.begin(responses.take)
+        return answer

@@ -1,0 +1,225 @@
+"""Tensors as a ``model.py`` sees them, and the names of their datatypes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from headrace.errors import ContractError, InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "NUMPY",
+    "Port",
+    "Tensor",
+    "TritonModelException",
+    "as_bytes",
+    "outputs_of",
+    "ports_seen",
+    "tensors_of",
+]
+
+NUMPY: dict[str, Any] = {
+    "TYPE_BOOL": np.bool_,
+    **{f"TYPE_UINT{n}": getattr(np, f"uint{n}") for n in (8, 16, 32, 64)},
+    **{f"TYPE_INT{n}": getattr(np, f"int{n}") for n in (8, 16, 32, 64)},
+    **{f"TYPE_FP{n}": getattr(np, f"float{n}") for n in (16, 32, 64)},
+    "TYPE_STRING": np.object_,
+}
+"""The types of numpy by the names of datatypes. Their numbers are their places, from 1."""
+
+_ON_CPU = (1, 3)
+"""Device types of DLPack: memory of the CPU, and memory of the CPU that is pinned for CUDA."""
+
+
+class TritonModelException(Exception):  # noqa: N818 - models know it by this name
+    """An error of a model, or of what it does with this module."""
+
+    def message(self) -> str:
+        """Return the text."""
+        return str(self)
+
+
+class _Capsule:
+    """A DLPack capsule of the CPU, as numpy takes it."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+class Tensor:
+    """An input or an output: a name, and an array.
+
+    Args:
+        name: The name.
+        array: A numpy array. Text is of dtype ``object``, with ``bytes`` or ``str`` in it.
+
+    Raises:
+        TritonModelException: The array is none, or of numpy's fixed-width text.
+    """
+
+    def __init__(self, name: str, array: Any) -> None:
+        if not isinstance(array, np.ndarray) and not isinstance(array, np.generic):
+            got = type(array).__name__
+            raise TritonModelException(f"tensor {name!r}: a numpy array is expected, got {got}")
+        if array.dtype.kind in "UV":
+            what = f"tensor {name!r} is of dtype {array.dtype}: text needs dtype object"
+            raise TritonModelException(what)
+        self._given: Any = None
+        self._name, self._array = name, np.asarray(array)
+
+    @classmethod
+    def from_dlpack(cls, name: str, given: Any) -> Tensor:
+        """Return the tensor of an array of another library, or of a DLPack capsule of the CPU."""
+        owner = given if hasattr(given, "__dlpack__") else _Capsule(given)
+        made = cls.__new__(cls)
+        made._name, made._given = name, owner
+        made._array = np.array(np.from_dlpack(owner)) if made.is_cpu() else None  # type: ignore[assignment]
+        return made
+
+    def name(self) -> str:
+        """Return the name."""
+        return self._name
+
+    def as_numpy(self) -> np.ndarray[Any, Any]:
+        """Return the array.
+
+        Raises:
+            TritonModelException: It lies on a GPU.
+        """
+        if self._array is None:
+            raise TritonModelException(f"tensor {self._name!r} lies on a GPU: use to_dlpack()")
+        return self._array
+
+    def on_cpu(self) -> np.ndarray[Any, Any]:
+        """Return the array, copied from where it lies."""
+        given: Any = self._given
+        return np.from_dlpack(given.cpu()) if self._array is None else self._array
+
+    def is_cpu(self) -> bool:
+        """Return whether it lies in memory of the CPU."""
+        return self._given is None or self._given.__dlpack_device__()[0] in _ON_CPU
+
+    def shape(self) -> tuple[int, ...]:
+        """Return the length of each axis."""
+        return tuple((self._array if self._array is not None else self._given).shape)
+
+    def triton_dtype(self) -> int:
+        """Return the number of the datatype."""
+        kinds = [*NUMPY.values()]
+        kind = self.as_numpy().dtype.type
+        return 1 + kinds.index(np.object_ if kind is np.bytes_ else kind)
+
+    def to_dlpack(self) -> Any:
+        """Return a DLPack capsule."""
+        return self.__dlpack__()
+
+    def __dlpack__(self, **settings: Any) -> Any:
+        return (self._array if self._given is None else self._given).__dlpack__(**settings)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        found: tuple[int, int] = (
+            self._array if self._given is None else self._given
+        ).__dlpack_device__()
+        return found
+
+
+def as_bytes(array: Any) -> np.ndarray[Any, Any]:
+    """Return an input as a model takes it: elements of text are ``bytes``."""
+    found = np.asarray(array)
+    if found.dtype.kind not in "OSU":
+        return found
+    made = np.empty(found.shape, object)
+    made.reshape(-1)[:] = [one.encode() if isinstance(one, str) else one for one in found.flat]
+    return made
+
+
+class Port(NamedTuple):
+    """An input or output as the model sees it.
+
+    Attributes:
+        kind: The type of numpy. None for any.
+        dims: The length of each axis, -1 for any, with the axis of the batch.
+        optional: Whether requests may lack it.
+        expected: What it is, in words.
+    """
+
+    kind: Any
+    dims: tuple[int, ...]
+    optional: bool
+    expected: str
+
+    def fits(self, array: np.ndarray[Any, Any]) -> bool:
+        """Return whether an array has this datatype and shape."""
+        dtype, kind, dims = array.dtype, self.kind, self.dims
+        if (
+            kind is not None
+            and dtype.type is not kind
+            and (kind is not np.object_ or dtype.kind != "S")
+        ):
+            return False
+        found = array.shape
+        return found == dims or (
+            len(found) == len(dims)
+            and all(want in (-1, has) for want, has in zip(dims, found, strict=True))
+        )
+
+
+def ports_seen(config: Mapping[str, Any], side: str) -> dict[str, Port]:
+    """Return the ports of a configuration by name: those of ``input``, or of ``output``."""
+    made = {}
+    for one in config[side]:
+        dims = one["reshape"].get("shape", ()) if "reshape" in one else one["dims"]
+        wanted = [-1] * (config["max_batch_size"] > 0) + [*map(int, dims)]
+        expected = f"{one['data_type']} {wanted}"
+        kind = NUMPY.get(one["data_type"])
+        made[one["name"]] = Port(kind, tuple(wanted), bool(one.get("optional")), expected)
+    return made
+
+
+def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Tensor]:
+    """Return the inputs of a request.
+
+    Raises:
+        InputError: One is missing, or has another datatype or shape.
+    """
+    found = []
+    for name, port in ports.items():
+        if name in request:
+            array = as_bytes(request[name])
+            if not port.fits(array):
+                got = f"{array.dtype} {[*array.shape]}"
+                raise InputError(key=name, expected=port.expected, got=got)
+            found.append(Tensor(name, array))
+        elif not port.optional:
+            raise InputError(key=name, expected="an array", got="nothing")
+    return found
+
+
+def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Return the arrays of a response by name.
+
+    Raises:
+        ContractError: One is not among the outputs, or has another datatype or shape.
+    """
+    found = {}
+    for tensor in tensors:
+        name, array = tensor.name(), tensor.on_cpu()
+        port = ports.get(name)
+        if port is None:
+            hint = f"The configuration has {', '.join(ports) or 'none'}."
+            raise ContractError(f"the model gave an output {name!r}", hint=hint)
+        if not port.fits(array):
+            what = f"the output {name!r} is {array.dtype} {[*array.shape]}"
+            raise ContractError(what, hint=f"The configuration says {port.expected}.")
+        found[name] = array
+    return found

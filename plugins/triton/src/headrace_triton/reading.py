@@ -1,0 +1,482 @@
+"""What the ``config.pbtxt`` of one model stands for: a node, and what clients are told of it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from typing import TYPE_CHECKING, Any, Final
+
+import headrace
+from headrace import keys
+from headrace.errors import ConfigError, Problem
+from headrace_triton.pbtxt import Message, Place, of_json, read
+from headrace_triton.schema import DATATYPES
+from headrace_triton.tensors import SEQUENCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["Model", "read_model"]
+
+_PLATFORMS: Final = {
+    "onnxruntime_onnx": "onnxruntime",
+    "tensorrt_plan": "tensorrt",
+    "pytorch_libtorch": "pytorch",
+    "torch_aoti": "pytorch",
+    "ensemble": "ensemble",
+}
+_FILES: Final = {
+    "onnxruntime": ("model.onnx", "OnnxTensor"),
+    "tensorrt": ("model.plan", "TensorrtTensor"),
+    "pytorch": ("model.pt", "TorchModule"),
+    "python": ("model.py", "Process[TritonPython]"),
+}
+"""The file that a version has, and what runs it, by backend."""
+
+_REFUSED: Final = {
+    "ModelConfig": "runtime cc_model_filenames batch_input batch_output model_operations model_repository_agents",
+    "ModelInput": "is_non_linear_format_io",
+    "ModelOutput": "is_non_linear_format_io",
+    "InstanceGroup": "secondary_devices passive",
+    "DynamicBatching": "priority_queue_policy",
+    "SequenceBatching": "oldest iterative_sequence",
+    "Step": "model_namespace",
+}
+"""Fields without a counterpart, by message."""
+
+_OTHERS: Final = {
+    "ModelConfig": {
+        "optimization": "the backend chooses by itself, and its options change that",
+        "metric_tags": "metrics have the names of model and node alone",
+        "model_metrics": "the bounds of histograms are an option of Prometheus",
+        "response_cache": "answers are not cached: that takes Cache[X] of headrace-flow",
+    },
+    "InstanceGroup": {
+        "rate_limiter": "instances run when they are idle, as Triton's do without --rate-limit",
+        "host_policy": "the process is bound to cores and memory by numactl and taskset",
+    },
+    "DynamicBatching": {
+        "preferred_batch_size": "a batch takes all that waits, up to `max`",
+        "default_priority_level": "headrace serve has one default for all models, --priority-default",
+    },
+    "Ensemble": {"max_inflight_requests": "the queues of the models bound them"},
+}
+"""Fields that are left out, with what holds in their place, by message."""
+
+_SETTABLE: Final = ("max_batch_size", "instance_group", "dynamic_batching")
+"""What a request may say of a model that it loads."""
+
+
+def read_model(folder: Path) -> Model:
+    """Read the folder of one model, with or without ``config.pbtxt``.
+
+    Raises:
+        ConfigError: The configuration cannot be read, or asks for what there is not. It has all problems of the model.
+    """
+    file = folder / "config.pbtxt"
+    there = file.exists()
+    config = read(file) if there else Message("ModelConfig", Place(str(folder)))
+    return Model(folder, config)
+
+
+class Model:
+    """One model of a repository.
+
+    Attributes:
+        folder: Its folder.
+        name: Its name, that of the folder.
+        config: Its configuration, as it is written.
+        backend: One of ``onnxruntime``, ``tensorrt``, ``pytorch``, ``python``, ``identity`` and ``ensemble``.
+        versions: The versions that are served, the newest first.
+        rows: Its ``max_batch_size``, completed where it is left out. 0: tensors have no axis of the batch.
+        warnings: What means something else here, with its place.
+        origins: Where the value of each key of the node comes from.
+    """
+
+    def __init__(self, folder: Path, config: Message) -> None:
+        self.folder, self.name, self.config = folder, folder.name, config
+        self.warnings: list[Problem] = []
+        self.origins: dict[str, Place] = {}
+        self._problems: list[Problem] = []
+        if config.one("name") not in ("", self.name):
+            what = f"the model is named {config.one('name')!r}, and its folder {self.name!r}"
+            self.wrong(config.at("name"), what, "Triton refuses it too: rename one of them.")
+        numbers = [int(one.name) for one in folder.iterdir() if _is_version(one)]
+        self.versions = self._served(sorted(numbers, reverse=True))
+        self.backend = self._backend()
+        self._look(config)
+        self.file = config.one("default_model_filename") or _FILES.get(self.backend, ("", ""))[0]
+        self.rows = config.one("max_batch_size")
+        if self.rows < 0:
+            self.wrong(config.at("max_batch_size"), "`max_batch_size` is 0 or more")
+        for version in self.versions if self.file else ():
+            if not (folder / str(version) / self.file).is_file():
+                what = f"version {version} has no file {self.file!r}"
+                near = [one.name for one in (folder / str(version)).iterdir()]
+                hint = f"There are: {', '.join(sorted(near))}." if near else None
+                self.wrong(config.at("default_model_filename"), what, hint)
+        self._check_ports()
+        self.check()
+        completed = self.backend == "onnxruntime" and not {"max_batch_size", "input"} & {*config}
+        if completed:
+            path = self._path(self.versions[0])
+            self.rows = 4 if "max" in (headrace.plugins.tables_of(path) or {}) else 0
+        self.node = self._node()
+        self.check()
+
+    def wrong(self, place: Place, what: str, hint: str | None = None) -> None:
+        """Note a problem, which `check` raises."""
+        self._problems.append(place.problem(what, hint))
+
+    def check(self) -> None:
+        """Raise the problems, if there are any.
+
+        Raises:
+            ConfigError: There are.
+        """
+        if self._problems:
+            raise ConfigError(self._problems)
+
+    def _warn(self, place: Place, what: str) -> None:
+        self.warnings.append(place.problem(what))
+
+    def _served(self, there: list[int]) -> list[int]:
+        """Return the versions that the policy chooses of those that are there."""
+        policy, place = self.config.one("version_policy"), self.config.at("version_policy")
+        if "all" in policy:
+            chosen = there
+        elif "specific" in policy:
+            wanted = policy.one("specific").all("versions")
+            chosen = [one for one in there if one in wanted]
+            for one in {*wanted}.difference(there):
+                self.wrong(policy.at("specific"), f"there is no version {one}, such as a folder")
+        else:
+            chosen = there[: policy.one("latest").one("num_versions") or 1]
+        if not chosen and not self._problems:
+            hint = f"Make a folder {self.folder / '1'}."
+            self.wrong(place, "the model has no version: a folder whose name is a number", hint)
+        return chosen
+
+    def _backend(self) -> str:
+        """Return the backend, where it is left out by the file that the newest version has."""
+        config = self.config
+        platform, backend = config.one("platform"), config.one("backend")
+        if not (platform or backend):
+            file = config.one("default_model_filename")
+            for name, (usual, _) in _FILES.items():
+                wanted = file or usual
+                ends = usual.rpartition(".")[2] == wanted.rpartition(".")[2]
+                if ends and any(
+                    (self.folder / str(v) / wanted).is_file() for v in self.versions[:1]
+                ):
+                    return name
+            if "ensemble_scheduling" in config:
+                return "ensemble"
+            usual_ones = ", ".join(one for one, _ in _FILES.values())
+            what = f"the model names no backend, and its newest version has none of {usual_ones}"
+            self.wrong(config.place, what)
+            return ""
+        found = backend or _PLATFORMS.get(platform, platform)
+        known = (*_FILES, "identity", "ensemble")
+        if found not in known:
+            field = "backend" if backend else "platform"
+            near = difflib.get_close_matches(str(found), known, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
+            self.wrong(config.at(field), f"there is no backend {found!r} here", hint)
+        if platform and backend and _PLATFORMS.get(platform, platform) != backend:
+            what = f"the platform {platform!r} is not of the backend {backend!r}"
+            self.wrong(config.at("platform"), what)
+        return str(found)
+
+    def _look(self, message: Message) -> None:
+        """Note what has no counterpart, and what means something else, in a message and those inside."""
+        for name in message:
+            values = message.all(name)
+            if not any(values if values and not isinstance(values[0], Message) else [True]):
+                continue  # a default that is written
+            if name in _REFUSED.get(message.kind, "").split():
+                self.wrong(message.at(name), f"`{name}` has no counterpart here")
+            elif (other := _OTHERS.get(message.kind, {}).get(name)) is not None:
+                self._warn(message.at(name), f"`{name}` is left out: {other}")
+                continue
+            for one in values:
+                inner = one[1] if isinstance(one, tuple) else one
+                if isinstance(inner, Message):
+                    self._look(inner)
+
+    def _check_ports(self) -> None:
+        config = self.config
+        for side in ("input", "output"):
+            names: set[str] = set()
+            for one, place in zip(config.all(side), config.places.get(side, ()), strict=True):
+                name = one.one("name")
+                if not name:
+                    self.wrong(place, f"an {side} needs a `name`")
+                if name in names:
+                    self.wrong(one.at("name"), f"there are two {side}s {name!r}")
+                names.add(name)
+                if side == "input" and name in {*keys.RESERVED} - {keys.DATA}:
+                    what = f"an input cannot be named {name!r}, which is a key of every request"
+                    self.wrong(one.at("name"), what)
+                self._check_tensor(one, f"{side} {name!r}")
+
+    def _check_tensor(self, one: Message, title: str) -> None:
+        if one.one("data_type") not in DATATYPES:
+            self.wrong(one.at("data_type"), f"{title} needs a `data_type`")
+        for n, at in zip(one.all("dims"), one.places.get("dims", ()), strict=True):
+            if n == 0 or n < -1:
+                self.wrong(at, f"a length is 1 or more, or -1 for any, got {n}")
+        if "dims" not in one:
+            self.wrong(one.place, f"{title} needs `dims`")
+        if "reshape" in one:
+            self._check_reshape(one, title)
+
+    def _check_reshape(self, one: Message, title: str) -> None:
+        dims, shape = one.all("dims"), one.one("reshape").all("shape")
+        fixed = all(n > 0 for n in (*dims, *shape))
+        free = [[n for n in each if n < 0] for each in (dims, shape)]
+        sizes = [_product(each) for each in (dims, shape)]
+        if (fixed and sizes[0] != sizes[1]) or (not fixed and len(free[0]) != len(free[1])):
+            what = f"{title} of shape {dims} cannot be given the shape {shape}"
+            self.wrong(one.at("reshape"), what)
+
+    def _path(self, version: int) -> Path:
+        return self.folder.absolute() / str(version) / self.file
+
+    def _set(self, node: dict[str, Any], key: str, value: Any, place: Place) -> None:
+        node[key], self.origins[key] = value, place
+
+    def _node(self) -> dict[str, Any]:
+        """Return the node of the model, without the file of a version."""
+        config = self.config
+        made: dict[str, Any] = {}
+        place = config.at("backend") if "backend" in config else config.at("platform")
+        own = {"identity": "Identity", "ensemble": "TritonEnsemble"}
+        word = own.get(self.backend) or _FILES[self.backend][1]
+        changed = any("reshape" in one for one in (*config.all("input"), *config.all("output")))
+        sequences = "sequence_batching" in config
+        if (changed or sequences) and self.backend != "ensemble":
+            word = f"TritonTensors[{word}]"
+        if sequences:
+            word = f"StateFul({SEQUENCE})[{word}]"
+            self._sequences(made)
+        self._set(made, "backend", word, place)
+        self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
+        self._instances(made)
+        self._batching(made)
+        if self.backend in _FILES and self.backend != "python":
+            self._tensors(made)
+        sides = len(config.all("input")), len(config.all("output"))
+        if self.backend == "identity" and sides != (1, 1):
+            self.wrong(place, "the backend identity needs one input and one output")
+        if self.backend not in ("python", "ensemble"):
+            for index, (name, _) in enumerate(config.all("parameters")):
+                what = f"parameter {name!r} is left out: write it as an option of {word}"
+                self._warn(config.at("parameters", index), what)
+        if self.backend in ("python", "ensemble") or changed or sequences:
+            self._set(made, "config", json.dumps(self.printed()), config.place)
+        return made
+
+    def _instances(self, made: dict[str, Any]) -> None:
+        groups = self.config.all("instance_group")
+        devices: list[str | None] = []
+        for group, place in zip(groups, self.config.places.get("instance_group", ()), strict=True):
+            count, kind, gpus = group.one("count") or 1, group.one("kind"), group.all("gpus")
+            if count < 1:
+                self.wrong(group.at("count"), "`count` is 1 or more")
+            if kind in ("KIND_CPU", "KIND_MODEL") and gpus:
+                self.wrong(group.at("gpus"), f"a group of {kind} has no `gpus`")
+            if kind == "KIND_GPU" and not gpus:
+                self._warn(place, "KIND_GPU without `gpus` is the first GPU here, not each one")
+            on: list[str | None] = [f"cuda:{one}" for one in gpus]
+            if not on:
+                on = [{"KIND_CPU": "cpu", "KIND_GPU": "cuda:0"}.get(kind)]
+            devices += [one for one in on for _ in range(count)]
+        if groups and self.backend == "ensemble":
+            self.wrong(self.config.at("instance_group"), "an ensemble has no instances")
+        profiles = [one for group in groups for one in group.all("profile")]
+        if profiles:
+            self._warn(groups[0].at("profile"), "`profile` is left out: instance i uses profile i")
+        if len(devices) > 1:
+            self._set(made, "instance_num", len(devices), self.config.at("instance_group"))
+        named: list[str] = [one or "cpu" for one in devices]
+        if any(devices):
+            value: Any = named[0] if len({*named}) == 1 else named
+            self._set(made, "device", value, self.config.at("instance_group"))
+
+    def _batching(self, made: dict[str, Any]) -> None:
+        batching = self.config.one("dynamic_batching")
+        delay = batching.one("max_queue_delay_microseconds")
+        if delay:
+            at = batching.at("max_queue_delay_microseconds")
+            self._set(made, "batching_timeout", delay / 1000, at)
+        queue = batching.one("default_queue_policy")
+        most, timeout = queue.one("max_queue_size"), queue.one("default_timeout_microseconds")
+        if most:
+            self._set(made, "queue_size", most, queue.at("max_queue_size"))
+            self._set(made, "queue_full", "reject", queue.at("max_queue_size"))
+        if timeout and queue.one("timeout_action") == "DELAY":
+            self.wrong(
+                queue.at("timeout_action"), "`timeout_action: DELAY` has no counterpart here"
+            )
+        elif timeout:
+            at = queue.at("default_timeout_microseconds")
+            self._set(made, "timeout_ms", timeout / 1000, at)
+            self._warn(
+                at, "`default_timeout_microseconds` also counts the run, not the queue alone"
+            )
+
+    def _tensors(self, made: dict[str, Any]) -> None:
+        """Name the inputs and outputs of a model file that describes itself."""
+        config = self.config
+        names = {
+            side: [one.one("name") for one in config.all(side)] for side in ("input", "output")
+        }
+        if not self.rows:
+            self._set(made, "unbatched", "all", config.at("max_batch_size"))
+        by_index = [one for both in names.values() for one in both if "__" in one]
+        if self.backend == "pytorch" and by_index:
+            if len(names["input"]) > 1 or len(names["output"]) > 1:
+                what = f"{by_index[0]!r} names a tensor by its index, which there is for a single one alone"
+                hint = (
+                    "Name inputs as forward() does, and let it return a dict by the outputs' names."
+                )
+                self.wrong(config.at("input"), what, hint)
+            return
+        if names["input"]:
+            keyed = {one: one for one in names["input"]}
+            self._set(made, "inputs", keyed, config.at("input"))
+        if names["output"]:
+            states = [
+                one.one("output_name") for one in config.one("sequence_batching").all("state")
+            ]
+            self._set(made, "outputs", names["output"] + states, config.at("output"))
+
+    def _sequences(self, made: dict[str, Any]) -> None:
+        """Keep the state of sequences by their number, and give the model its inputs of control."""
+        config = self.config
+        sequences, place = config.one("sequence_batching"), config.at("sequence_batching")
+        idle = sequences.one("max_sequence_idle_microseconds") or 1_000_000
+        self._set(made, "idle_s", idle / 1e6, sequences.at("max_sequence_idle_microseconds"))
+        kept = {one.one("output_name"): one.one("input_name") for one in sequences.all("state")}
+        self._set(made, "keep", kept, sequences.at("state") if kept else place)
+        made["initial"] = "none"
+        for one in sequences.all("control_input"):
+            if len(one.all("control")) != 1:
+                self.wrong(one.place, f"{one.one('name')!r} needs one `control`")
+        files: dict[str, str] = {}
+        for one in sequences.all("state"):
+            first = one.all("initial_state")
+            about = first[0] if first else one
+            if len(first) > 1 or any(n < 1 for n in about.all("dims")):
+                what = f"the first state of {one.one('input_name')!r} needs one `initial_state` with lengths"
+                self.wrong(one.place, what)
+            if about.one("data_type") not in {*DATATYPES} - {"TYPE_STRING", "TYPE_BF16"}:
+                self.wrong(about.at("data_type"), "a state needs a `data_type` of numbers")
+            file = first[0].one("data_file") if first else ""
+            if file and not (self.folder / "initial_state" / file).is_file():
+                self.wrong(first[0].at("data_file"), f"there is no file {file!r} in initial_state")
+            if file:
+                path = str(self.folder.absolute() / "initial_state" / file)
+                files[one.one("input_name")] = path.replace("$", "$$")
+        if files:
+            self._set(made, "first_states", files, sequences.at("state"))
+
+    def pipeline(self, version: int) -> dict[str, Any]:
+        """Return the tables of the pipeline of a version."""
+        if self.backend not in _FILES:
+            return dict(self.node)
+        path = str(self._path(version)).replace("$", "$$")
+        return {"backend": self.node["backend"], "model": path, **self.node}
+
+    def told(self) -> dict[str, Any]:
+        """Return what a serving file says of the model beside its pipeline."""
+        found: dict[str, Any] = {}
+        by_index = "inputs" not in self.node and self.backend == "pytorch"
+        if self.backend in ("python", "ensemble", "identity") or by_index or "config" in self.node:
+            for side in ("input", "output"):
+                ports = {one.one("name"): self._port(one, side) for one in self.config.all(side)}
+                found |= {f"{side}s": ports} if ports else {}
+        if self.config.one("model_transaction_policy").one("decoupled"):
+            found["decoupled"] = True
+        labels = {
+            one.one("name"): str(self.folder.absolute() / one.one("label_filename"))
+            for one in self.config.all("output")
+            if one.one("label_filename")
+        }
+        for one in self.config.all("output"):
+            file = one.one("label_filename")
+            if file and not (self.folder / file).is_file():
+                self.wrong(one.at("label_filename"), f"there is no file {file!r} of labels")
+        self.check()
+        return found | ({"labels": labels} if labels else {})
+
+    def _port(self, one: Message, side: str) -> dict[str, Any]:
+        shape = [*([-1] if self.rows else []), *one.all("dims")]
+        made: dict[str, Any] = {"datatype": DATATYPES[one.one("data_type")], "shape": shape}
+        if side == "output":
+            return made
+        single = self.backend in ("identity", "pytorch")
+        made |= {"key": "data" if single else one.one("name")}
+        made |= {"batched": True} if self.rows else {"each": False}
+        return made | ({"optional": True} if one.one("optional") else {})
+
+    def printed(self) -> dict[str, Any]:
+        """Return the configuration as Triton prints it, with what it completes."""
+        made = self.config.as_json()
+        group = {"name": self.name, "kind": "KIND_CPU", "count": 1, "gpus": []}
+        groups = [
+            {**one, "name": one["name"] or f"{self.name}_{i}", "count": one["count"] or 1}
+            for i, one in enumerate(made["instance_group"])
+        ]
+        made |= {
+            "name": self.name,
+            "backend": "" if self.backend == "ensemble" else self.backend,
+            "max_batch_size": self.rows,
+            "instance_group": [] if self.backend == "ensemble" else groups or [group],
+            "default_model_filename": self.file,
+        }
+        if self.backend == "ensemble":
+            made["platform"] = "ensemble"
+        made.setdefault("version_policy", {"latest": {"num_versions": 1}})
+        return made
+
+    def changed(self, override: Mapping[str, Any]) -> Model:
+        """Return the model with other instances and batches, as a request may ask for that loads it.
+
+        Raises:
+            ConfigError: It changes something else, which would be code of the request, or is none.
+        """
+        before = self.printed()
+        for name, value in override.items():
+            if name not in _SETTABLE and value != before.get(name, ()):
+                what = f"`{name}` cannot be changed by a request, only {', '.join(_SETTABLE)} can"
+                raise ConfigError(Problem("triton", what))
+        wanted = _filled({name: one for name, one in override.items() if name in _SETTABLE})
+        given = of_json(json.dumps(wanted), "the configuration of the request")
+        made = Message("ModelConfig", self.config.place)
+        for source, taken in ((self.config, False), (given, True)):
+            for name in source:
+                if (name in _SETTABLE and name in given) == taken:
+                    for value, place in zip(source.all(name), source.places[name], strict=True):
+                        made.add(name, value, place)
+        return Model(self.folder, made)
+
+
+def _filled(value: Any) -> Any:
+    """Return JSON without what is empty."""
+    if isinstance(value, dict):
+        return {key: _filled(one) for key, one in value.items() if one not in ({}, [], "", None)}
+    return [*map(_filled, value)] if isinstance(value, list) else value
+
+
+def _is_version(path: Path) -> bool:
+    return path.name.isascii() and path.name.isdigit() and path.name[0] != "0" and path.is_dir()
+
+
+def _product(lengths: list[int]) -> int:
+    made = 1
+    for one in lengths:
+        made *= one
+    return made

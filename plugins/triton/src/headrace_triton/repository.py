@@ -1,0 +1,111 @@
+"""What a model repository stands for: the tables of a serving file."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.errors import ConfigError
+from headrace_triton.checking import check_ensemble
+from headrace_triton.reading import Model, read_model
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["ServedModel", "read_repository", "tables_of"]
+
+logger = logging.getLogger("headrace.triton")
+
+_told: Final[set[str]] = set()
+"""The warnings that were logged: a repository that is watched is read again and again."""
+
+
+class ServedModel(dict[str, Any]):
+    """The pipeline of one version, which also tells the server of the configuration that it comes from.
+
+    Attributes:
+        repository: The folder of the repository.
+        configuration: The configuration as Triton prints it.
+    """
+
+    def __init__(self, model: Model, version: int) -> None:
+        super().__init__(model.pipeline(version))
+        self.repository = model.folder.parent
+        self.configuration = model.printed()
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, ServedModel) and self.configuration == other.configuration
+        return same and super().__eq__(other)
+
+    __hash__ = None
+
+    def again(self, name: str, override: Any = None) -> dict[str, Any]:
+        """Return what a serving file says of a model by now; nothing if it is not there.
+
+        Args:
+            name: The model. Others may be broken.
+            override: What a request says: ``max_batch_size``, ``instance_group`` and ``dynamic_batching`` may be others.
+
+        Raises:
+            ConfigError: The configuration is wrong, or ``override`` changes something else.
+        """
+        models, errors = _read(self.repository)
+        if name in errors:
+            raise errors[name]
+        if name not in models:
+            return {}
+        return _served(models[name] if override is None else models[name].changed(override))
+
+
+def tables_of(folder: Path) -> dict[str, Any]:
+    """Return ``{"models": {...}}`` for the models of a repository; see `headrace.hookspecs.headrace_readers`.
+
+    Raises:
+        ConfigError: A configuration cannot be read, or asks for what there is not. It has the problems of all models.
+    """
+    models = read_repository(folder)
+    for text in [str(ConfigError(one)) for model in models.values() for one in model.warnings]:
+        if text not in _told:
+            _told.add(text)
+            logger.warning("%s", text)
+    return {
+        "models": {key: one for model in models.values() for key, one in _served(model).items()}
+    }
+
+
+def _served(model: Model) -> dict[str, Any]:
+    return {
+        f"{model.name}:{version}": {"config": ServedModel(model, version), **model.told()}
+        for version in sorted(model.versions)
+    }
+
+
+def read_repository(folder: Path) -> dict[str, Model]:
+    """Return the models of a repository by name.
+
+    Raises:
+        ConfigError: As `tables_of` does.
+    """
+    models, errors = _read(folder)
+    if errors:
+        raise ConfigError([problem for one in errors.values() for problem in one.problems])
+    return models
+
+
+def _read(folder: Path) -> tuple[dict[str, Model], Mapping[str, ConfigError]]:
+    """Return the models, and the errors of those that are wrong."""
+    models: dict[str, Model] = {}
+    errors: dict[str, ConfigError] = {}
+    for path in sorted(folder.iterdir()):
+        if (path / "config.pbtxt").exists() or next(path.glob("[1-9]*/model.*"), None):
+            try:
+                models[path.name] = read_model(path)
+            except ConfigError as error:
+                errors[path.name] = error
+    for name in [name for name, one in models.items() if one.backend == "ensemble"]:
+        try:
+            check_ensemble(models[name], models, {*errors})
+        except ConfigError as error:
+            errors[name] = error
+    return models, errors

@@ -1,0 +1,133 @@
+"""The messages of a ``config.pbtxt``: which fields each has, and of which type."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+__all__ = ["DATATYPES", "ENUMS", "MESSAGES", "ONE_OF", "Field"]
+
+_MESSAGES: Final = """
+ModelConfig name:text platform:text backend:text runtime:text version_policy:VersionPolicy max_batch_size:int
+  input:ModelInput* output:ModelOutput* batch_input:BatchInput* batch_output:BatchOutput* optimization:Optimization
+  dynamic_batching:DynamicBatching sequence_batching:SequenceBatching ensemble_scheduling:Ensemble
+  instance_group:InstanceGroup* default_model_filename:text cc_model_filenames:text{} metric_tags:text{}
+  parameters:Parameter{} model_warmup:Warmup* model_operations:Operations model_transaction_policy:TransactionPolicy
+  model_repository_agents:Agents response_cache:ResponseCache model_metrics:Metrics
+VersionPolicy latest:Latest all:Nothing specific:Specific
+Latest num_versions:int
+Specific versions:int*
+Nothing
+ModelInput name:text data_type:DataType format:Format dims:int* reshape:Reshape is_shape_tensor:bool
+  allow_ragged_batch:bool optional:bool is_non_linear_format_io:bool
+ModelOutput name:text data_type:DataType dims:int* reshape:Reshape label_filename:text is_shape_tensor:bool
+  is_non_linear_format_io:bool
+Reshape shape:int*
+BatchInput kind:BatchInputKind target_name:text* data_type:DataType source_input:text*
+BatchOutput target_name:text* kind:BatchOutputKind source_input:text*
+Optimization graph:Graph priority:Priority cuda:Cuda execution_accelerators:Accelerators input_pinned_memory:Enabled
+  output_pinned_memory:Enabled gather_kernel_buffer_threshold:int eager_batching:bool
+Graph level:int
+Cuda graphs:bool busy_wait_events:bool graph_spec:GraphSpec* output_copy_stream:bool
+GraphSpec batch_size:int input:GraphShape{} graph_lower_bound:GraphLowerBound
+GraphLowerBound batch_size:int input:GraphShape{}
+GraphShape dim:int*
+Accelerators gpu_execution_accelerator:Accelerator* cpu_execution_accelerator:Accelerator*
+Accelerator name:text parameters:text{}
+Enabled enable:bool
+DynamicBatching preferred_batch_size:int* max_queue_delay_microseconds:int preserve_ordering:bool priority_levels:int
+  default_priority_level:int default_queue_policy:QueuePolicy priority_queue_policy:QueuePolicy{}
+QueuePolicy timeout_action:TimeoutAction default_timeout_microseconds:int allow_timeout_override:bool max_queue_size:int
+SequenceBatching direct:Direct oldest:Oldest max_sequence_idle_microseconds:int control_input:ControlInput* state:State*
+  iterative_sequence:bool
+Direct max_queue_delay_microseconds:int minimum_slot_utilization:number
+Oldest max_candidate_sequences:int preferred_batch_size:int* max_queue_delay_microseconds:int preserve_ordering:bool
+ControlInput name:text control:Control*
+Control kind:ControlKind int32_false_true:int* fp32_false_true:number* bool_false_true:bool* data_type:DataType
+State input_name:text output_name:text data_type:DataType dims:int* initial_state:InitialState*
+  use_same_buffer_for_input_output:bool use_growable_memory:bool
+InitialState data_type:DataType dims:int* zero_data:bool data_file:text name:text
+Ensemble step:Step* max_inflight_requests:int
+Step model_name:text model_version:int input_map:text{} output_map:text{} model_namespace:text
+InstanceGroup name:text kind:InstanceKind count:int rate_limiter:RateLimiter gpus:int* secondary_devices:Secondary*
+  profile:text* passive:bool host_policy:text
+RateLimiter resources:Resource* priority:int
+Resource name:text global:bool count:int
+Secondary kind:SecondaryKind device_id:int
+Parameter string_value:text
+Warmup name:text batch_size:int inputs:WarmupInput{} count:int
+WarmupInput data_type:DataType dims:int* zero_data:bool random_data:bool input_data_file:text
+Operations op_library_filename:text*
+TransactionPolicy decoupled:bool
+Agents agents:Agent*
+Agent name:text parameters:text{}
+ResponseCache enable:bool
+Metrics metric_control:MetricControl*
+MetricControl metric_identifier:MetricIdentifier histogram_options:HistogramOptions
+MetricIdentifier family:text
+HistogramOptions buckets:number*
+"""
+
+DATATYPES: Final = {
+    **{f"TYPE_{name}": name for name in ("BOOL", "FP16", "FP32", "FP64", "BF16")},
+    **{
+        f"TYPE_{sign}INT{bits}": f"{sign}INT{bits}"
+        for sign in ("", "U")
+        for bits in (8, 16, 32, 64)
+    },
+    "TYPE_STRING": "BYTES",
+}
+"""The datatype of the protocol for each of a configuration."""
+
+_ENUMS: Final = """
+Format FORMAT_NONE FORMAT_NHWC FORMAT_NCHW
+BatchInputKind BATCH_ELEMENT_COUNT BATCH_ACCUMULATED_ELEMENT_COUNT BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO
+  BATCH_MAX_ELEMENT_COUNT_AS_SHAPE BATCH_ITEM_SHAPE BATCH_ITEM_SHAPE_FLATTEN
+BatchOutputKind BATCH_SCATTER_WITH_INPUT_SHAPE
+Priority PRIORITY_DEFAULT PRIORITY_MAX PRIORITY_MIN
+TimeoutAction REJECT DELAY
+ControlKind CONTROL_SEQUENCE_START CONTROL_SEQUENCE_READY CONTROL_SEQUENCE_END CONTROL_SEQUENCE_CORRID
+InstanceKind KIND_AUTO KIND_GPU KIND_CPU KIND_MODEL
+SecondaryKind KIND_NVDLA
+"""
+
+
+def _lines(text: str) -> dict[str, list[str]]:
+    """Return the words of each line by its first one; a line that begins with spaces goes on."""
+    split = (line.split() for line in text.strip().replace("\n  ", " ").split("\n"))
+    return {first: words for first, *words in split}
+
+
+ENUMS: Final = {"DataType": ["TYPE_INVALID", *DATATYPES], **_lines(_ENUMS)}
+"""The names of each enumeration, the default first."""
+
+ONE_OF: Final = {
+    "ModelConfig": ("dynamic_batching", "sequence_batching", "ensemble_scheduling"),
+    "VersionPolicy": ("latest", "all", "specific"),
+    "SequenceBatching": ("direct", "oldest"),
+    "InitialState": ("zero_data", "data_file"),
+    "WarmupInput": ("zero_data", "random_data", "input_data_file"),
+}
+"""Fields of which a message has one at most."""
+
+
+class Field(NamedTuple):
+    """One field of a message.
+
+    Attributes:
+        type: ``text``, ``int``, ``number``, ``bool``, or the name of an enumeration or message.
+        repeated: Whether it may stand there several times.
+        mapped: Whether each value is a pair of ``key`` and ``value``.
+    """
+
+    type: str
+    repeated: bool = False
+    mapped: bool = False
+
+
+def _field(text: str) -> tuple[str, Field]:
+    name, kind = text.split(":")
+    return name, Field(kind.rstrip("*{}"), kind.endswith("*"), kind.endswith("{}"))
+
+
+MESSAGES: Final = {kind: dict(map(_field, words)) for kind, words in _lines(_MESSAGES).items()}
+"""The fields of each message, by name."""

@@ -1,0 +1,188 @@
+"""`TritonTensors`: tensors as a model takes them, where its configuration gives them to clients otherwise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+import headrace
+from headrace.errors import InputError, SetupError
+from headrace.words import Bracket, combine_ranges, run_child
+from headrace_triton.ports import DTYPES, optional_names, ports_of
+from headrace_triton.schema import DATATYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from headrace.keys import Request
+
+    Make = Callable[[Request], Any]
+
+__all__ = ["SEQUENCE", "TritonTensors"]
+
+SEQUENCE = "sequence_id"
+"""The key of a request that names its sequence."""
+
+
+class TritonTensors(headrace.Backend):
+    """Give X its tensors as a configuration of Triton says: ``TritonTensors[X]``.
+
+    Tensors with a ``reshape`` have their other shape inside. Of a model with ``sequence_batching`` the inputs of control
+    and the first state of a sequence are added.
+
+    Reads:
+        data: Not used. Each input is the key of its name, an array of its ``dims``. In front of these is the axis of the
+            batch, where ``max_batch_size`` is above 0.
+    Writes:
+        result: What X gives, with the shapes of the configuration.
+    Batch:
+        The range of X.
+
+    Raises:
+        InputError: An input is missing, or has another number of elements.
+        SetupError: A file with a first state has another size.
+        RequestError: The errors of X.
+    Source:
+        own, by Triton's documentation of model configurations.
+    """
+
+    class Options(headrace.Options):
+        """Options of `TritonTensors`."""
+
+        config: str = Field(
+            description="The configuration of the model as Triton prints it, in JSON."
+        )
+        first_states: dict[str, headrace.FilePath] = Field(
+            {},
+            description="Files with the first state of a sequence, by input, in row-major order.",
+        )
+
+    takes = 1
+    reads: tuple[str, ...] | type = ()
+    bracket = Bracket(combine_ranges=combine_ranges)
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Read the configuration, and take over X."""
+        (self._child,) = context.children
+        self._pad = context.batch.pad
+        self._config = config = json.loads(options.config)
+        self._rows = config["max_batch_size"] > 0
+        optional = optional_names(config)
+        self._needed = tuple(one["name"] for one in config["input"] if one["name"] not in optional)
+        self.reads = self._needed
+        self._inputs, self._outputs = (
+            {
+                one["name"]: (one["dims"], one["reshape"]["shape"])
+                for one in config[side]
+                if "reshape" in one
+            }
+            for side in ("input", "output")
+        )
+        self._only = [one["name"] for one in config["output"]]
+        sequences = config.get("sequence_batching", {"control_input": [], "state": []})
+        self._controls = {
+            one["name"]: self._control(one["control"][0]) for one in sequences["control_input"]
+        }
+        self._states = {
+            one["input_name"]: self._first(one, options.first_states.get(one["input_name"]))
+            for one in sequences["state"]
+        }
+        self.bracket = replace(self.bracket, gives=(*self._controls, *self._states))
+
+    def _control(self, one: Mapping[str, Any]) -> Make:
+        """Return what makes an input of control for a request."""
+        import numpy as np
+
+        shape = (1, 1) if self._rows else (1,)
+        if one["kind"] == "CONTROL_SEQUENCE_CORRID":
+            named = DTYPES[DATATYPES.get(one["data_type"], "UINT64")]
+            kind = object if named == "bytes" else named
+            return lambda request: np.full(shape, request.get(SEQUENCE, 0), kind)
+        values, kind = next(
+            (one[f"{name}_false_true"], dtype)
+            for name, dtype in (("int32", "int32"), ("fp32", "float32"), ("bool", "bool"))
+            if one[f"{name}_false_true"] or name == "bool"
+        )
+        no, yes = (np.full(shape, value, kind) for value in values or (False, True))
+        key = one["kind"].removeprefix("CONTROL_").lower()
+        always = key == "sequence_ready"
+        return lambda request: yes if always or _is_true(request.get(key)) else no
+
+    def _first(self, state: Mapping[str, Any], file: Path | None) -> Any:
+        """Return the state with which a sequence begins."""
+        import numpy as np
+
+        (about,) = state["initial_state"] or [state]
+        shape = (1, *about["dims"]) if self._rows else tuple(about["dims"])
+        dtype = np.dtype(DTYPES[DATATYPES[about["data_type"]]])
+        if file is None:
+            return np.zeros(shape, dtype)
+        data = file.read_bytes()
+        wanted = int(np.prod(shape)) * dtype.itemsize
+        if len(data) != wanted:
+            what = f"{file} has {len(data)} bytes, and the state {list(shape)} {wanted}"
+            raise SetupError(what, hint="It has the numbers of one state, and nothing else.")
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def forward(self, batch: list[Request]) -> list[Exception | None]:
+        """Run X on the tensors as it takes them."""
+        outcomes: list[Exception | None] = [None] * len(batch)
+        inside = [self._inside(request, outcomes, place) for place, request in enumerate(batch)]
+        places = [place for place, error in enumerate(outcomes) if error is None]
+        run_child(self._child, inside, places, outcomes, pad=self._pad)
+        for place in places:
+            if outcomes[place] is None:
+                batch[place]["result"] = self._outside(inside[place]["result"])
+        return outcomes
+
+    def _inside(self, request: Request, outcomes: list[Exception | None], place: int) -> Request:
+        made = dict(request)
+        missing = [name for name in self._needed if name not in request]
+        if missing:
+            outcomes[place] = InputError(key=missing[0], expected="an array", got="nothing")
+        for name, (dims, shape) in self._inputs.items():
+            if name in request and outcomes[place] is None:
+                try:
+                    made[name] = self._reshaped(request[name], dims, shape)
+                except ValueError:
+                    got = list(request[name].shape)
+                    outcomes[place] = InputError(
+                        key=name, expected=f"the shape {dims}", got=f"{got}"
+                    )
+        for name, make in self._controls.items():
+            made[name] = make(request)
+        for name, first in self._states.items():
+            made.setdefault(name, first)
+        return made
+
+    def _outside(self, result: Any) -> Any:
+        if not isinstance(result, dict):
+            dims, shape = self._outputs.get(self._only[0], ([], None)) if self._only else ([], None)
+            return result if shape is None else self._reshaped(result, shape, dims)
+        changed = {
+            name: self._reshaped(result[name], shape, dims)
+            for name, (dims, shape) in self._outputs.items()
+            if name in result
+        }
+        return {**result, **changed}
+
+    def _reshaped(self, value: Any, before: list[int], after: list[int]) -> Any:
+        """Return an array with another shape; lengths that are free stay as they are, in their order."""
+        own = value.shape[1:] if self._rows else value.shape
+        if len(own) != len(before):
+            raise ValueError("another number of axes")
+        free = [length for length, said in zip(own, before, strict=True) if said < 0]
+        shape = [free.pop(0) if said < 0 else said for said in after]
+        return value.reshape((value.shape[0], *shape) if self._rows else tuple(shape))
+
+    def describe(self) -> dict[str, Any]:
+        """Return the inputs and outputs as clients see them."""
+        return ports_of(self._config)
+
+
+def _is_true(value: Any) -> bool:
+    return str(value).lower() in ("true", "1")

@@ -1,0 +1,55 @@
+"""A model repository that tests write."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+
+def add_and_subtract(path, rows="rows", shape=(4,)):
+    """Write an ONNX model: SUM = A + B, DIFF = A - B, float32 ``[rows, *shape]``; without rows where these are None."""
+    axes = [*([] if rows is None else [rows]), *shape]
+
+    def port(name):
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, axes)
+
+    nodes = [
+        helper.make_node("Add", ["A", "B"], ["SUM"]),
+        helper.make_node("Sub", ["A", "B"], ["DIFF"]),
+    ]
+    graph = helper.make_graph(nodes, "g", [port("A"), port("B")], [port("SUM"), port("DIFF")])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opset = helper.make_opsetid("", 17)
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+
+
+class Repository:
+    """A folder with models."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def write(self, name, config=None, *, versions=(1,), **model):
+        """Write a model that adds and subtracts, with its configuration, if there is one."""
+        for version in versions:
+            add_and_subtract(self.folder / name / str(version) / "model.onnx", **model)
+        if config is not None:
+            self.configure(name, config)
+
+    def configure(self, name, config):
+        """Write a configuration alone."""
+        (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / name / "config.pbtxt").write_text(config, encoding="utf-8")
+
+    def python(self, name, config=None, code="class TritonPythonModel: pass\n"):
+        """Write a model of Python."""
+        (self.folder / name / "1").mkdir(parents=True, exist_ok=True)
+        (self.folder / name / "1" / "model.py").write_text(code, encoding="utf-8")
+        if config is not None:
+            self.configure(name, config)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    return Repository(tmp_path / "repository")

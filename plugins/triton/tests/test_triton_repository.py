@@ -1,0 +1,441 @@
+"""Repositories that are served as they are, asked by Triton's own client."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+import headrace
+from headrace.errors import ConfigError, SetupError
+from headrace_models import Models
+from headrace_models.watching import Watching
+from headrace_serve import Server
+from headrace_triton.repository import tables_of
+
+A = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
+B = np.array([[10, 20, 30, 40], [50, 60, 70, 80]], np.float32)
+PORT = 'name: "{}" data_type: TYPE_FP32 dims: [4]'
+ADD = f"""
+max_batch_size: 8
+input [{{ {PORT.format("A")} }}, {{ {PORT.format("B")} }}]
+output [{{ {PORT.format("SUM")} }}, {{ {PORT.format("DIFF")} }}]
+"""
+ONNX = 'backend: "onnxruntime"\n' + ADD
+
+
+def step(model, inputs, outputs, version=-1):
+    maps = [
+        f'{side}_map {{ key: "{key}" value: "{value}" }}'
+        for side, table in (("input", inputs), ("output", outputs))
+        for key, value in table.items()
+    ]
+    return f'{{ model_name: "{model}" model_version: {version} {" ".join(maps)} }}'
+
+
+def ensemble(inputs, outputs, *steps, rows=4):
+    ports = [
+        f"{side} {{ {PORT.format(name)} }}"
+        for side, names in (("input", inputs), ("output", outputs))
+        for name in names
+    ]
+    scheduling = f"ensemble_scheduling {{ step [ {', '.join(steps)} ] }}"
+    return "\n".join(['platform: "ensemble"', f"max_batch_size: {rows}", *ports, scheduling])
+
+
+TWO = ensemble(
+    "XY",
+    "RS",
+    step("add", {"A": "sum", "B": "difference"}, {"SUM": "R"}),
+    step("first", {"A": "X", "B": "Y"}, {"SUM": "sum", "DIFF": "difference"}),
+    step("add", {"A": "sum", "B": "sum"}, {"SUM": "S"}, version=1),
+)
+"""R = (X + Y) + (X - Y), S = 2 (X + Y); the step in the middle runs first."""
+
+
+@pytest.fixture
+def serve(repository):
+    """Serve the repository, and return a client of it."""
+    made = []
+
+    def start(**settings):
+        server = Server(str(repository.folder), port=0, **settings)
+        server.start()
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{server.port}")
+        made[:] = [*made, server, client]
+        client.server = server
+        return client
+
+    yield start
+    for one in reversed(made):
+        one.close()
+
+
+def ask(client, model, version="", **arrays):
+    inputs = []
+    for name, value in arrays.items():
+        kind = {"f": "FP32", "i": "INT32", "O": "BYTES"}[value.dtype.kind]
+        inputs.append(triton_http.InferInput(name, value.shape, kind))
+        inputs[-1].set_data_from_numpy(value)
+    answer = client.infer(model, inputs, model_version=version)
+    return {one["name"]: answer.as_numpy(one["name"]) for one in answer.get_response()["outputs"]}
+
+
+def test_models_with_and_without_a_configuration_are_served(repository, serve):
+    repository.write("add", ONNX)
+    repository.write("bare")
+    client = serve()
+    for name in ("add", "bare"):
+        found = ask(client, name, A=A, B=B)
+        np.testing.assert_array_equal(found["SUM"], A + B)
+        np.testing.assert_array_equal(found["DIFF"], A - B)
+    assert client.get_model_config("bare")["max_batch_size"] == 4  # as Triton completes it
+
+
+def test_the_outputs_of_a_configuration_are_those_that_are_given(repository, serve):
+    less = ONNX.replace(f", {{ {PORT.format('DIFF')} }}", "")
+    repository.write("add", less)
+    assert [*ask(serve(), "add", A=A, B=B)] == ["SUM"]
+
+
+def test_the_policy_chooses_the_versions(repository):
+    repository.write("latest", ONNX, versions=(1, 2, 10))
+    repository.write(
+        "two", "version_policy { latest { num_versions: 2 } }" + ONNX, versions=(1, 2, 10)
+    )
+    repository.write("all", "version_policy { all {} }" + ONNX, versions=(1, 3))
+    repository.write("one", "version_policy { specific { versions: [1] } }" + ONNX, versions=(1, 2))
+    (repository.folder / "latest" / "012").mkdir()
+    found = {*tables_of(repository.folder)["models"]}
+    assert found == {"latest:10", "two:2", "two:10", "all:1", "all:3", "one:1"}
+
+
+def test_without_an_axis_of_the_batch_tensors_are_whole(repository, serve):
+    whole = ONNX.replace("max_batch_size: 8", "")
+    repository.write("add", whole, rows=None)
+    found = ask(serve(), "add", A=A[0], B=B[0])
+    np.testing.assert_array_equal(found["SUM"], A[0] + B[0])
+
+
+def test_identity_gives_what_it_gets(repository, serve):
+    port = 'name: "{}" data_type: TYPE_STRING dims: [-1]'
+    sides = f"input {{ {port.format('IN')} }} output {{ {port.format('OUT')} }}"
+    repository.configure("same", f'backend: "identity" max_batch_size: 4 {sides}')
+    (repository.folder / "same" / "1").mkdir()
+    given = np.array([[b"a", b"\xff"], [b"", b"b"]], object)
+    np.testing.assert_array_equal(ask(serve(), "same", IN=given)["OUT"], given)
+
+
+def test_labels_are_given_with_classes(repository, serve):
+    labeled = ONNX.replace(PORT.format("SUM"), PORT.format("SUM") + ' label_filename: "names.txt"')
+    repository.write("add", labeled)
+    (repository.folder / "add" / "names.txt").write_text("zero\none\ntwo\nthree\n")
+    inputs = [triton_http.InferInput(name, A.shape, "FP32") for name in "AB"]
+    for one in inputs:
+        one.set_data_from_numpy(A)
+    wanted = [triton_http.InferRequestedOutput("SUM", class_count=1)]
+    found = serve().infer("add", inputs, outputs=wanted).as_numpy("SUM")
+    assert found.tolist() == [[b"8.000000:3:three"], [b"16.000000:3:three"]]
+
+
+def test_a_tensor_has_another_shape_inside(repository, serve):
+    inside = ONNX.replace("dims: [4]", "dims: [2, 2] reshape { shape: [4] }")
+    repository.write("add", inside)
+    client = serve()
+    given = {"A": A.reshape(2, 2, 2), "B": B.reshape(2, 2, 2)}
+    np.testing.assert_array_equal(ask(client, "add", **given)["SUM"], (A + B).reshape(2, 2, 2))
+    assert client.get_model_metadata("add")["outputs"][0]["shape"] == [-1, 2, 2]
+    with pytest.raises(InferenceServerException, match=r"\[-1, 2, 2\]"):
+        ask(client, "add", A=A, B=B)
+
+
+# Ensembles.
+
+
+def test_an_ensemble_runs_its_models_as_their_tensors_are_there(repository, serve):
+    repository.write("add", ONNX)
+    repository.write("first")
+    repository.configure("two", TWO)
+    (repository.folder / "two" / "1").mkdir()
+    repository.configure(
+        "nested", ensemble("XY", "T", step("two", {"X": "X", "Y": "Y"}, {"S": "T"}))
+    )
+    (repository.folder / "nested" / "1").mkdir()
+    client = serve()
+    found = ask(client, "two", X=A, Y=B)
+    np.testing.assert_array_equal(found["R"], 2 * A)
+    np.testing.assert_array_equal(found["S"], 2 * (A + B))
+    np.testing.assert_array_equal(ask(client, "nested", X=A, Y=B)["T"], 2 * (A + B))
+    counts = client.get_inference_statistics("add")["model_stats"][0]["batch_stats"]
+    assert (
+        sum(one["batch_size"] * one["compute_infer"]["count"] for one in counts) == 4
+    )  # two requests of each
+
+
+def test_an_ensemble_needs_models_beside_it(repository):
+    repository.write("add", ONNX)
+    repository.write("first")
+    repository.configure("two", TWO)
+    (repository.folder / "two" / "1").mkdir()
+    config = tables_of(repository.folder)["models"]["two:1"]["config"]
+    with pytest.raises(SetupError, match="there are none"):
+        headrace.pipe(config)
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        ([step("add", {"A": "X", "B": "Z"}, {"SUM": "R"})], "nothing gives the tensor 'Z'"),
+        (
+            [step("ad", {"A": "X", "B": "X"}, {"SUM": "R"})],
+            "there is no model 'ad'\n  Did you mean 'add'?",
+        ),
+        (
+            [step("add", {"A": "X", "B": "X"}, {"SUM": "R"}, 7)],
+            "version 7 of model 'add' is not served",
+        ),
+        ([step("add", {"A": "X", "C": "X"}, {"SUM": "R"})], "model 'add' has no input 'C'"),
+        ([step("add", {"A": "X"}, {"SUM": "R"})], "the step gives model 'add' no input 'B'"),
+        (
+            [step("add", {"A": "X", "B": "X"}, {"SUMM": "R"})],
+            "has no output 'SUMM'\n  Did you mean 'SUM'?",
+        ),
+        ([step("add", {"A": "X", "B": "X"}, {"SUM": "T"})], "nothing gives the output 'R'"),
+        (
+            [step("add", {"A": "X", "B": "X"}, {"SUM": "R", "DIFF": "X"})],
+            "the tensor 'X' is given twice",
+        ),
+        (
+            [
+                step("add", {"A": "X", "B": "d"}, {"SUM": "c"}),
+                step("add", {"A": "X", "B": "c"}, {"SUM": "d", "DIFF": "R"}),
+            ],
+            "wait for each other in a circle",
+        ),
+        ([step("both", {"X": "X"}, {"R": "R"})], "the ensemble calls itself by 'both'"),
+        (
+            [step("small", {"A": "X", "B": "X"}, {"SUM": "R"})],
+            "takes 4 rows, and its model 'small' 2",
+        ),
+        ([], "needs `ensemble_scheduling` with steps"),
+    ],
+)
+def test_an_ensemble_that_cannot_run_is_refused_at_its_place(repository, steps, said):
+    repository.write("add", ONNX)
+    repository.write("small", ONNX.replace("8", "2"))
+    repository.configure("both", ensemble("X", "R", *steps))
+    (repository.folder / "both" / "1").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        tables_of(repository.folder)
+    assert said.partition("\n")[0] in caught.value.problems[0].message
+    assert said in str(caught.value).replace("\n    ", "\n  ")
+    assert caught.value.problems[0].line is not None
+
+
+def test_a_broken_model_is_not_missed_by_its_ensemble(repository):
+    repository.write("add", "max_batch")
+    repository.write("first")
+    repository.configure("two", TWO)
+    (repository.folder / "two" / "1").mkdir()
+    with pytest.raises(ConfigError) as caught:
+        tables_of(repository.folder)
+    (problem,) = caught.value.problems
+    assert problem.file == str(repository.folder / "add" / "config.pbtxt")
+
+
+# What is wrong.
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ('name: "other"' + ONNX, "the model is named 'other', and its folder 'add'"),
+        (ONNX.replace("onnxruntime", "onnxruntme"), "there is no backend 'onnxruntme' here"),
+        ('platform: "tensorrt_plan"' + ONNX, "the platform 'tensorrt_plan' is not of the backend"),
+        ('default_model_filename: "m.onnx"' + ONNX, "version 1 has no file 'm.onnx'"),
+        ("version_policy { specific { versions: [3] } }" + ONNX, "there is no version 3"),
+        (ONNX.replace("max_batch_size: 8", "max_batch_size: -1"), "`max_batch_size` is 0 or more"),
+        (ONNX.replace('name: "B"', 'name: "A"'), "there are two inputs 'A'"),
+        (ONNX.replace('name: "B"', ""), "an input needs a `name`"),
+        (ONNX.replace('name: "B"', 'name: "result"'), "an input cannot be named 'result'"),
+        (ONNX.replace("TYPE_FP32", "TYPE_INVALID", 1), "input 'A' needs a `data_type`"),
+        (ONNX.replace("dims: [4]", "dims: [0]", 1), "a length is 1 or more"),
+        (ONNX.replace("dims: [4]", "", 1), "input 'A' needs `dims`"),
+        (
+            ONNX.replace("dims: [4]", 'dims: [4] label_filename: "no.txt"'),
+            "no field `label_filename`",
+        ),
+        ("instance_group { count: -1 }" + ONNX, "`count` is 1 or more"),
+        ("instance_group { kind: KIND_CPU gpus: 0 }" + ONNX, "a group of KIND_CPU has no `gpus`"),
+        ("instance_group { passive: true }" + ONNX, "`passive` has no counterpart here"),
+        ('runtime: "x"' + ONNX, "`runtime` has no counterpart here"),
+        (
+            "dynamic_batching { default_queue_policy { timeout_action: DELAY default_timeout_microseconds: 1 } }"
+            + ONNX,
+            "`timeout_action: DELAY` has no counterpart",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_at_its_place(repository, config, said):
+    repository.write("add", config)
+    with pytest.raises(ConfigError) as caught:
+        tables_of(repository.folder)
+    problem = caught.value.problems[0]
+    assert said in problem.message
+    assert problem.file == str(repository.folder / "add" / "config.pbtxt")
+    assert (problem.line, problem.column) > (0, 0)
+
+
+def test_a_field_that_is_written_with_its_default_is_no_problem(repository):
+    repository.write("add", 'runtime: "" instance_group { passive: false }' + ONNX)
+    assert [*tables_of(repository.folder)["models"]] == ["add:1"]
+
+
+def test_a_model_without_versions_is_refused(repository):
+    repository.configure("add", ONNX)
+    with pytest.raises(
+        ConfigError, match="the model has no version: a folder whose name is a number"
+    ):
+        tables_of(repository.folder)
+
+
+def test_a_tensor_that_the_file_does_not_have_is_refused_as_the_model_is_built(repository):
+    repository.write("add", ONNX.replace('name: "B"', 'name: "C"'))
+    with pytest.raises(SetupError, match="'C'"):
+        Models(str(repository.folder))
+
+
+def test_all_wrong_models_are_told_at_once(repository):
+    repository.write("a", "x: 1")
+    repository.write("b", 'backend: "dali"')
+    with pytest.raises(ConfigError) as caught:
+        tables_of(repository.folder)
+    assert len(caught.value.problems) == 2
+
+
+# Loading, unloading, following.
+
+
+def test_a_load_reads_the_folder_again_also_of_a_new_model(repository, serve):
+    repository.write("add", ONNX)
+    client = serve(allow=["repository"])
+    repository.write("late", ONNX)
+    repository.configure("add", ONNX.replace("max_batch_size: 8", "max_batch_size: 3"))
+    repository.write("wrong", "x: 1")  # others do not mind
+    client.load_model("late")
+    client.load_model("add")
+    np.testing.assert_array_equal(ask(client, "late", A=A, B=B)["SUM"], A + B)
+    assert client.get_model_config("add")["max_batch_size"] == 3
+    states = {one["name"]: one["state"] for one in client.get_model_repository_index()}
+    assert states == {"add": "READY", "late": "READY"}
+    client.unload_model("late")
+    states = {one["name"]: one["state"] for one in client.get_model_repository_index()}
+    assert states == {"add": "READY", "late": "UNAVAILABLE"}
+    with pytest.raises(InferenceServerException, match="failed to load"):
+        client.load_model("nobody")
+    with pytest.raises(InferenceServerException):
+        client.load_model("wrong")
+
+
+def test_a_request_may_change_instances_and_batches_and_nothing_else(repository, serve):
+    repository.write("add", ONNX)
+    client = serve(allow=["repository"])
+    wanted = {
+        "max_batch_size": 2,
+        "instance_group": [{"kind": "KIND_CPU", "count": 3}],
+        "dynamic_batching": {"max_queue_delay_microseconds": 1500},
+    }
+    client.load_model("add", config=json.dumps(wanted))
+    found = client.get_model_config("add")
+    assert (found["max_batch_size"], found["instance_group"][0]["count"]) == (2, 3)
+    keys = client.server._service.models.find("add").entry_keys
+    assert (keys["max"], keys["instance_num"], keys["batching_timeout"]) == (2, 3, 1.5)
+    client.load_model(
+        "add", config=json.dumps(client.get_model_config("add"))
+    )  # as a client has read it
+    others = {
+        "backend": "python",
+        "parameters": {"a": {"string_value": "b"}},
+        "default_model_filename": "x",
+        "max_batch_size": "2",
+        "nothing": 1,
+    }
+    for name, value in others.items():
+        with pytest.raises(InferenceServerException, match=f"failed to load: .*{name}"):
+            client.load_model("add", config=json.dumps({name: value}))
+    with pytest.raises(InferenceServerException, match="files of requests are refused"):
+        client.load_model("add", config="{}", files={"file:1/model.onnx": b"x"})
+    client.load_model("add")
+    assert client.get_model_config("add")["max_batch_size"] == 8
+
+
+def test_a_configuration_of_a_request_is_for_models_of_a_repository_alone(repository):
+    repository.write("add", ONNX)
+    models = {"other": {"backend": "Identity"}}
+    with Server(models, port=0, allow=["repository"]) as server:
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{server.port}")
+        with pytest.raises(InferenceServerException, match="configurations and files of requests"):
+            client.load_model("other", config='{"max_batch_size": 2}')
+        client.close()
+
+
+def test_a_watched_repository_is_followed(repository):
+    repository.write("add", ONNX)
+    with Models(str(repository.folder)) as models:
+        watching = Watching(models, str(repository.folder))
+        watching.look()
+        repository.write("late", ONNX)
+        repository.configure("add", ONNX.replace("8", "3"))
+        watching.look()
+        assert models.versions() == {"add": ["1"], "late": ["1"]}
+        assert models.pipeline("add", "1").config.to_dict()["max"] == 3
+        repository.write("late", versions=(2,))
+        watching.look()
+        assert models.versions()["late"] == ["2"]  # the policy serves the latest one
+        repository.configure("add", "half-writt")
+        watching.look()
+        assert "half" in watching.reason
+        assert models.versions() == {"add": ["1"], "late": ["2"]}
+        repository.configure("add", ONNX)
+        shutil.rmtree(repository.folder / "late")
+        watching.look()
+        watching.look()
+        assert (models.versions(), watching.reason) == ({"add": ["1"], "late": []}, "")
+        repository.write("late", ONNX)
+        watching.look()
+        assert models.versions()["late"] == ["1"]
+
+
+def test_clients_are_told_the_configuration_as_triton_prints_it(repository, serve):
+    repository.write("add", ONNX + 'parameters { key: "a" value { string_value: "b" } }')
+    found = serve().get_model_config("add")
+    assert (found["name"], found["backend"], found["max_batch_size"]) == ("add", "onnxruntime", 8)
+    assert found["version_policy"] == {"latest": {"num_versions": 1}}
+    assert found["input"][0] == {
+        "name": "A",
+        "data_type": "TYPE_FP32",
+        "format": "FORMAT_NONE",
+        "dims": [4],
+        "is_shape_tensor": False,
+        "allow_ragged_batch": False,
+        "optional": False,
+        "is_non_linear_format_io": False,
+    }
+    assert found["parameters"] == {"a": {"string_value": "b"}}
+    assert found["default_model_filename"] == "model.onnx"
+
+
+def test_what_a_serving_file_says_follows_the_folder_too(repository, serve):
+    repository.write("add", ONNX)
+    client = serve(watch=str(repository.folder))
+    labeled = ONNX.replace(PORT.format("SUM"), PORT.format("SUM") + ' label_filename: "names.txt"')
+    repository.write("late", labeled)
+    (repository.folder / "late" / "names.txt").write_text("zero\none\n")
+    service = client.server._service
+    service.models.held.models._watching.look()
+    assert service.models.find("late").labels == {"SUM": ["zero", "one"]}
+    assert client.get_model_config("late")["output"][0]["label_filename"] == "names.txt"
