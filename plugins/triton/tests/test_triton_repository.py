@@ -431,11 +431,11 @@ def test_clients_are_told_the_configuration_as_triton_prints_it(repository, serv
 
 def test_what_a_serving_file_says_follows_the_folder_too(repository, serve):
     repository.write("add", ONNX)
-    client = serve(watch=str(repository.folder))
+    client = serve()
     labeled = ONNX.replace(PORT.format("SUM"), PORT.format("SUM") + ' label_filename: "names.txt"')
     repository.write("late", labeled)
     (repository.folder / "late" / "names.txt").write_text("zero\none\n")
     service = client.server._service
-    service.models.held.models._watching.look()
+    Watching(service.models.held.models, str(repository.folder)).look()
     assert service.models.find("late").labels == {"SUM": ["zero", "one"]}
     assert client.get_model_config("late")["output"][0]["label_filename"] == "names.txt"
