@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._contract.checked import Liveness
-from headrace._running.statistics import IDLE, Tally
+from headrace._running.statistics import Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,7 +112,7 @@ class Instance(Tally):
         self.ident = 0
         self.entries: list[Entry] | None = None
         self.running_weight = 0
-        self.reason = IDLE
+        self.reason = "idle"
         self.queued = 0
         self.mask = 0
         self.sampling = SAMPLED

@@ -24,7 +24,6 @@ from headrace._running.entry import DONE, NEW, RUNNING, Entry, own_error
 from headrace._running.instance import LEADS_S, TINY_S
 from headrace._running.refusals import unfit_error
 from headrace._running.runners import Work, withdraw
-from headrace._running.statistics import FULL, IDLE
 from headrace._running.threads import Signal, calls_run, check_stack
 
 if TYPE_CHECKING:
@@ -261,10 +260,10 @@ class Line:
         instance.ident, instance.holder, instance.running_weight = me, work, len(entries)
         instance.queued += 1
         instance.sizes[len(entries)] += 1
-        instance.reason = IDLE
+        instance.reason = "idle"
         if len(entries) == node.max:
-            instance.reason = FULL
-            instance.reasons[FULL] += 1
+            instance.reason = "full"
+            instance.reasons["full"] += 1
         reporter = node.reporter
         run = batch.run if reporter is None else reporter.run
         errors, interrupt = run(instance, entries, node)

@@ -8,11 +8,6 @@ from typing import Any
 
 from headrace._running.entry import RUNNING
 
-IDLE = "idle"
-"""The reason of a batch that was formed since an instance was free. Nobody counts these: they are what is left."""
-FULL = "full"
-"""The reason of a batch that holds as much as its instance takes."""
-
 _STEP = 1.1
 _BOUNDS_MS = tuple(0.0001 * _STEP**i for i in range(220))
 """Upper bounds of the buckets: 0.1 µs to about 100 s, each 10 per cent above the last."""
@@ -68,7 +63,7 @@ class Tally:
         led: How many requests of callers in line were run, past the queue as well.
         failures: How many requests failed, by code.
         sizes: How many batches of each number of requests were formed from the queue.
-        reasons: How many of these were formed for each reason but `IDLE`. Counted after ``sizes``, and read before.
+        reasons: How many of these were formed for each reason but ``idle``, which are what is left: counted after ``sizes``, and read before.
         forward, waited: Durations of batches, and of the wait of the requests in them.
     """
 
@@ -124,7 +119,7 @@ def statistics(node: Any) -> dict[str, Any]:
     if total.unqueued:
         add_counts(sizes, {1: total.unqueued})
     batches = sum(sizes.values())
-    reasons = {IDLE: batches - sum(total.reasons.values()), **total.reasons}
+    reasons = {"idle": batches - sum(total.reasons.values()), **total.reasons}
     items = sum(size * count for size, count in sizes.items())
     return {
         "waiting": waiting,
