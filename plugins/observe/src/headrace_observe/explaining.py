@@ -21,6 +21,9 @@ __all__ = ["CAUSES", "Explanation", "Part", "slowest", "why"]
 
 _TINY_S = 1e-9
 
+_SHOWN_S = 50e-6
+"""Parts that would be 0.0 ms are left out of the text."""
+
 CAUSES = {
     "run": "ran",
     "instance": "waited for an instance",
@@ -82,7 +85,8 @@ class Explanation:
 
     def __str__(self) -> str:
         several = len({one.node for one in self.parts}) > 1
-        said = "; ".join(f"{one.node}: {one}" if several else str(one) for one in self.parts)
+        shown = [one for one in self.parts if one.seconds >= _SHOWN_S] or self.parts[:1]
+        said = "; ".join(f"{one.node}: {one}" if several else str(one) for one in shown)
         how = "" if self.code == "ok" else f", and failed with the code {self.code}"
         return f"{1000 * self.seconds:.1f} ms{how}: {said}"
 

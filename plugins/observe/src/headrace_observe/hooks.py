@@ -29,6 +29,7 @@ PROBES: dict[str, str] = {
     "OpenTelemetry": "headrace_observe.otel:OpenTelemetry",
     "Prometheus": "headrace_observe.prometheus:Prometheus",
     "Remember": "headrace_observe.remembering:Remember",
+    "Times": "headrace_observe.times:Times",
     "Trace": "headrace_observe.tracing:Trace",
 }
 """Every probe."""

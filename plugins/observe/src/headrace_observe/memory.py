@@ -120,12 +120,29 @@ class Memory:
         visits: The visits.
         changes: What has become of instances.
         nodes: The facts of each node.
+        replay: What `headrace_observe.cures.replay_of` gives.
     """
 
     def __init__(
-        self, visits: Iterable[Visit], changes: Iterable[Change], nodes: Mapping[str, NodeFacts]
+        self,
+        visits: Iterable[Visit],
+        changes: Iterable[Change],
+        nodes: Mapping[str, NodeFacts],
+        replay: Mapping[str, Any] | None = None,
     ) -> None:
         self.visits, self.changes, self.nodes = [*visits], [*changes], dict(nodes)
+        self.replay = replay or {"why_not": "the settings of its nodes are not known"}
+
+    def around(self, request_id: str | None, most: int) -> Memory:
+        """Return what is remembered of at most so many visits: those around a request, or the last ones."""
+        place = len(self.visits)
+        if request_id is not None:
+            names = [one.request_id for one in self.visits]
+            place = names.index(request_id) + most // 2 if request_id in names else place
+        last = min(len(self.visits), max(place, most))
+        return Memory(
+            self.visits[max(0, last - most) : last], self.changes, self.nodes, self.replay
+        )
 
     @cached_property
     def batches(self) -> dict[tuple[str, int], list[Ran]]:
@@ -203,7 +220,7 @@ class Memory:
     def lines(self) -> Iterator[str]:
         """Return the lines of the file: first what it is, then the visits in the order in which they ended."""
         about = {"kind": _KIND, "version": _VERSION, "nodes": self.nodes, "changes": self.changes}
-        yield json.dumps(about)
+        yield json.dumps({**about, "replay": self.replay})
         for one in self.visits:
             yield json.dumps(one)
 
@@ -248,9 +265,9 @@ def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
             cut = (
                 f"{origin}:{number}: the rest is cut off; {len(visits)} visits before it were read"
             )
-            return Memory(visits, changes, nodes), cut
+            return Memory(visits, changes, nodes, head["replay"]), cut
         visits.append(Visit(*row))
-    return Memory(visits, changes, nodes), None
+    return Memory(visits, changes, nodes, head["replay"]), None
 
 
 def _of_json(line: str) -> Any:

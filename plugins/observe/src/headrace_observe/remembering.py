@@ -15,7 +15,7 @@ import pydantic
 
 import headrace
 from headrace.errors import SetupError, code_of
-from headrace_observe.explaining import slowest, why
+from headrace_observe.explaining import slowest
 from headrace_observe.memory import Change, Memory, NodeFacts, Visit, memories
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _NAME_BYTES = 96
 _LONGEST_NAME = 200
 
 _RECENT = 20_000
-"""The slowest requests are looked for among so many visits."""
+"""The slowest requests are looked for among so many visits, and a server gives so many at a time."""
 
 _WIDTH = len(Visit._fields) - 1
 
@@ -96,20 +96,21 @@ class Remember:
     def slowest(pipeline: headrace.Pipeline, count: int) -> list[dict[str, Any]] | None:
         """Explain the slowest of the last requests of a pipeline, as plain data; None where it has no such probe."""
         remember = memories.get(pipeline)
-        return remember and [one.to_dict() for one in slowest(remember(_RECENT), count)]
+        if remember is None or not count:
+            return None if remember is None else []
+        return [one.to_dict() for one in slowest(remember(_RECENT), count)]
 
     @staticmethod
-    def why(pipeline: headrace.Pipeline, request_id: str) -> list[dict[str, Any]] | None:
-        """Explain a request of a pipeline as `headrace_observe.why` does, as plain data; None where it has no such probe."""
-        if pipeline not in memories:
-            return None
-        return [one.to_dict() for one in why(pipeline, request_id)]
+    def dump(pipeline: headrace.Pipeline, request_id: str | None = None) -> list[str] | None:
+        """Return the lines of `headrace_observe.memory.Memory.write` for the visits around a request, or the last ones.
 
-    @staticmethod
-    def dump(pipeline: headrace.Pipeline) -> list[str] | None:
-        """Return the lines of `headrace_observe.memory.Memory.write`; None where the pipeline has no such probe."""
+        None where the pipeline has no such probe, or does not remember the request.
+        """
         remember = memories.get(pipeline)
-        return remember and [*remember().lines()]
+        memory = remember and remember()
+        if memory is None or (request_id is not None and request_id not in memory.by_name):
+            return None
+        return [*memory.around(request_id, _RECENT).lines()]
 
     def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
         """Note the pipeline, without keeping it alive; a hook of probes."""
@@ -196,7 +197,12 @@ class Remember:
         facts = {
             name: NodeFacts.of(name, node) for name, node in pipeline.config.plan().nodes.items()
         }
-        return Memory(visits, [*self._changes], facts)
+        memory = Memory(visits, [*self._changes], facts)
+        from headrace_observe.cures import replay_of  # which only who simulates needs
+
+        if most is None:
+            memory.replay = replay_of(pipeline.config, memory)
+        return memory
 
     def _visits(self, most: int | None) -> Iterator[Visit]:
         texts = [*self._texts]
