@@ -14,8 +14,11 @@ import headrace
 import headrace_observe
 from headrace.errors import InputError, SetupError
 from headrace.hookspecs import attached
+from headrace_observe.arrivals import read_arrivals, read_samples
+from headrace_observe.cures import cures
 from headrace_observe.explaining import CAUSES, slowest
 from headrace_observe.memory import Memory, memories, parse_dump, read_dump
+from headrace_observe.service_times import read_times
 from headrace_testing import virtual_time
 
 
@@ -284,12 +287,12 @@ def test_a_size_that_keeps_nothing_or_is_not_there_is_refused(size):
 def test_the_oldest_is_forgotten_first_and_the_memory_is_bounded():
     probe = headrace_observe.Remember(headrace_observe.Remember.Options(size="1MiB"))
     with headrace.pipe({"backend": "Identity"}) as pipe, attached(pipe, probe):
-        for number in range(9000):
+        for number in range(20000):
             pipe({"data": 1, "request_id": str(number)})
         names = [one.request_id for one in memories[pipe]().visits]
         assert probe.nbytes <= 1.1 * 2**20
-    assert names == [str(number) for number in range(9000 - len(names), 9000)]
-    assert 4000 < len(names) < 9000
+    assert names == [str(number) for number in range(20000 - len(names), 20000)]
+    assert 4000 < len(names) < 20000
 
 
 def test_no_input_is_kept():
@@ -357,3 +360,85 @@ def test_what_is_no_dump_of_this_version_is_refused(lines, said):
 
 def test_a_memory_of_nothing_has_no_slowest():
     assert slowest(Memory([], [], {})) == []
+
+
+# What would have helped.
+
+
+def busy(instance_num, **keys):
+    """Let 600 requests come at random to a node that is too slow for them; give what is remembered."""
+    draw = random.Random(1)
+    config = {"backend": "WhyNap", "max": 2, "instance_num": instance_num, "queue_size": 5000}
+    with virtual_time(), remembering(main={**config, **keys}) as pipe:
+        sent = []
+        for number in range(600):
+            time.sleep(draw.expovariate(1100))
+            sent.append(
+                pipe.submit({"data": number, "request_id": str(number)}, priority=number % 2)
+            )
+        for one in sent:
+            one.result()
+        return memories[pipe]()
+
+
+@pytest.mark.parametrize(
+    ("setting", "keys"), [("instance_num=3", {"instance_num": 3}), ("max=4", {"max": 4})]
+)
+def test_what_would_have_helped_is_what_a_run_with_it_shows(setting, keys, tmp_path):
+    busy(2).write(tmp_path / "dump.jsonl")
+    memory, _ = read_dump(tmp_path / "dump.jsonl")
+    (slow,) = slowest(memory, 1)
+    found = cures(memory, slow.request_id)
+    assert found[0].setting == ""
+    assert found[0].ms == pytest.approx(1000 * slow.seconds, rel=0.01)
+    (cure,) = [one for one in found if one.setting == f"main.{setting}"]
+    really = headrace_observe.why(busy(**{"instance_num": 2, **keys}), slow.request_id)[0]
+    assert cure.ms == pytest.approx(1000 * really.seconds, rel=0.05)
+    assert cure.ms < found[0].ms
+
+
+def test_a_pipeline_that_cannot_be_simulated_says_why(tmp_path):
+    with virtual_time(), remembering(**GRAPHS["a call"]) as pipe:
+        SLOW(pipe)
+        memory = memories[pipe]()
+    (only,) = cures(memory, "slow")
+    assert only.ms is None
+    assert "cannot be simulated" in only.why_not
+
+
+def test_arrivals_of_a_dump_have_priorities_weights_and_deadlines(tmp_path):
+    with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
+        pipe({"data": 1, "request_size": 3}, priority=2)
+        time.sleep(0.5)
+        pipe({"data": 1}, timeout=4)
+        memory = memories[pipe]()
+    memory.write(tmp_path / "dump.jsonl")
+    found = read_arrivals(tmp_path / "dump.jsonl")
+    assert [round(one, 3) for one in found] == [0.0, 0.503]
+    assert [(one.priority, one.weight) for one in found] == [(2, 3), (0, 1)]
+    assert found[0].timeout_s is None
+    assert found[1].timeout_s == pytest.approx(4)
+    assert read_samples(tmp_path / "dump.jsonl") == [{"request_size": 3}, {"request_size": 1}]
+    times = read_times(tmp_path / "dump.jsonl")["main"]
+    assert times.requests == 2
+    assert times.seconds(1, 0.5) == pytest.approx(0.003)
+
+
+# Each answer tells its times.
+
+
+def test_a_list_of_the_caller_is_filled_in_order_also_for_a_failure():
+    nodes = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "WhyNap"}}
+    told, none = [], []
+    with virtual_time(), headrace.pipe({"global": {"probes": ["Times"]}, **nodes}) as pipe:
+        pipe({"data": 1, "context": {"times": told}})
+        with pytest.raises(InputError):
+            pipe({"data": -1, "context": {"times": none}})
+        pipe({"data": 1, "context": {"times": "no list"}})
+        pipe({"data": 1})
+    about = {"instance": 0, "size": 1, "reason": "idle"}
+    assert [{**one, "waited_ms": 0, "ran_ms": 0} for one in told] == [
+        {"node": node, **about, "waited_ms": 0, "ran_ms": 0} for node in "ab"
+    ]
+    assert (told[1]["waited_ms"], told[1]["ran_ms"]) == (pytest.approx(0), pytest.approx(3))
+    assert [one["node"] for one in none] == ["a", "b"]

@@ -95,7 +95,7 @@ class NodeFacts(NamedTuple):
     next: Sequence[str] = ()
 
     @classmethod
-    def of(cls, name: str, node: Node) -> NodeFacts:
+    def of(cls, node: Node) -> NodeFacts:
         """Return the facts of a node of a plan."""
         keys = {key: value.value for key, value in node.keys.items()}
         waits = keys["batching_timeout"] > 0 or keys["batch_policy"] not in (None, "greedy")

@@ -36,7 +36,7 @@ def why(
         typer.Option(
             "--save",
             metavar="FILE",
-            help="Write what the server remembers into a file, which `headrace simulate` and `headrace tune` read as well.",
+            help="Write what the server remembers into a file, which `headrace simulate` reads as well.",
         ),
     ] = None,
     key_file: Annotated[
