@@ -10,7 +10,7 @@ from headrace.errors import InputError, PluginError
 from headrace_serve.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["dump_of", "probe", "server_timing", "slowest_of", "times_for"]
 
@@ -70,14 +70,13 @@ def slowest_of(model: Any, count: int) -> list[dict[str, Any]] | None:
     return None if found is None else found.slowest(model.pipe, count)
 
 
-def dump_of(models: Iterable[Any], request_id: str | None) -> bytes:
+def dump_of(models: Sequence[Any], request_id: str | None) -> bytes:
     """Return what the model that has run a request remembers around it, or the first model of its last ones.
 
     Raises:
         UnsupportedError: No model remembers anything.
         InputError: None remembers the request.
     """
-    models = [*models]
     found = probe("Remember", "dump")
     for model in models if found is not None else ():
         lines = found.dump(model.pipe, request_id)
