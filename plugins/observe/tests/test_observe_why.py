@@ -319,7 +319,7 @@ def test_the_slowest_come_first():
 
 
 def dumped(tmp_path):
-    with remembering(main={"backend": "WhyNap"}) as pipe:
+    with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
         for number in range(5):
             pipe({"data": 1, "request_id": str(number)})
         memory = memories[pipe]()
@@ -351,6 +351,7 @@ def test_a_dump_that_is_cut_off_is_read_up_to_there(tmp_path):
         (["{}"], "no dump"),
         (["nonsense"], "no dump"),
         (['{"kind": "headrace-memory", "version": 9}'], "has the version 9"),
+        (['{"kind": "headrace-memory", "version": 1, "nodes": 3}'], "first line .* is broken"),
     ],
 )
 def test_what_is_no_dump_of_this_version_is_refused(lines, said):
@@ -395,6 +396,26 @@ def test_what_would_have_helped_is_what_a_run_with_it_shows(setting, keys, tmp_p
     really = headrace_observe.why(busy(**{"instance_num": 2, **keys}), slow.request_id)[0]
     assert cure.ms == pytest.approx(1000 * really.seconds, rel=0.05)
     assert cure.ms < found[0].ms
+
+
+def test_a_dump_from_elsewhere_runs_no_backend_and_no_file_that_it_names(tmp_path):
+    memory, path = dumped(tmp_path)
+    ran = tmp_path / "ran"
+    (tmp_path / "code.py").write_text(f"open({str(ran)!r}, 'w')")
+    memory.replay["config"]["import"] = [str(tmp_path / "code.py")]
+    memory.replay["config"]["main"] |= {"backend": "Call(os:system)", "init": "Call(os:system)"}
+    memory.write(path)
+    found = cures(read_dump(path)[0], "3")
+    assert found[0].ms == pytest.approx(3)
+    assert not ran.exists()
+
+
+def test_a_long_identifier_is_found_by_all_of_it():
+    with remembering(main={"backend": "Identity"}) as pipe:
+        pipe({"data": 1, "request_id": "a" * 500})
+        pipe({"data": 1, "request_id": 7})
+        assert len(headrace_observe.why(pipe, "a" * 500)) == 1
+        assert len(headrace_observe.why(pipe, 7)) == 1
 
 
 def test_a_pipeline_that_cannot_be_simulated_says_why(tmp_path):

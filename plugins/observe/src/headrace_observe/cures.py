@@ -10,8 +10,8 @@ from headrace.errors import HeadraceError
 from headrace_observe.arrivals import arrivals_of
 from headrace_observe.explaining import why
 from headrace_observe.service_times import times_of
-from headrace_observe.simulate import simulation_of
-from headrace_observe.simulation import Flow, Simulation
+from headrace_observe.simulate import STAND_IN_KEYS, simulation_of
+from headrace_observe.simulation import BACKEND, Flow, Simulation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,6 +38,12 @@ class Cure(NamedTuple):
     setting: str
     ms: float | None
     why_not: str = ""
+
+
+def _own(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a stand-in alone, since a dump that comes from elsewhere may name anything."""
+    backend = table["backend"] if table["backend"] == f"BackgroundThread[{BACKEND}]" else BACKEND
+    return {**{key: table[key] for key in STAND_IN_KEYS if key in table}, "backend": backend}
 
 
 class _Ends:
@@ -79,7 +85,7 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
     """
     slow = max(why(memory, request_id), key=lambda one: one.seconds)
     if "why_not" in memory.replay:
-        return [Cure("", None, memory.replay["why_not"])]
+        return [Cure("", None, str(memory.replay["why_not"]))]
     waits = [one for one in slow.parts if one.cause not in ("run", "thread")] or slow.parts
     found = [_cure(memory, slow.began, "", None, None)]
     for setting, value in _settings(memory.replay["config"][waits[0].node]):
@@ -100,7 +106,9 @@ def _settings(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _cure(memory: Memory, began: float, node: str, setting: str | None, value: Any) -> Cure:
-    replay = copy.deepcopy(memory.replay)
+    replay: dict[str, Any] = copy.deepcopy({**memory.replay})
+    tables = {name: _own(replay["config"][name]) for name in memory.nodes}
+    replay["config"] = {"global": {"deadlock_after_s": 0}, **tables}
     flows = {name: Flow(**flow) for name, flow in replay["flows"].items()}
     said = ""
     if setting is not None:

@@ -115,7 +115,7 @@ def why(source: headrace.Pipeline | Memory, request_id: str) -> list[Explanation
         InputError: No request of this identifier is remembered.
     """
     memory = source if isinstance(source, Memory) else _memory_of(source)
-    visits = memory.by_name.get(request_id)
+    visits = memory.visits_of(request_id)
     if not visits:
         near = get_close_matches(str(request_id)[:200], [*memory.by_name][-1000:], 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"It keeps {len(memory.by_name)} others."

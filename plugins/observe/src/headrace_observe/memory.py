@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace.plan import Node
 
 __all__ = [
+    "LONGEST_NAME",
     "Change",
     "Memory",
     "NodeFacts",
@@ -33,6 +34,9 @@ __all__ = [
 
 _KIND = "headrace-memory"
 _VERSION = 1
+
+LONGEST_NAME = 200
+"""Of an identifier so many characters are kept."""
 
 memories: WeakKeyDictionary[headrace.Pipeline, Callable[..., Memory]] = WeakKeyDictionary()
 """What gives the memory of each pipeline that has a probe for it."""
@@ -136,9 +140,8 @@ class Memory:
     def around(self, request_id: str | None, most: int) -> Memory:
         """Return what is remembered of at most so many visits: those around a request, or the last ones."""
         place = len(self.visits)
-        if request_id is not None:
-            names = [one.request_id for one in self.visits]
-            place = names.index(request_id) + most // 2 if request_id in names else place
+        if request_id is not None and (known := self.visits_of(request_id)):
+            place = self.visits.index(known[0]) + most // 2
         last = min(len(self.visits), max(place, most))
         return Memory(
             self.visits[max(0, last - most) : last], self.changes, self.nodes, self.replay
@@ -179,6 +182,10 @@ class Memory:
             if one.request_id is not None:
                 found[one.request_id].append(one)
         return found
+
+    def visits_of(self, request_id: object) -> list[Visit]:
+        """Return the visits of an identifier, none where it is not remembered."""
+        return self.by_name.get(str(request_id)[:LONGEST_NAME], [])
 
     @cached_property
     def _waits(self) -> dict[str, tuple[list[float], list[float]]]:
@@ -256,18 +263,32 @@ def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
         raise InputError(
             f"{origin}: it has the version {head.get('version')}, and this headrace-observe reads {_VERSION}"
         )
-    nodes = {name: NodeFacts(*one[:3], *map(tuple, one[3:])) for name, one in head["nodes"].items()}
-    changes = [Change(*one) for one in head["changes"]]
+    try:
+        facts = head["nodes"].items()
+        nodes = {name: NodeFacts(*one[:3], *map(tuple, one[3:])) for name, one in facts}
+        changes, replay = [Change(*one) for one in head["changes"]], dict(head["replay"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{origin}:1: the first line of the dump is broken: {error}") from error
     visits: list[Visit] = []
     for number, line in enumerate(lines[1:], 2):
         row = _of_json(line)
-        if not isinstance(row, list) or len(row) != len(Visit._fields) or row[1] not in nodes:
+        if not _is_visit(row, nodes):
             cut = (
                 f"{origin}:{number}: the rest is cut off; {len(visits)} visits before it were read"
             )
-            return Memory(visits, changes, nodes, head["replay"]), cut
+            return Memory(visits, changes, nodes, replay), cut
         visits.append(Visit(*row))
-    return Memory(visits, changes, nodes, head["replay"]), None
+    return Memory(visits, changes, nodes, replay), None
+
+
+def _is_visit(row: Any, nodes: Mapping[str, NodeFacts]) -> bool:
+    if not isinstance(row, list) or len(row) != len(Visit._fields):
+        return False
+    name, node, _, *_, reason, _, late, code, _ = row
+    numbers = [*row[2:9], row[10], row[13], 0.0 if late is None else late]
+    texts = [node, reason, code, "" if name is None else name]
+    right = all(type(one) in (int, float) for one in numbers)
+    return right and all(isinstance(one, str) for one in texts) and node in nodes
 
 
 def _of_json(line: str) -> Any:

@@ -15,7 +15,7 @@ import pydantic
 import headrace
 from headrace.errors import SetupError, code_of
 from headrace_observe.explaining import slowest
-from headrace_observe.memory import Change, Memory, NodeFacts, Visit, memories
+from headrace_observe.memory import LONGEST_NAME, Change, Memory, NodeFacts, Visit, memories
 
 if TYPE_CHECKING:
     from headrace.hookspecs import BatchRecord
@@ -26,8 +26,6 @@ _LEAST_BYTES = 1 << 20
 
 _BLOCK = 512
 """So many visits are packed into one block of bytes, and the oldest block is forgotten at a time."""
-
-_LONGEST_NAME = 200
 
 _RECENT = 20_000
 """The slowest requests are looked for among so many visits, and a server gives so many at a time."""
@@ -83,7 +81,7 @@ class Remember:
         """
         remember = memories.get(pipeline)
         memory = remember and remember()
-        if memory is None or (request_id is not None and request_id not in memory.by_name):
+        if memory is None or (request_id is not None and not memory.visits_of(request_id)):
             return None
         return [*memory.around(request_id, _RECENT).lines()]
 
@@ -102,7 +100,7 @@ class Remember:
             request, arrival, cut, own, priority, deadline = one
             name = request.get("request_id")
             if name is not None:
-                name = str(name)[:_LONGEST_NAME]
+                name = str(name)[:LONGEST_NAME]
             code = "ok" if error is None else str(code_of(error))
             ran = (name, node, instance, arrival, cut, started, ended, size, weight, reason)
             fresh.append((*ran, priority, deadline, code, own))
@@ -118,7 +116,7 @@ class Remember:
         """Note a request that has failed, which may have run in no batch; a hook of probes."""
         if error is not None:
             name = request.get("request_id") if isinstance(request, dict) else None
-            name = name if name is None else str(name)[:_LONGEST_NAME]
+            name = name if name is None else str(name)[:LONGEST_NAME]
             about = (name, node, -1, started, ended, ended, ended, 0, 0, "", 0, None)
             self._fresh.append((*about, str(code_of(error)), 1))
 

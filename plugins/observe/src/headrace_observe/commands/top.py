@@ -147,7 +147,7 @@ def scrape(url: str, key: str | None = None) -> Scrape:
     return found
 
 
-def read_url(url: str, end: str, key: str | None, hint: str) -> str:
+def read_url(url: str, end: str, key: str | None, hint: str, timeout_s: float = _TIMEOUT_S) -> str:
     """Ask a server for a text, with the key of one that has keys.
 
     Args:
@@ -155,6 +155,7 @@ def read_url(url: str, end: str, key: str | None, hint: str) -> str:
         end: The path below it.
         key: The key, None for none.
         hint: What to do where nobody answers.
+        timeout_s: How long to wait for the answer.
 
     Raises:
         HeadraceError: No server answers at the address, or it refuses.
@@ -170,7 +171,7 @@ def read_url(url: str, end: str, key: str | None, hint: str) -> str:
     if key is not None:  # a server elsewhere, to which this one may redirect, does not get it
         request.add_unredirected_header("Authorization", f"Bearer {key}")
     try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
             text: str = answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:  # the error is also the answer, and holds its connection

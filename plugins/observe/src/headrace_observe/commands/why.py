@@ -66,7 +66,7 @@ def why(
         end = "/v2/memory" + ("" if request_id is None else f"?request_id={quote(request_id)}")
         hint = "It is the address of headrace serve."
         key = None if key_file is None else key_in(key_file)
-        text = read_url(source, end, key, hint)
+        text = read_url(source, end, key, hint, 60)
         memory, missing = parse_dump(text.splitlines(), source)
     else:
         memory, missing = read_dump(source)
