@@ -86,6 +86,11 @@ class AccessLine:
         """Note that the request has no body, so that no time counts as that of receiving it."""
         self._received = self._began_s
 
+    def told(self, keys: int | None) -> dict[str, Any]:
+        """Return what the ``context`` of a request is given by the server, which has so many keys, None for none."""
+        told = {} if keys is None else {"client": self.key, "clients": keys}
+        return told if self.timing is None else {**told, "times": self.timing}
+
     @property
     def client(self) -> str:
         """The address of the client; ``""`` if it is not known."""

@@ -528,10 +528,7 @@ class Service:
 
     def _client(self, line: AccessLine) -> dict[str, Any]:
         """Return what the ``context`` of a request says of its client: the name of the key, how many keys there are, and where times go."""
-        told = {} if line.timing is None else {"times": line.timing}
-        return (
-            told if self.keys is None else {**told, "client": line.key, "clients": len(self.keys)}
-        )
+        return line.told(None if self.keys is None else len(self.keys))
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:
