@@ -43,6 +43,7 @@ STATS = {
     "nodes.cancelled": "requests that were cancelled",
     "nodes.batches": "batches that have run",
     "nodes.batch_size": "`mean`, and `histogram`: how many batches had each size",
+    "nodes.reasons": "how many batches were formed for each reason, as `full`, `idle` or `timer`",
     "nodes.queue_ms": "milliseconds in the queue: `mean`, `p50`, `p90`, `p99` (sampled)",
     "nodes.forward_ms": "milliseconds of a batch: `mean`, `p50`, `p90`, `p99` (sampled)",
     "nodes.elements": "with `timings`: milliseconds of each backend inside the expression",

@@ -59,7 +59,7 @@ DOCUMENTS = [
 # test_followed_pages, the files of streams.md by test_streams_page, operating.md by test_operating_page and others, start.md by test_start_page,
 # kubernetes.md by test_kubernetes and test_kubernetes_balancer, machines.md by
 # test_elsewhere_pages and plugins/ray: test_ray_pages,
-# interleavings.md by test_interleavings_page,
+# interleavings.md by test_interleavings_page, why.md by test_why_page,
 # models.md by libs/models: test_models_pages; other_tools.md by
 # test_other_tools, from_triton.md by test_from_triton. What scripts/made_pages.py makes is not here either: test_reference,
 # test_conformance and test_gallery run what it shows.

@@ -8,6 +8,7 @@ import pytest
 
 import headrace
 from headrace.errors import InstanceLostError
+from headrace.hookspecs import attached
 
 
 @pytest.fixture
@@ -74,3 +75,22 @@ def test_where_the_others_are_lost_requests_wait_for_one_that_is_away(pipe, cont
     with pytest.raises(InstanceLostError):
         pipe({"data": "lose"})
     assert not pipe.ready
+
+
+def test_a_probe_hears_that_an_instance_is_away_and_back(pipe, contexts):
+    class Heard:
+        def __init__(self):
+            self.states = []
+
+        def instance_changed(self, *args):
+            self.states.append(args)
+
+    probe = Heard()
+    with attached(pipe, probe):
+        del probe.states[:]
+        contexts[1].health.away()
+        pipe({"data": 1})
+        contexts[1].health.back()
+        assert probe.states == [("main", 1, "paused"), ("main", 1, "ready")]
+        pipe.close()
+    assert [state for *_, state in probe.states[2:]] == ["closed", "closed"]

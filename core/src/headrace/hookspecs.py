@@ -160,7 +160,8 @@ def headrace_probes() -> dict[str, str]:
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``
-        The state of an instance has changed: ``"ready"``, it is in service. ``"lost"``, it can serve no more.
+        The state of an instance has changed: ``"ready"``, it is in service. ``"paused"``, what it computes with is away, as a
+        process that restarts. ``"lost"``, it can serve no more.
         ``"closed"``, together with the pipeline.
     ``pipeline_started(pipeline)``
         Called once, when the pipeline is built. You may call it from now on, for ``stats()`` or the like. Keep no more

@@ -133,6 +133,9 @@ def test_a_scrape_says_what_stats_says(probe):
     assert found["headrace_requests_submitted_total", main] == 11
     assert found["headrace_requests_waiting", main] == 0
     assert found["headrace_batches_total", main] == stats["batches"]
+    reasons = {n[2][1]: v for n, v in found.items() if n[0] == "headrace_batch_reasons_total"}
+    assert reasons == stats["reasons"]
+    assert sum(reasons.values()) == stats["batches"]
     assert found["headrace_batch_size_requests_sum", main] == 11
     assert found["headrace_batch_size_requests_count", main] == stats["batches"]
     sizes = {int(size): n for size, n in stats["batch_size"]["histogram"].items()}

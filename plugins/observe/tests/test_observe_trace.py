@@ -612,6 +612,7 @@ def test_requests_that_their_callers_run_are_noted_with_their_batches(tmp_path):
     assert sorted((one["node"], one["failed"]) for one in batches.values()) == [
         *([("first", 0)] * 3), ("first", 1), *([("second", 0)] * 3),
     ]  # fmt: skip
+    assert {one["reason"] for one in batches.values()} == {"idle"}
     requests = [one["args"] for one in of(events, "request")]
     assert sorted(one["batch"] for one in requests) == sorted(batches)
     assert all(

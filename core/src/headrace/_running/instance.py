@@ -73,6 +73,7 @@ class Instance(Tally):
         ident: Identifier of the thread that runs the instance. 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
+        reason: Why the batch that runs was formed. Stale where its caller runs it alone.
         queued: How many batches were formed from the queue. The other counts are those of `Tally`.
         mask: A batch is timed when its number and the mask have no bit in common.
         sampling: The mask while batches are fast. 0 where probes receive every batch.
@@ -111,6 +112,7 @@ class Instance(Tally):
         self.ident = 0
         self.entries: list[Entry] | None = None
         self.running_weight = 0
+        self.reason = "idle"
         self.queued = 0
         self.mask = 0
         self.sampling = SAMPLED

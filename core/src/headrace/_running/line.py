@@ -272,6 +272,10 @@ class Line:
         instance.ident, instance.holder, instance.running_weight = me, work, len(entries)
         instance.queued += 1
         instance.sizes[len(entries)] += 1
+        instance.reason = "idle"
+        if len(entries) == node.max:
+            instance.reason = "full"
+            instance.reasons["full"] += 1
         reporter = node.reporter
         run = batch.run if reporter is None else reporter.run
         errors, interrupt = run(instance, entries, node)

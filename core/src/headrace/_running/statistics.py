@@ -63,15 +63,17 @@ class Tally:
         led: How many requests of callers in line were run, past the queue as well.
         failures: How many requests failed, by code.
         sizes: How many batches of each number of requests were formed from the queue.
+        reasons: How many of these were formed for each reason but ``idle``, which are what is left: counted after ``sizes``, and read before.
         forward, waited: Durations of batches, and of the wait of the requests in them.
     """
 
-    __slots__ = ("failures", "forward", "led", "sizes", "unqueued", "waited")
+    __slots__ = ("failures", "forward", "led", "reasons", "sizes", "unqueued", "waited")
 
     def __init__(self) -> None:
         self.unqueued = self.led = 0
         self.failures: dict[str, int] = {}
         self.sizes: dict[int, int] = defaultdict(int)
+        self.reasons: dict[str, int] = defaultdict(int)
         self.forward = Timings()
         self.waited = Timings()
 
@@ -86,6 +88,7 @@ class Tally:
         self.forward.add_all(other.forward)
         self.waited.add_all(other.waited)
         add_counts(self.failures, other.failures)
+        add_counts(self.reasons, other.reasons)
         add_counts(self.sizes, other.sizes)
 
 
@@ -116,6 +119,7 @@ def statistics(node: Any) -> dict[str, Any]:
     if total.unqueued:
         add_counts(sizes, {1: total.unqueued})
     batches = sum(sizes.values())
+    reasons = {"idle": batches - sum(total.reasons.values()), **total.reasons}
     items = sum(size * count for size, count in sizes.items())
     return {
         "waiting": waiting,
@@ -124,6 +128,7 @@ def statistics(node: Any) -> dict[str, Any]:
         "failed": failed,
         "cancelled": failed.get("cancelled", 0),
         "batches": batches,
+        "reasons": {reason: reasons[reason] for reason in sorted(reasons) if reasons[reason]},
         "batch_size": {
             "mean": items / batches if batches else 0.0,
             "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},

@@ -109,11 +109,14 @@ class Cut:
             of ``now``. None for never.
         wake_weight: With ``take = 0``, arrivals are a reason to ask again only once the waiting weight has
             reached this, which saves calls. None for every arrival.
+        reason: Why the batch is formed now, a word as ``"timer"``, which ``stats()`` counts. Empty: ``"full"`` where the
+            instance takes no more, ``"closing"`` where the pipeline closes, else ``"idle"``, since an instance was free.
     """
 
     take: int | tuple[int, ...]
     wake_at: float | None = None
     wake_weight: int | None = field(default=None, compare=False)
+    reason: str = field(default="", compare=False)
 
 
 _Cut = TypeVar("_Cut", bound="Callable[..., Cut]")
@@ -319,6 +322,7 @@ class Greedy(Sized):
         take, weight, full = self.head(queue, instance)
         if take == 0:
             return Cut(0)
+        reason = ""
         if not full and self._linger:
             # A fake queue of a test need not have `oldest`, `running` and `closing`: see `Queue`.
             over_at = getattr(queue, "oldest", queue[0].arrival) + self._linger
@@ -330,7 +334,9 @@ class Greedy(Sized):
                     return Cut(0, over_at)
                 if not self.shorten(queue, take, weight):
                     return Cut(0, over_at)
-        return Cut(self.shorten(queue, take, weight) or take)
+            else:
+                reason = "timer"
+        return Cut(self.shorten(queue, take, weight) or take, reason=reason)
 
 
 class BestFit(DispatchPolicy):

@@ -123,7 +123,8 @@ class Alike(PickingPolicy):
             waits = self._lingers(queue, now, most)
             if waits is not None:
                 return waits
-        return Cut(tuple(self._sized(window, places, weight)))
+        reason = "patience" if now >= due_at else self._timer(queue, now, full=group.full)
+        return Cut(tuple(self._sized(window, places, weight)), reason=reason)
 
     def _numbers(self, window: Sequence[Waiting], most: float, leading: int) -> Iterable[_Group]:
         """Return the best run of neighbours in length that holds one of the first ``leading`` places, if there is one."""

@@ -101,7 +101,8 @@ class Budget(PickingPolicy):
             short = weight < self._least(instance) and not self._pad
             if short and now < over_at and not closes(queue):
                 return Cut(0, over_at)
-        return Cut(tuple(self._sized(window, places, weight)))
+        taken = self._sized(window, places, weight)
+        return Cut(tuple(taken), reason=self._timer(queue, now, full=full or weight >= most))
 
     def _fitting(
         self, window: Sequence[Waiting], instance: InstanceView, most: float

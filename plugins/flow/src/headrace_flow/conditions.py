@@ -15,7 +15,7 @@ The shortest way to a batch policy::
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from headrace.policies import Cut, InstanceView, Queue, Sized
@@ -45,10 +45,12 @@ class Verdict:
         due: Whether a batch is due.
         until: Until when the answer holds, at least, if no request arrives and no batch starts or ends: a
             time in seconds on the clock of ``now``. None: until one of these happens.
+        reason: Why a batch is due, which ``stats()`` counts: see `headrace.policies.Cut`.
     """
 
     due: bool
     until: float | None = None
+    reason: str = field(default="", compare=False)
 
 
 class Condition:
@@ -102,7 +104,8 @@ class _Both(Condition):
         # answer holds until the first of the two may change.
         ends = [math.inf if v.until is None else v.until for v in deciding or verdicts]
         until = max(ends) if deciding else min(ends)
-        return Verdict(bool(deciding) is decides, None if until == math.inf else until)
+        reason = next((v.reason for v in verdicts if v.due and v.reason), "")
+        return Verdict(bool(deciding) is decides, None if until == math.inf else until, reason)
 
     def __repr__(self) -> str:
         left, right = self._parts
@@ -136,7 +139,7 @@ class Count(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Count the requests."""
-        return Verdict(len(queue) >= self.n)
+        return Verdict(len(queue) >= self.n, reason="weight")
 
 
 class Weight(Condition):
@@ -151,7 +154,7 @@ class Weight(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Compare the waiting weight."""
-        return Verdict(queue.weight >= self.weight)
+        return Verdict(queue.weight >= self.weight, reason="weight")
 
 
 class Enough(Condition):
@@ -159,7 +162,7 @@ class Enough(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Compare the waiting weight with the ``min`` of the instance."""
-        return Verdict(queue.weight >= instance.min)
+        return Verdict(queue.weight >= instance.min, reason="weight")
 
 
 class Waited(Condition):
@@ -177,7 +180,7 @@ class Waited(Condition):
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Compare the arrival of the oldest request with the time."""
         over_at = getattr(queue, "oldest", queue[0].arrival) + self.ms / 1000
-        return Verdict(True) if now >= over_at else Verdict(False, over_at)
+        return Verdict(True, reason="timer") if now >= over_at else Verdict(False, over_at)
 
 
 class FreeInstances(Condition):
@@ -192,7 +195,7 @@ class FreeInstances(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Count the free instances."""
-        return Verdict(getattr(queue, "free", 1) >= self.n)
+        return Verdict(getattr(queue, "free", 1) >= self.n, reason="idle")
 
 
 class Idle(Condition):
@@ -200,7 +203,7 @@ class Idle(Condition):
 
     def verdict(self, queue: Queue, instance: InstanceView, now: float) -> Verdict:
         """Ask whether an instance runs a batch."""
-        return Verdict(not getattr(queue, "running", 0))
+        return Verdict(not getattr(queue, "running", 0), reason="idle")
 
 
 class When(Condition):
@@ -282,8 +285,10 @@ class ConditionPolicy(Sized):
         take, weight, full = self.head(queue, instance)
         if take == 0:
             return Cut(0)
+        reason = ""
         if not full and getattr(queue, "open", True):
             verdict = self._condition.verdict(queue, instance, now)
             if not verdict.due:
                 return Cut(0, verdict.until)
-        return Cut(self.shorten(queue, take, weight) or take)
+            reason = verdict.reason
+        return Cut(self.shorten(queue, take, weight) or take, reason=reason)

@@ -107,6 +107,11 @@ class PickingPolicy(BatchPolicy):
         """Return when the oldest request has waited ``batching_timeout``."""
         return float(getattr(queue, "oldest", queue[0].arrival)) + self._linger_s
 
+    def _timer(self, queue: Queue, now: float, *, full: bool) -> str:
+        """Return the reason of a batch: ``timer`` where it has room left and the wait for others is over, else none."""
+        over = not full and self._linger_s and now >= self._over_at(queue)
+        return "timer" if over else ""
+
     def _lingers(self, queue: Queue, now: float, most: float) -> Cut | None:
         """Return the `Cut` of a batch with room left that waits for other requests. None if the wait is over, or in vain."""
         over_at = self._over_at(queue)

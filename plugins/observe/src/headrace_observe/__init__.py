@@ -12,11 +12,13 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_observe.bench import Benchmark
+    from headrace_observe.explaining import why
     from headrace_observe.gpu import gpus
     from headrace_observe.inspecting import inspect
     from headrace_observe.logs import setup_logging
     from headrace_observe.otel import OpenTelemetry
     from headrace_observe.prometheus import Prometheus
+    from headrace_observe.remembering import Remember
     from headrace_observe.timer import Timer
     from headrace_observe.tracing import Trace, trace
 
@@ -26,18 +28,21 @@ _HOME = {
     "Benchmark": "bench",
     "OpenTelemetry": "otel",
     "Prometheus": "prometheus",
+    "Remember": "remembering",
     "Trace": "tracing",
     "Timer": "timer",
     "gpus": "gpu",
     "inspect": "inspecting",
     "setup_logging": "logs",
     "trace": "tracing",
+    "why": "explaining",
 }
 
 __all__ = [
     "Benchmark",
     "OpenTelemetry",
     "Prometheus",
+    "Remember",
     "Timer",
     "Trace",
     "__version__",
@@ -45,6 +50,7 @@ __all__ = [
     "inspect",
     "setup_logging",
     "trace",
+    "why",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -9,12 +9,59 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import InputError
 from headrace.plugins import read_lines
 from headrace_formats import read_json
+from headrace_observe.memory import is_dump, parse_dump
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-__all__ = ["poisson", "read_arrivals", "read_samples"]
+    from headrace_observe.memory import Memory
+
+__all__ = ["Arrival", "arrivals_of", "poisson", "read_arrivals", "read_samples"]
+
+
+class Arrival(float):
+    """The time of an arrival in seconds, with what is known of its request.
+
+    Attributes:
+        came: The time on the clock of what has remembered it.
+        name: Its identifier, a text of its own for each.
+        priority, weight: Those of the request.
+        timeout_s: How long after its arrival its deadline is, None for none.
+    """
+
+    came: float
+    name: str
+    priority: int
+    weight: int
+    timeout_s: float | None
+
+    def since(self, first: Arrival) -> Arrival:
+        """Return it with a time that counts from another arrival."""
+        made = Arrival(self.came - first.came)
+        vars(made).update(vars(self))
+        return made
+
+
+def arrivals_of(memory: Memory) -> list[Arrival]:
+    """Return the requests that came to the first nodes of a pipeline, in order; times count from the first one.
+
+    Raises:
+        InputError: There is none.
+    """
+    led_to = {to for node in memory.nodes.values() for to in (*node.next, *node.calls)}
+    found: dict[Any, Arrival] = {}
+    for place, one in enumerate(memory.visits):
+        key = (one.request_id or place, one.node, one.arrival)
+        if one.node not in led_to and (key not in found or found[key].priority < one.priority):
+            found[key] = made = Arrival(one.arrival)
+            made.came, made.name, made.priority = one.arrival, str(place), one.priority
+            made.weight, late = max(1, one.own_weight), one.deadline
+            made.timeout_s = None if late is None else max(0.0, late - one.arrival)
+    ordered = sorted(found.values(), key=lambda one: one.came)
+    if not ordered:
+        raise InputError("no request is remembered")
+    return [one.since(ordered[0]) for one in ordered]
 
 
 def poisson(rate: float, seed: int = 0) -> Iterator[float]:
@@ -40,16 +87,19 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
     """Read a file with the time of one arrival per line, in seconds, in ascending order.
 
     Empty lines, and the rest of a line after ``#``, are left out. The returned times count from the first
-    one, so that a column of time stamps may be given as it is.
+    one, so that a column of time stamps may be given as it is. It may also be a dump of the probe `Remember`: then each is an
+    `Arrival`.
 
     Raises:
         InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
     try:
-        lines = read_lines(path)
+        lines = [*read_lines(path)]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"the arrivals in {path} cannot be read: {why}") from error
+    if lines and is_dump(lines[0]):
+        return [*arrivals_of(parse_dump(lines, str(path))[0])]
     times: list[float] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()
@@ -72,14 +122,20 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
 def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read a file with a sample request per line, as JSON: ``{"length": 12}``. Empty lines are left out.
 
+    Of a dump of the probe `Remember`, which keeps no inputs, the samples have the weights alone.
+
     Raises:
         InputError: The file cannot be read, has no request, or a line is no JSON object.
     """
     try:
-        lines = read_lines(path)
+        lines = [*read_lines(path)]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise InputError(f"the sample requests in {path} cannot be read: {why}") from error
+    if lines and is_dump(lines[0]):
+        return [
+            {"request_size": one.weight} for one in arrivals_of(parse_dump(lines, str(path))[0])
+        ]
     samples: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -28,6 +28,8 @@ PROBES: dict[str, str] = {
     "BatchTimes": "headrace_observe.batch_times:BatchTimes",
     "OpenTelemetry": "headrace_observe.otel:OpenTelemetry",
     "Prometheus": "headrace_observe.prometheus:Prometheus",
+    "Remember": "headrace_observe.remembering:Remember",
+    "Times": "headrace_observe.times:Times",
     "Trace": "headrace_observe.tracing:Trace",
 }
 """Every probe."""

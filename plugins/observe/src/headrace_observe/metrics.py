@@ -52,6 +52,12 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
         outcomes,
     )
     yield _per_node(nodes, "headrace_batches", "counter", "Batches that have run.", "batches")
+    reasons: list[Sample] = [
+        ({"node": name, "reason": reason}, count)
+        for name, node in nodes.items()
+        for reason, count in node["reasons"].items()
+    ]
+    yield "headrace_batch_reasons", "counter", "Batches by why they were formed.", reasons
     text = "How long requests waited in the queue (sampled)."
     yield _quantiles(nodes, "headrace_queue_wait_seconds", text, "queue_ms")
     text = "How long a batch runs (sampled)."

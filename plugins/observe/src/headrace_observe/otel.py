@@ -89,6 +89,7 @@ class _Batch(NamedTuple):
     size: int
     weight: int
     failed: int
+    reason: str
     parents: Sequence[dict[str, str] | None]
 
 
@@ -191,7 +192,10 @@ class OpenTelemetry:
         parents = [_carried(one.request) for one in record.requests]
         about = (record.node, record.instance, record.started, record.ended)
         self._aside.leave(
-            _Batch(number, *about, len(record.errors), record.weight, failed, parents)
+            _Batch(
+                *(number, *about, len(record.errors), record.weight),
+                *(failed, record.reason, parents),
+            )
         )
         # Entries remain for requests whose owners stopped waiting between the cut of the batch and its start.
         if len(self._ran) > MOST_PENDING:
@@ -275,6 +279,7 @@ class OpenTelemetry:
                 "headrace.batch.size": heard.size,
                 "headrace.batch.weight": heard.weight,
                 "headrace.batch.failed": heard.failed,
+                "headrace.batch.reason": heard.reason,
             },
             start_time=self._epoch_ns(heard.started),
         )

@@ -42,7 +42,7 @@ _ALONE = -1
 _ENDED = 5
 """The index of the field with the end of the batch."""
 
-_FIELDS_OF_A_BATCH = 9
+_FIELDS_OF_A_BATCH = 10
 
 _FIELDS_INSIDE = 5
 
@@ -130,7 +130,7 @@ class Recording:
 
     def batch(self, record: BatchRecord) -> None:
         """Note a batch that has run, if any of its requests is in the sample."""
-        node, instance, me, requests, started, ended, weight, errors = record
+        node, instance, me, requests, started, ended, weight, errors, reason = record
         inside = self.inside.get((node, instance), _NOTHING)
         try:
             thread = self.numbers[me]
@@ -148,11 +148,17 @@ class Recording:
                 # The request began with the batch, so its caller runs the batch in this thread and `request` is called
                 # next. One note is enough for both.
                 code = None if error is None else code_of(error)
-                note = (_ALONE, node, instance, thread, started, ended, 1, weight, code, *within)
+                note = (
+                    *(_ALONE, node, instance, thread, started, ended, 1, weight, code, reason),
+                    *within,
+                )
                 if self._run_alone.setdefault(me, note) is note:
                     return
             failed = 0 if error is None else 1
-            note = (1, node, instance, thread, started, ended, 1, weight, failed, alone, *within)
+            note = (
+                *(1, node, instance, thread, started, ended, 1, weight, failed, reason, alone),
+                *within,
+            )
         else:
             if self._samples:
                 both = [(id(one[0]), one[1]) for one in requests]
@@ -162,7 +168,7 @@ class Recording:
             if not ids:
                 return
             failed = size - errors.count(None)
-            about = (node, instance, thread, started, ended, size, weight, failed)
+            about = (node, instance, thread, started, ended, size, weight, failed, reason)
             note = (len(ids), *about, *ids, *within)
         self._aside.append(note)
 
@@ -248,10 +254,10 @@ def _heard(notes: Iterable[tuple[Any, ...]]) -> Iterator[BatchHeard | RequestHea
         inside = [
             ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in groups
         ]
-        *about, failed = note[1:_FIELDS_OF_A_BATCH]
+        *about, failed, reason = note[1:_FIELDS_OF_A_BATCH]
         if alone:
             code, failed = failed, 0 if failed is None else 1
-        heard = BatchHeard._make((next(numbers), *about, failed, inside))
+        heard = BatchHeard._make((next(numbers), *about, failed, inside, reason))
         yield heard
         heard = heard._replace(inside=())
         if alone:

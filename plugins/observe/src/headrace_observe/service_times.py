@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
 from headrace_observe.files import read_json
+from headrace_observe.memory import is_dump, read_dump
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ServiceTimes", "read_times"]
+    from headrace_observe.memory import Memory
+
+__all__ = ["ServiceTimes", "read_times", "times_of"]
 
 _SWITCHES = ("wake_ms", "between_ms", "turn_ms")
 """The keys of the times that switches of threads take."""
@@ -132,6 +137,8 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     Raises:
         InputError: The file cannot be read or is invalid, or has a key that would be ignored. The error says where.
     """
+    if is_dump(_head_of(path)):
+        return times_of(read_dump(path)[0], str(path))
     content = read_json(path)
     more: dict[str, dict[str, list[float]]] = {}
     keys = ("nodes", *_SWITCHES)
@@ -159,6 +166,36 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
         )
         for node, sizes in content.items()
     }
+
+
+def _head_of(path: str | os.PathLike[str]) -> str:
+    with contextlib.suppress(OSError, ValueError), Path(path).open(encoding="utf-8") as file:
+        return file.readline(200)
+    return ""
+
+
+def times_of(memory: Memory, origin: str = "what is remembered") -> dict[str, ServiceTimes]:
+    """Return the times of the batches that are remembered, for each node. ``origin`` is named in errors.
+
+    Raises:
+        InputError: No batch of a node is remembered.
+    """
+    found: dict[str, ServiceTimes] = {}
+    for name in memory.nodes:
+        ran = {
+            (place, one.cut): (one.size, 1000 * (one.ended - one.cut))
+            for (node, place), batches in memory.batches.items()
+            if node == name
+            for one in batches
+        }
+        by_size: dict[int, list[float]] = {}
+        for size, ms in ran.values():
+            by_size.setdefault(size, []).append(ms)
+        if not by_size:
+            raise InputError(f"{origin}: no batch of the node {name!r} is remembered")
+        requests = sum(size * len(times) for size, times in by_size.items())
+        found[name] = ServiceTimes(name, by_size, origin, requests)
+    return found
 
 
 def _is_by_size(found: Any) -> bool:

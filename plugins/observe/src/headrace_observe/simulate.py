@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace_observe.service_times import ServiceTimes
     from headrace_observe.simulated_cluster import ClusterFile
 
-__all__ = ["simulation_of"]
+__all__ = ["STAND_IN_KEYS", "simulation_of"]
 
 
 def simulation_of(
@@ -87,16 +87,29 @@ def simulation_of(
     return Simulation(made, flows, roots[0], times, seed, wake_s, like, machines)
 
 
-_KEYS = (
+_COPIED = (
     *("batch_policy", "batch_sizes", "batching_timeout", "device", "dispatch_policy", "pad"),
     *("queue_full", "queue_size", "timeout_ms"),
 )
 """The keys of a node that its stand-in has as well."""
 
+STAND_IN_KEYS = (
+    *_COPIED,
+    "instance_num",
+    "min",
+    "max",
+    "next",
+    "or",
+    "each",
+    "map",
+    "simulated_reposts",
+)
+"""All keys that a stand-in may have beside its backend."""
+
 
 def _stand_in(node: Node, before: Sequence[str], kept: Iterable[str]) -> dict[str, Any]:
     """Return the table of a node with the same keys of batching and queues, whose backend takes the times of batches."""
-    made = {key: node.keys[key].value for key in _KEYS}
+    made = {key: node.keys[key].value for key in _COPIED}
     made = {key: value for key, value in made.items() if value is not None}
     made["backend"] = f"BackgroundThread[{BACKEND}]" if node.owns_thread else BACKEND
     made["instance_num"], (made["min"], made["max"]) = node.instance_num, node.range

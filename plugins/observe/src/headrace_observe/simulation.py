@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, InstanceLostError, LimitError, SetupError, code_of
+from headrace.hookspecs import attached
 from headrace.words import select
+from headrace_observe.arrivals import Arrival
 from headrace_observe.extras import library
 from headrace_observe.load import client, send
 from headrace_observe.measurement import Point
@@ -248,6 +250,9 @@ class SimulatedBatches(headrace.Backend):
 class Simulation:
     """Requests through the nodes of a pipeline in virtual time.
 
+    Attributes:
+        probes: Probes that hear of its batches.
+
     Args:
         config: The configuration, in which the backend of each node is `SimulatedBatches`.
         flows: How the requests of each node go on.
@@ -277,14 +282,16 @@ class Simulation:
         self.flows, self.times, self.cluster = flows, times, cluster
         self.draw = random.Random(seed).random  # noqa: S311 - no secret
         self._draw_like = random.Random(seed + 1).randrange  # noqa: S311 - no secret
-        self._config, self._wake_s, self._like = config, wake_s, [*like] or [{}]
+        self.config, self._wake_s, self._like = config, wake_s, [*like] or [{}]
+        self.probes: list[object] = []
+        self._attached = ExitStack()
         self.seen = _Seen(batches={name: [] for name in flows}, busy=dict.fromkeys(flows, 0.0))
         self.on_machines: dict[tuple[str, int], SimulatedBatches] = {}
         self.awake: dict[int, float] = {}
         self.running = 0
         self.error: InputError | None = None
         self.now: Callable[[], float] = float
-        self._entry, self._is_open = entry, False
+        self.entry, self._is_open = entry, False
         self._wakes_s: Sequence[float] = ()
         self._turns_s: Sequence[float] = ()
         self._turn_ends = self._last_sent = self._over = 0.0
@@ -297,7 +304,7 @@ class Simulation:
         """
         left = itertools.count()
         if len(self.flows) == 1:
-            self._turns_s = self.times[self._entry].turns_s
+            self._turns_s = self.times[self.entry].turns_s
 
         def goes_on() -> bool:
             return self.error is None and next(left) < requests
@@ -322,12 +329,13 @@ class Simulation:
         """Simulate requests that arrive at given times, in seconds.
 
         The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come.
-        The thread that sends wakes up for each request, and the thread that waits for its answer at the end.
+        The thread that sends wakes up for each request, and the thread that waits for its answer at the end. An `Arrival` has the
+        priority, the weight and the deadline of its request.
         Latencies count from the given arrival time.
         """
         self._is_open = True
         if not self._wake_s:
-            self._wakes_s = self.times[self._entry].wakes_s
+            self._wakes_s = self.times[self.entry].wakes_s
 
         def run(pipe: headrace.Pipeline) -> list[threading.Thread]:
             def coming() -> Iterator[float]:
@@ -336,7 +344,12 @@ class Simulation:
 
             def submit(request: dict[str, Any]) -> Any:
                 request[_SENT].at = self.now()
-                sent.append(pipe.submit(request))
+                how: dict[str, Any] = {}
+                at = self._last_sent
+                if isinstance(at, Arrival):
+                    request |= {"request_id": at.name, "request_size": at.weight}
+                    how = {"priority": at.priority, "timeout": at.timeout_s}
+                sent.append(pipe.submit(request, **how))
                 while sent[0].done() and len(sent) > 1:
                     sent.popleft()
                 return sent[-1]
@@ -375,7 +388,9 @@ class Simulation:
             raise self.error
 
     def _send_all(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
-        pipe = headrace.pipe(self._config)
+        pipe = headrace.pipe(self.config)
+        for probe in self.probes:
+            self._attached.enter_context(attached(pipe, probe))
         threads = [*load(pipe)]
         if self.cluster is not None:
             args = (self.on_machines, self.draw, self.now, let_pass)
@@ -385,6 +400,7 @@ class Simulation:
         for one in threads:
             one.join()
         pipe.close(timeout=None)
+        self._attached.close()
         self._over = self.now()
 
     def _requests(self) -> Iterator[dict[str, Any]]:

@@ -67,6 +67,7 @@ class BatchHeard(NamedTuple):
     weight: int
     failed: int
     inside: Sequence[ElementHeard | SpanHeard]
+    reason: str = ""
 
 
 class RequestHeard(NamedTuple):
@@ -121,7 +122,7 @@ class EventMaker:
             return []
         args = (
             f'{{"batch":{heard.number},"node":{_text(heard.node)},"instance":{heard.instance},'
-            f'"size":{heard.size},"weight":{heard.weight},"failed":{heard.failed}}}'
+            f'"size":{heard.size},"weight":{heard.weight},"failed":{heard.failed},"reason":{_text(heard.reason)}}}'
         )
         track, name = self._thread(heard.thread), f"batch of {heard.node}"
         events = [_slice(_THREADS, track, "batch", name, start, end, args)]

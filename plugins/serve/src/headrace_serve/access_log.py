@@ -46,6 +46,7 @@ class AccessLine:
         peer: The client's host and port, or gives its address. None: unknown.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
         times: Records when the request waited and ran in the pipeline. None if the pipeline does not measure it.
+        timing: What the client is told of each run of its request. None for a client that does not ask.
 
     Args:
         route: The route of HTTP, or the name of the call of gRPC.
@@ -56,6 +57,7 @@ class AccessLine:
     peer: tuple[Any, ...] | list[Any] | Callable[[], str] | None = None
     received_bytes = sent_bytes = 0
     times: RunTimes | None = None
+    timing: list[dict[str, Any]] | None = None
     _received = _answered = 0.0
 
     def __init__(self, route: str, began_s: float) -> None:
@@ -83,6 +85,11 @@ class AccessLine:
     def nothing_to_receive(self) -> None:
         """Note that the request has no body, so that no time counts as that of receiving it."""
         self._received = self._began_s
+
+    def told(self, keys: int | None) -> dict[str, Any]:
+        """Return what the ``context`` of a request is given by the server, which has so many keys, None for none."""
+        told = {} if keys is None else {"client": self.key, "clients": keys}
+        return told if self.timing is None else {**told, "times": self.timing}
 
     @property
     def client(self) -> str:

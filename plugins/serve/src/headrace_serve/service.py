@@ -527,8 +527,8 @@ class Service:
                     yield one
 
     def _client(self, line: AccessLine) -> dict[str, Any]:
-        """Return what the ``context`` of a request says of its client: the name of the key, and how many keys there are."""
-        return {} if self.keys is None else {"client": line.key, "clients": len(self.keys)}
+        """Return what the ``context`` of a request says of its client: the name of the key, how many keys there are, and where times go."""
+        return line.told(None if self.keys is None else len(self.keys))
 
     @contextlib.contextmanager
     def _counted(self, model: Model, line: AccessLine, requests: int = 1) -> Iterator[None]:

@@ -26,7 +26,7 @@ from headrace_observe.extras import library
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["rows_of", "top"]
+__all__ = ["key_in", "read_url", "rows_of", "top"]
 
 _TIMEOUT_S = 5.0
 
@@ -79,7 +79,7 @@ def top(
       headrace top http://127.0.0.1:9464 --every 0.5 --count 1 --json
       headrace top https://models.example:8000 --key-file operator.key
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    looks = _looks(url, every, count, None if key_file is None else _key_in(key_file))
+    looks = _looks(url, every, count, None if key_file is None else key_in(key_file))
     try:
         if json:
             for rows, state in looks:
@@ -91,7 +91,12 @@ def top(
     return OK
 
 
-def _key_in(path: str) -> str:
+def key_in(path: str) -> str:
+    """Read the file of a key.
+
+    Raises:
+        WrongArgument: It cannot be read, or holds something else.
+    """
     try:
         key = read_text(path).strip()
     except (OSError, ValueError) as error:
@@ -130,28 +135,8 @@ def scrape(url: str, key: str | None = None) -> Scrape:
         MissingDependencyError: prometheus-client is not installed.
     """
     parser = library("prometheus_client.parser", "prometheus", "headrace top")
-    address = url if "://" in url else f"http://{url}"
-    if not _is_address(address):
-        raise HeadraceError(
-            f"expected the address of a probe, as http://127.0.0.1:9464, got {url!r}"
-        )
-    request = urllib.request.Request(  # noqa: S310 - http and https alone
-        f"{address.rstrip('/').removesuffix('/metrics')}/metrics"
-    )
-    if key is not None:  # a server elsewhere, to which this one may redirect, does not get it
-        request.add_unredirected_header("Authorization", f"Bearer {key}")
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:  # noqa: S310
-            text = answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:  # the error is also the answer, and holds its connection
-            raise HeadraceError(f"{url} answers {error.code} {_said_by(error)}") from None
-    except (OSError, http.client.HTTPException, UnicodeError) as error:
-        reason = getattr(error, "reason", error) or type(error).__name__
-        hint = 'The pipeline that is watched needs probes = ["Prometheus"] under [global].'
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            hint = "The environment variable SSL_CERT_FILE names a file with the certificates to trust."
-        raise HeadraceError(f"{url} does not answer: {reason}\n  {hint}") from error
+    hint = 'The pipeline that is watched needs probes = ["Prometheus"] under [global].'
+    text = read_url(url, "/metrics", key, hint)
     found: Scrape = {}
     with contextlib.suppress(ValueError):  # it is not the text of a probe
         for family in parser.text_string_to_metric_families(text):
@@ -160,6 +145,43 @@ def scrape(url: str, key: str | None = None) -> Scrape:
     if not any(name.startswith("headrace") for name, _ in found):
         raise HeadraceError(f"{url} has no metrics of Headrace: is its pipeline built?")
     return found
+
+
+def read_url(url: str, end: str, key: str | None, hint: str, timeout_s: float = _TIMEOUT_S) -> str:
+    """Ask a server for a text, with the key of one that has keys.
+
+    Args:
+        url: The address of the server.
+        end: The path below it.
+        key: The key, None for none.
+        hint: What to do where nobody answers.
+        timeout_s: How long to wait for the answer.
+
+    Raises:
+        HeadraceError: No server answers at the address, or it refuses.
+    """
+    address = url if "://" in url else f"http://{url}"
+    if not _is_address(address):
+        raise HeadraceError(
+            f"expected the address of a probe, as http://127.0.0.1:9464, got {url!r}"
+        )
+    request = urllib.request.Request(  # noqa: S310 - http and https alone
+        f"{address.rstrip('/').removesuffix('/metrics')}{end}"
+    )
+    if key is not None:  # a server elsewhere, to which this one may redirect, does not get it
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
+            text: str = answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:  # the error is also the answer, and holds its connection
+            raise HeadraceError(f"{url} answers {error.code} {_said_by(error)}") from None
+    except (OSError, http.client.HTTPException, UnicodeError) as error:
+        reason = getattr(error, "reason", error) or type(error).__name__
+        if isinstance(reason, ssl.SSLCertVerificationError):
+            hint = "The environment variable SSL_CERT_FILE names a file with the certificates to trust."
+        raise HeadraceError(f"{url} does not answer: {reason}\n  {hint}") from error
+    return text
 
 
 def _said_by(error: urllib.error.HTTPError) -> str:

@@ -10,6 +10,7 @@ from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import headers_of
 from headrace_serve.grpc.tensors import read_request, write_response
 from headrace_serve.inference.tensors import complete, elements_in, place_outputs
+from headrace_serve.remembered import server_timing, times_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +55,8 @@ class Front:
             answer = await self._service.infer(model, asked, line)
             if asked.places:
                 await place_outputs(answer, asked.places, access)
+            if line.timing is not None:
+                answer.parameters["server_timing"] = server_timing(line.timing)
             return await apart(elements_in(answer.outputs), write_response, answer)
 
     @contextlib.contextmanager
@@ -75,6 +78,7 @@ class Front:
             held = service.hold(held, more)
 
         try:
+            line.timing = times_for(model, service.keys, headers_of(context))
             service.admit(model)
             admitted = True
             access = service.access(hold)

@@ -27,6 +27,7 @@ from headrace_serve.errors import (
     refusal,
 )
 from headrace_serve.reading import loads
+from headrace_serve.remembered import server_timing, times_for
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -60,6 +61,7 @@ _COUNTED_BYTES = 256
 
 _WORTH_BYTES = 1024
 _REQUEST_ID = b"x-request-id"
+_TIMING = b"x-timing"
 _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 
 
@@ -180,8 +182,11 @@ class Exchange:
 
         Raises:
             OverloadedError: The queue is full.
+            InputError, NotAllowedError: The client asks for times, and there are none, or not for its key.
         """
         self.model = model
+        if _TIMING in self._headers:
+            self.line.timing = times_for(model, self.service.keys, self.headers)
         self.service.admit(model)
         model.receiving += not self._received
         self._admitted = model
@@ -374,6 +379,8 @@ class Exchange:
         headers = guarded({**headers, "content-type": content_type})
         if self.request_id:
             headers["x-request-id"] = self.request_id
+        if self.line.timing:
+            headers["server-timing"] = server_timing(self.line.timing)
         raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
 

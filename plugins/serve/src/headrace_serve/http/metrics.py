@@ -14,10 +14,10 @@ import threading
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
-import headrace
-from headrace.errors import ClosedError, PluginError
+from headrace.errors import ClosedError
 from headrace.hookspecs import attached
 from headrace_serve.errors import UnsupportedError
+from headrace_serve.remembered import probe as probe_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -126,7 +126,7 @@ def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
 
 def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
     """Return the families of each pipeline; ``fixed`` labels are the same for all of them."""
-    probe = _probe()
+    probe = probe_of(_PROBE, "families", "histograms")
     if probe is None:
         return
     for model in models:
@@ -196,17 +196,3 @@ def _merged(families: Iterable[Any]) -> Iterable[Any]:
         if known is not family:
             known.samples.extend(family.samples)
     return found.values()
-
-
-def _probe() -> Any:
-    """Return the class of the probe; None if it is not installed or cannot be used."""
-    for plugin in headrace.plugins.installed():
-        path = plugin.hooks["probes"].get(_PROBE) if plugin.usable else None
-        if path is not None:
-            try:
-                probe = plugin.load(path)
-            except PluginError:
-                continue
-            if hasattr(probe, "families") and hasattr(probe, "histograms"):
-                return probe
-    return None

@@ -7,6 +7,7 @@ import contextlib
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs
 
 import orjson
 from starlette.applications import Starlette
@@ -36,6 +37,7 @@ from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
+from headrace_serve.remembered import dump_of
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
@@ -171,6 +173,7 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         route("GET", "/v2", _server),
         route("GET", "/v2/", _server),
         route("GET", "/v2/models/stats", _all_statistics),
+        route("GET", "/v2/memory", _memory),
         *per_model("GET", "", _metadata),
         *per_model("GET", "/config", _config),
         *per_model("GET", "/stats", _statistics),
@@ -245,7 +248,7 @@ class _Application(Starlette):
 
 _SENT_HEADERS = (
     "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "X-Request-Id",
-    *TRACE,
+    "X-Timing", *TRACE,
 )  # fmt: skip
 """Headers that a page of an allowed origin may send."""
 
@@ -408,6 +411,12 @@ async def _statistics(exchange: Exchange) -> Reply:
 
 async def _all_statistics(exchange: Exchange) -> Reply:
     return Reply.json(described.statistics(exchange.service.models))
+
+
+async def _memory(exchange: Exchange) -> Reply:
+    asked = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("request_id", [None])
+    found = await asyncio.to_thread(dump_of, [*exchange.service.models], asked[-1])
+    return Reply(200, [found], "application/x-ndjson")
 
 
 async def _index(exchange: Exchange) -> Reply:

@@ -14,6 +14,7 @@ from headrace.errors import ClosedError
 from headrace.hookspecs import attached
 from headrace.plugins import usable_cpus
 from headrace_serve.process import is_crowded
+from headrace_serve.remembered import slowest_of
 from headrace_serve.ui.graph import nodes_of
 from headrace_serve.ui.limit import Sample, limit_of, running_of
 from headrace_serve.ui.load import LoadTest
@@ -86,6 +87,9 @@ class _Watched:
         self.batches = RecentBatches(lambda: loop.call_soon_threadsafe(self.stop))
         self.missed = False
         self._hears: bool | None = None
+        self._model = model
+        self._sought: asyncio.Future[Any] | None = None
+        self._slowest = slowest_of(model, 0)
 
     def go_on(self) -> None:
         """Hear of the next batches."""
@@ -109,6 +113,15 @@ class _Watched:
     def running(self) -> list[tuple[str, int, float]]:
         """Return node, instance and begin of each batch that runs, and ran when the page asked before."""
         return running_of(self._samples)
+
+    def slowest(self) -> list[dict[str, Any]] | None:
+        """Return the slowest of the last requests as they were at the last question; None where nothing remembers them."""
+        if self._slowest is None or (self._sought is not None and not self._sought.done()):
+            return self._slowest
+        if self._sought is not None and self._sought.exception() is None:
+            self._slowest = self._sought.result()
+        self._sought = asyncio.ensure_future(asyncio.to_thread(slowest_of, self._model, 10))
+        return self._slowest
 
     def stop(self) -> None:
         """Hear of no more."""
@@ -168,6 +181,7 @@ class LivePage:
                     "stats": stats,
                     "limit": watched.limit(stats, now_s),
                     "running": watched.running(),
+                    "slowest": watched.slowest(),
                     "batches": watched.batches.since(since.get(f"batches.{key}", 0)),
                     "missed": watched.missed,
                 }

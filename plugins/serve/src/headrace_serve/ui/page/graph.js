@@ -124,7 +124,7 @@ function drawn(parent, model, down) {
       if (!one) continue;
       shown.figures.textContent = `${number(one.rate)}/s · ${one.waiting} waiting · batch ${number(one.batch)} of ${shown.node.most ?? "∞"}`;
       shown.times.textContent = `${number(one.forward.p50)} ms, p99 ${number(one.forward.p99)} · queued ${number(one.queue.p50)}`;
-      shown.ended.textContent = [`${number(one.ok, 0)} ok`, one.cancelled ? `${number(one.cancelled, 0)} cancelled` : ""].filter(Boolean).join(" · ");
+      shown.ended.textContent = [`${number(one.ok, 0)} ok`, one.cancelled ? `${number(one.cancelled, 0)} cancelled` : "", one.reasons].filter(Boolean).join(" · ");
       shown.errors.textContent = one.failed ? `${number(one.failed, 0)} failed` : "";
       shown.box.classList.toggle("failing", one.failing);
       shown.box.classList.toggle("limiting", name === limit);
@@ -155,6 +155,13 @@ function failuresOf(node) {
   return Object.entries(node.failed).reduce((sum, [code, count]) => (code === "cancelled" ? sum : sum + count), 0);
 }
 
+// Why the batches between two answers of stats() were formed: the two most frequent reasons, as "full 80 %, timer 20 %".
+function reasonsOf(node, old) {
+  const counts = Object.entries(node.reasons).map(([reason, count]) => [reason, count - (old?.reasons[reason] ?? 0)]);
+  const all = counts.reduce((sum, [, count]) => sum + count, 0), most = counts.filter(([, count]) => count).sort((a, b) => b[1] - a[1]);
+  return most.slice(0, 2).map(([reason, count]) => `${shortened(reason, 8)} ${Math.round((100 * count) / all)} %`).join(", ");
+}
+
 // What has happened between two answers of stats(), per node. `running` are the batches that are not counted yet, as
 // [node, instance, begin].
 export function figuresOf(stats, before, seconds, running, now) {
@@ -179,6 +186,7 @@ export function figuresOf(stats, before, seconds, running, now) {
       queue: node.queue_ms,
       ok: node.ok,
       cancelled: node.cancelled,
+      reasons: reasonsOf(node, old),
       failed,
       failing: old !== undefined && failed > failuresOf(old),
       busy: node.instances.map((one, index) => {

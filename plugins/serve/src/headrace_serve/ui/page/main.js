@@ -45,7 +45,7 @@ function showModel(model, examples) {
   const slider = part("clients"), count = part("count");
   slider.max = model.most_clients;
   const one = {
-    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"), limit: part("limit"),
+    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"), limit: part("limit"), slow: part("slow"),
     lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
   };
   one.runFirst = buildForm(part("form"), part("answer"), model, examples, (request) => {
@@ -82,6 +82,7 @@ function showState(state) {
     while (one.seen.length > 1 && state.now - one.seen[0].at > RATE_S) one.seen.shift();
     one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at, model.running, state.now), model.limit.node);
     one.limit.textContent = model.limit.text;
+    showSlowest(one.slow, model.slowest ?? []);
     one.seen.push({ at: state.now, stats: model.stats });
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
     one.batches = [...one.batches, ...model.batches].filter((batch) => state.now - batch[5] < KEPT_S.batches);
@@ -94,6 +95,13 @@ function showState(state) {
     if (!load.clients && document.activeElement !== one.slider) one.slider.value = 0;
   }
   showFailures(state.failures, state.now);
+}
+
+// What took longest, each with the parts of its time: there are none where the pipeline has no probe Remember.
+function showSlowest(section, slowest) {
+  const rows = slowest.map((one) => made("tr", {}, made("td", { className: "id" }, one.request_id), made("td", { className: "said" }, one.text)));
+  section.querySelector("tbody").replaceChildren(...rows);
+  section.hidden = rows.length === 0;
 }
 
 function showFailures(failures, now) {

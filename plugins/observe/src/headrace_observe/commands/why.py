@@ -1,0 +1,101 @@
+"""``headrace observe why``: where the time of a request went, and what would have helped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Optional
+from urllib.parse import quote
+
+import typer
+
+from headrace.errors import HeadraceError
+from headrace_cli.for_plugins import OK, Json, print_data, print_message
+from headrace_observe.commands.shared import print_document, writable
+from headrace_observe.commands.top import key_in, read_url
+from headrace_observe.cures import MOST, cures
+from headrace_observe.explaining import slowest
+from headrace_observe.explaining import why as explained
+from headrace_observe.memory import parse_dump, read_dump
+
+__all__ = ["why"]
+
+
+def why(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE", help="A server, as http://127.0.0.1:8000, or a file of --save."
+        ),
+    ],
+    request_id: Annotated[
+        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        typer.Argument(metavar="[REQUEST_ID]", help="The request: its X-Request-Id or request_id."),
+    ] = None,
+    save: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--save",
+            metavar="FILE",
+            help="Write what the server remembers into a file, which `headrace simulate` reads as well.",
+        ),
+    ] = None,
+    key_file: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            "--key-file",
+            metavar="FILE",
+            help="A file with a key, for a server with keys; it needs the right describe, for all models.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Say where the time of a request went, and what would have helped. Without a request: of the slowest ten.
+
+    The pipeline needs `probes = ["Remember(64MiB)"]` under [global]. A server gives the 20,000 runs around the request. What
+    would have helped is simulated, with at most 5,000 of these requests and the times that batches took. It needs the extra
+    `headrace-observe[simulate]`.
+
+    \b
+    Examples:
+      headrace observe why http://127.0.0.1:8000 7f3a
+      headrace observe why http://127.0.0.1:8000 --save monday.jsonl
+      headrace observe why monday.jsonl 7f3a --json
+    """  # noqa: D301 - typer keeps the lines after a backspace character
+    writable(save, "--save", [source])
+    if "://" in source:
+        end = "/v2/memory" + ("" if request_id is None else f"?request_id={quote(request_id)}")
+        hint = "It is the address of headrace serve."
+        key = None if key_file is None else key_in(key_file)
+        text = read_url(source, end, key, hint, 60)
+        memory, missing = parse_dump(text.splitlines(), source)
+    else:
+        memory, missing = read_dump(source)
+        text = ""
+    if save is not None:
+        Path(save).write_text(text or Path(source).read_text("utf-8"), encoding="utf-8")
+    if missing is not None:
+        print_message(missing)
+    found = slowest(memory) if request_id is None else explained(memory, request_id)
+    tried, why_not = [], ""
+    try:
+        tried = [] if request_id is None else cures(memory, request_id)
+    except HeadraceError as error:
+        why_not = str(error)
+    if json:
+        asked: list[dict[str, Any]] = [one.to_dict() for one in found]
+        print_document({"requests": asked, "cures": [one._asdict() for one in tried]})
+        return OK
+    for one in found:
+        print_data(str(one) if request_id is not None else f"{one.request_id}: {one}")
+    for cure in tried[1:]:
+        told = f"{cure.ms:.1f} ms" if cure.ms is not None else f"not simulated: {cure.why_not}"
+        print_data(f"with {cure.setting}: {told}")
+    if tried and tried[0].ms is not None:
+        around = min(MOST, len(memory.visits))
+        print_data(
+            f"Simulated with the {around} runs around it, which give {tried[0].ms:.1f} ms for the settings as they are."
+        )
+    why_not = why_not or (tried[0].why_not if tried else "")
+    if why_not:
+        print_message(f"what would have helped is not known: {why_not}")
+    return OK

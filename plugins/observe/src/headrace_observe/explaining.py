@@ -1,0 +1,317 @@
+"""Why a request was slow: its time, from its arrival to its last end, split into causes that add up to it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace.errors import InputError, SetupError
+from headrace_observe.memory import Memory, memories
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import headrace
+    from headrace_observe.memory import Visit
+
+__all__ = ["CAUSES", "Explanation", "Part", "slowest", "why"]
+
+_TINY_S = 1e-9
+
+_SHOWN_S = 50e-6
+"""Parts that would be 0.0 ms are left out of the text."""
+
+CAUSES = {
+    "run": "ran",
+    "instance": "waited for an instance",
+    "others": "waited for other requests to share its batch",
+    "priority": "waited behind a greater priority",
+    "room": "waited for room in the queue",
+    "pause": "waited while an instance was away",
+    "thread": "waited for a thread",
+}
+"""Every cause, with its words."""
+
+
+class Part(NamedTuple):
+    """A part of the time of a request.
+
+    Attributes:
+        node: Where it was spent.
+        cause: One of `CAUSES`.
+        seconds: How long it took.
+        detail: What there is to add, as ``2 in the batch, instance 1``. Empty for nothing.
+    """
+
+    node: str
+    cause: str
+    seconds: float
+    detail: str
+
+    def __str__(self) -> str:
+        more = f" ({self.detail})" if self.detail else ""
+        return f"{1000 * self.seconds:.1f} {CAUSES[self.cause]}{more}"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Where the time of one request went.
+
+    Attributes:
+        request_id: Its identifier.
+        began, ended: When it came to its first node, and when its last run ended, in seconds on the clock of ``time.monotonic()``.
+        code: The code of its error, ``ok`` for none.
+        parts: The parts of its time, the greatest first. They add up to `seconds`.
+    """
+
+    request_id: str | None
+    began: float
+    ended: float
+    code: str
+    parts: tuple[Part, ...]
+
+    @property
+    def seconds(self) -> float:
+        """The time from its arrival to its end."""
+        return self.ended - self.began
+
+    @property
+    def greatest(self) -> Part:
+        """The part that took longest."""
+        return self.parts[0]
+
+    def __str__(self) -> str:
+        several = len({one.node for one in self.parts}) > 1
+        shown = [one for one in self.parts if one.seconds >= _SHOWN_S] or self.parts[:1]
+        said = "; ".join(f"{one.node}: {one}" if several else str(one) for one in shown)
+        how = "" if self.code == "ok" else f", and failed with the code {self.code}"
+        return f"{1000 * self.seconds:.1f} ms{how}: {said}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data for JSON; times in milliseconds."""
+        parts = [
+            {"node": p.node, "cause": p.cause, "ms": 1000 * p.seconds, "detail": p.detail}
+            for p in self.parts
+        ]
+        about = {"request_id": self.request_id, "ms": 1000 * self.seconds, "code": self.code}
+        return {**about, "text": str(self), "parts": parts}
+
+
+def why(source: headrace.Pipeline | Memory, request_id: str) -> list[Explanation]:
+    """Explain the time of a request.
+
+    Args:
+        source: A pipeline with ``probes = ["Remember(64MiB)"]``, or what such a probe has kept.
+        request_id: The ``request_id`` that the request had.
+
+    Returns:
+        An explanation for each time that a request with this identifier came, in their order.
+
+    Raises:
+        SetupError: The pipeline has no such probe.
+        InputError: No request of this identifier is remembered.
+    """
+    memory = source if isinstance(source, Memory) else _memory_of(source)
+    visits = memory.visits_of(request_id)
+    if not visits:
+        near = get_close_matches(str(request_id)[:200], [*memory.by_name][-1000:], 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"It keeps {len(memory.by_name)} others."
+        what = f"no request {request_id!r} is remembered: it has not ended, or was forgotten"
+        raise InputError(what, hint=hint)
+    return [_explained(memory, one) for one in _occurrences(memory, visits)]
+
+
+def slowest(memory: Memory, count: int = 10) -> list[Explanation]:
+    """Explain the requests that took longest, the slowest first; only those with an identifier."""
+    every = [
+        (max(v.ended for v in one) - min(v.arrival for v in one), name, place, one)
+        for name, visits in memory.by_name.items()
+        for place, one in enumerate(_occurrences(memory, visits))
+    ]
+    return [_explained(memory, one[3]) for one in sorted(every, reverse=True)[:count]]
+
+
+def _memory_of(pipeline: headrace.Pipeline) -> Memory:
+    remember = memories.get(pipeline)
+    if remember is None:
+        hint = 'Write probes = ["Remember(64MiB)"] into [global].'
+        raise SetupError("the pipeline has no probe Remember", hint=hint)
+    return remember()
+
+
+def _occurrences(memory: Memory, visits: Sequence[Visit]) -> list[list[Visit]]:
+    """Part the visits of an identifier that came more than once: each arrival at a first node begins a request."""
+    led_to = {to for node in memory.nodes.values() for to in (*node.next, *node.calls)}
+    found: list[list[Visit]] = []
+    ordered = sorted(visits, key=lambda one: (one.arrival, one.cut))
+    for one in ordered:
+        starts = one.node not in led_to and (not found or one.arrival > found[-1][0].arrival)
+        if starts or not found:
+            found.append([])
+        found[-1].append(one)
+    return found
+
+
+def _explained(memory: Memory, visits: Sequence[Visit]) -> Explanation:
+    runs = _ended(visits)
+    began, ended = min(one.arrival for one in runs), max(one.ended for one in runs)
+    codes = [one.code for one in sorted(visits, key=lambda one: one.ended) if one.code != "ok"]
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    details: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for part in _Split(memory, runs).split(began, ended):
+        seconds[part.node, part.cause] += part.seconds
+        if part.detail and part.seconds > 0:
+            details[part.node, part.cause][part.detail] = None
+    parts = [
+        Part(*key, spent, _together([*details[key]]))
+        for key, spent in sorted(seconds.items(), key=lambda one: -one[1])
+        if spent > 0
+    ]
+    first = runs[0]
+    parts = parts or [Part(first.node, "run", 0.0, "")]
+    return Explanation(first.request_id, began, ended, (codes or ["ok"])[-1], tuple(parts))
+
+
+def _together(details: Sequence[str]) -> str:
+    return ", then ".join(details[:2]) + (f", and {len(details) - 2} more" if details[2:] else "")
+
+
+def _ended(visits: Sequence[Visit]) -> list[Visit]:
+    """End each run no later than the request had its outcome there: a backend may go on after its caller has left."""
+    outcomes = {(one.node, one.arrival): one.ended for one in visits if one.instance < 0}
+    ran = {(one.node, one.arrival) for one in visits if one.instance >= 0}
+    found = []
+    for one in visits:
+        end = outcomes.get((one.node, one.arrival), one.ended)
+        if one.instance >= 0:
+            times = [min(at, end) for at in (one.cut, one.started, one.ended)]
+            found.append(one._replace(cut=times[0], started=times[1], ended=times[2]))
+        elif (one.node, one.arrival) not in ran:
+            found.append(one)
+    return found
+
+
+class _Split:
+    """Splits a span of time along the visits that its end waited for: from the last one backwards.
+
+    Args:
+        memory: What is remembered.
+        visits: The visits of one request.
+    """
+
+    def __init__(self, memory: Memory, visits: Sequence[Visit]) -> None:
+        self._memory = memory
+        called = {to for node in memory.nodes.values() for to in node.calls}
+        self._called = [one for one in visits if one.node in called]
+        self._led = [one for one in visits if one.node not in called] or self._called
+
+    def split(self, start: float, end: float) -> Iterator[Part]:
+        """Give the parts of a request."""
+        yield from self._along(self._led, start, end, None)
+
+    def _along(
+        self, visits: Sequence[Visit], start: float, end: float, around: Part | None
+    ) -> Iterator[Part]:
+        """Give the parts of a span. What no visit covers is that of ``around``, or the way from node to node."""
+        at = end
+        left = [one for one in visits if one.arrival >= start - _TINY_S]
+        while at > start:
+            left = [one for one in left if one.ended <= at + _TINY_S]
+            last = max(left, key=lambda one: (one.ended, -one.arrival), default=None)
+            before = start if last is None else max(start, min(at, last.ended))
+            if at > before:
+                gap = around or Part(visits[0].node, "thread", 0.0, "between nodes")
+                yield gap._replace(seconds=at - before)
+            if last is None:
+                return
+            left.remove(last)
+            at = before
+            for part in self._visit(last, start, at, left):
+                yield part
+                at -= part.seconds
+            at = min(at, max(start, self._since(last, left)))
+
+    @staticmethod
+    def _since(visit: Visit, others: Sequence[Visit]) -> float:
+        """Return when the wait for a run began: with its arrival, or the end of the run before it at the same node."""
+        same = [
+            one.ended
+            for one in others
+            if (one.node, one.arrival) == (visit.node, visit.arrival) and one.ended <= visit.cut
+        ]
+        return max([visit.arrival, *same])
+
+    def _visit(
+        self, visit: Visit, start: float, end: float, others: Sequence[Visit]
+    ) -> Iterator[Part]:
+        node = visit.node
+        since = max(start, self._since(visit, others))
+        cut, started = max(since, min(visit.cut, end)), max(since, min(visit.started, end))
+        if visit.instance >= 0:
+            detail = (
+                f"{visit.size} in the batch, instance {visit.instance}, formed by {visit.reason}"
+            )
+            ran = Part(node, "run", 0.0, detail)
+            inner = [
+                one
+                for one in self._called
+                if one is not visit
+                and started <= one.arrival
+                and one.ended <= end + _TINY_S
+                and one.node != node
+            ]
+            yield from self._along(inner, started, end, ran)
+            if started > cut:
+                yield Part(node, "thread", started - cut, "")
+        yield from self._wait(visit, since, cut)
+
+    def _wait(self, visit: Visit, since: float, cut: float) -> Iterator[Part]:
+        """Give the parts of the wait in a queue: at each moment what its instances did."""
+        memory, node = self._memory, visit.node
+        queued = min(max(memory.in_queue_at(visit), since), cut)
+        if queued > since:
+            yield Part(node, "room", queued - since, "")
+        count = memory.nodes[node].instance_num
+        ran = [memory.running(node, index, queued, cut) for index in range(count)]
+        away = [memory.pauses.get((node, index), ()) for index in range(count)]
+        edges = {queued, cut}
+        for spans in ([(one.cut, one.ended) for one in each] for each in ran):
+            edges.update(at for span in spans for at in span if queued < at < cut)
+        edges.update(at for each in away for span in each for at in span if queued < at < cut)
+        places = [0] * count
+        for begin, end in pairwise(sorted(edges)):
+            now = []
+            for index, each in enumerate(ran):
+                while places[index] < len(each) and each[places[index]].ended <= begin:
+                    places[index] += 1
+                one = each[places[index]] if places[index] < len(each) else None
+                now.append(one if one is not None and one.cut <= begin else None)
+            paused = [any(a <= begin < b for a, b in each) for each in away]
+            yield self._moment(visit, queued, end - begin, now, paused)
+
+    def _moment(
+        self,
+        visit: Visit,
+        queued: float,
+        seconds: float,
+        now: Sequence[Any],
+        paused: Sequence[bool],
+    ) -> Part:
+        free = any(one is None and not gone for one, gone in zip(now, paused, strict=True))
+        if free and self._memory.nodes[visit.node].waits_for_others:
+            return Part(visit.node, "others", seconds, f"formed by {visit.reason or visit.code}")
+        if any(gone and one is None for one, gone in zip(now, paused, strict=True)):
+            where = ", ".join(str(k) for k, gone in enumerate(paused) if gone)
+            return Part(visit.node, "pause", seconds, f"instance {where}")
+        busy = [one for one in now if one is not None]
+        overtook = [one.priority for one in busy if one.cut >= queued - _TINY_S]
+        if overtook and max(overtook) > visit.priority:
+            return Part(visit.node, "priority", seconds, f"priority {max(overtook)}")
+        if not busy:
+            return Part(visit.node, "instance", seconds, "")
+        sizes = sorted({one.size for one in busy})
+        each = "one ran a batch" if len(now) == 1 else f"all {len(now)} ran batches"
+        return Part(visit.node, "instance", seconds, f"{each} of {' and '.join(map(str, sizes))}")

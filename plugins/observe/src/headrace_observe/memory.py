@@ -1,0 +1,298 @@
+"""What `Remember` has kept of a pipeline, as plain data: visits of requests to nodes, pauses of instances, facts of the nodes."""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from headrace.errors import InputError
+from headrace.plugins import read_lines
+from headrace_observe.files import write_whole
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    import headrace
+    from headrace.plan import Node
+
+__all__ = [
+    "LONGEST_NAME",
+    "Change",
+    "Memory",
+    "NodeFacts",
+    "Visit",
+    "is_dump",
+    "memories",
+    "parse_dump",
+    "read_dump",
+]
+
+_KIND = "headrace-memory"
+_VERSION = 1
+
+LONGEST_NAME = 200
+"""Of an identifier so many characters are kept."""
+
+memories: WeakKeyDictionary[headrace.Pipeline, Callable[..., Memory]] = WeakKeyDictionary()
+"""What gives the memory of each pipeline that has a probe for it."""
+
+
+class Visit(NamedTuple):
+    """One run of a request in a batch at a node; or, with the instance -1, a request that failed there.
+
+    Attributes:
+        request_id: Its identifier, None where it has none.
+        node, instance: Where it ran.
+        arrival, cut, started, ended: When it came to the node, was put into the batch, and when the batch began and ended, in
+            seconds on the clock of ``time.monotonic()``. Of a failure without a run the last three are its end.
+        size, weight: How many requests were in the batch, and what they weigh together.
+        reason: Why the batch was formed.
+        priority, deadline: Those of its call; the deadline is on the same clock, None for none.
+        code: The code of its error, ``ok`` for none.
+        own_weight: What the request itself weighs.
+    """
+
+    request_id: str | None
+    node: str
+    instance: int
+    arrival: float
+    cut: float
+    started: float
+    ended: float
+    size: int
+    weight: int
+    reason: str
+    priority: int
+    deadline: float | None
+    code: str
+    own_weight: int
+
+
+class Change(NamedTuple):
+    """An instance is ``ready``, ``paused``, ``lost`` or ``closed`` from a time on, in seconds."""
+
+    node: str
+    instance: int
+    at: float
+    state: str
+
+
+class NodeFacts(NamedTuple):
+    """What the configuration says of a node, as far as it explains waits.
+
+    Attributes:
+        instance_num: How many instances it has.
+        waits_for_others: Whether a free instance may wait for further requests.
+        room: How many requests may wait before others wait for room; None for no bound that makes them wait.
+        calls, next: The nodes that its expression calls, and those after it.
+    """
+
+    instance_num: int
+    waits_for_others: bool
+    room: int | None
+    calls: Sequence[str] = ()
+    next: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, node: Node) -> NodeFacts:
+        """Return the facts of a node of a plan."""
+        keys = {key: value.value for key, value in node.keys.items()}
+        waits = keys["batching_timeout"] > 0 or keys["batch_policy"] not in (None, "greedy")
+        room = keys["queue_size"] if keys["queue_full"] == "wait" else None
+        waits = bool(waits or keys["batch_sizes"] or node.range[0] > 1)
+        return cls(node.instance_num, waits, room, node.links.calls, node.next)
+
+
+class Ran(NamedTuple):
+    """A batch that took an instance, from its cut to its end. ``priority`` is the greatest of its requests."""
+
+    cut: float
+    ended: float
+    size: int
+    priority: int
+
+
+class Memory:
+    """What is remembered of a pipeline.
+
+    Args:
+        visits: The visits.
+        changes: What has become of instances.
+        nodes: The facts of each node.
+        replay: What `headrace_observe.cures.replay_of` gives.
+    """
+
+    def __init__(
+        self,
+        visits: Iterable[Visit],
+        changes: Iterable[Change],
+        nodes: Mapping[str, NodeFacts],
+        replay: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.visits, self.changes, self.nodes = [*visits], [*changes], dict(nodes)
+        self.replay = replay or {"why_not": "the settings of its nodes are not known"}
+
+    def around(self, request_id: str | None, most: int) -> Memory:
+        """Return what is remembered of at most so many visits: those around a request, or the last ones."""
+        place = len(self.visits)
+        if request_id is not None and (known := self.visits_of(request_id)):
+            place = self.visits.index(known[0]) + most // 2
+        last = min(len(self.visits), max(place, most))
+        return Memory(
+            self.visits[max(0, last - most) : last], self.changes, self.nodes, self.replay
+        )
+
+    @cached_property
+    def batches(self) -> dict[tuple[str, int], list[Ran]]:
+        """The batches of each instance, in order; an instance runs one at a time."""
+        found: dict[tuple[str, int, float], Ran] = {}
+        for one in self.visits:
+            if one.instance >= 0:
+                key = (one.node, one.instance, one.cut)
+                before = found.get(key)
+                most = one.priority if before is None else max(before.priority, one.priority)
+                found[key] = Ran(one.cut, one.ended, one.size, most)
+        by_instance: dict[tuple[str, int], list[Ran]] = defaultdict(list)
+        for (node, instance, _), ran in sorted(found.items()):
+            by_instance[node, instance].append(ran)
+        return by_instance
+
+    @cached_property
+    def pauses(self) -> dict[tuple[str, int], list[tuple[float, float]]]:
+        """From when to when each instance was away, in order."""
+        found: dict[tuple[str, int], list[tuple[float, float]]] = defaultdict(list)
+        for one in sorted(self.changes, key=lambda change: change.at):
+            known = found[one.node, one.instance]
+            if known and known[-1][1] == float("inf"):
+                known[-1] = known[-1][0], one.at
+            if one.state in ("paused", "lost"):
+                known.append((one.at, float("inf")))
+        return found
+
+    @cached_property
+    def by_name(self) -> dict[str, list[Visit]]:
+        """The visits of each identifier."""
+        found: dict[str, list[Visit]] = defaultdict(list)
+        for one in self.visits:
+            if one.request_id is not None:
+                found[one.request_id].append(one)
+        return found
+
+    def visits_of(self, request_id: object) -> list[Visit]:
+        """Return the visits of an identifier, none where it is not remembered."""
+        return self.by_name.get(str(request_id)[:LONGEST_NAME], [])
+
+    @cached_property
+    def _waits(self) -> dict[str, tuple[list[float], list[float]]]:
+        """The times at which requests came to each node, and those at which they left its queue, in order."""
+        found: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+        for one in self.visits:
+            found[one.node][0].append(one.arrival)
+            found[one.node][1].append(one.cut)
+        return {node: (sorted(came), sorted(left)) for node, (came, left) in found.items()}
+
+    def in_queue_at(self, visit: Visit) -> float:
+        """Return when a request had room in the queue of its node, in seconds."""
+        room = self.nodes[visit.node].room
+        if room is None:
+            return visit.arrival
+        came, left = self._waits[visit.node]
+        gone = bisect_right(left, visit.arrival)
+        missing = bisect_left(came, visit.arrival) - gone - room
+        place = gone + missing
+        return left[place] if missing >= 0 and place < len(left) else visit.arrival
+
+    def running(self, node: str, instance: int, start: float, end: float) -> Sequence[Ran]:
+        """Return the batches that an instance ran between two times."""
+        every = self.batches.get((node, instance), [])
+        first = bisect_right(every, start, key=lambda ran: ran.ended)
+        return every[first : bisect_left(every, end, key=lambda ran: ran.cut)]
+
+    # One file, which `headrace simulate --arrivals`, `--like` and `--times` read too.
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write everything into one file, a line of JSON per visit.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        text = "\n".join(self.lines()) + "\n"
+        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+
+    def lines(self) -> Iterator[str]:
+        """Return the lines of the file: first what it is, then the visits in the order in which they ended."""
+        about = {"kind": _KIND, "version": _VERSION, "nodes": self.nodes, "changes": self.changes}
+        yield json.dumps({**about, "replay": self.replay})
+        for one in self.visits:
+            yield json.dumps(one)
+
+
+def is_dump(line: str) -> bool:
+    """Tell whether the first line of a file is that of a dump."""
+    return f'"{_KIND}"' in line[:80]
+
+
+def read_dump(path: str | os.PathLike[str]) -> tuple[Memory, str | None]:
+    """Read a file that `Memory.write` has written.
+
+    Returns:
+        What it holds; and, where its end is cut off, what is missing.
+
+    Raises:
+        InputError: It cannot be read, is none, or of another version.
+    """
+    try:
+        lines = [*read_lines(path)]
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"the dump {path} cannot be read: {why}") from error
+    return parse_dump(lines, str(path))
+
+
+def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
+    """Read the lines of a dump; see `read_dump`. ``origin`` is where they come from, for errors."""
+    head = _of_json(lines[0]) if lines else None
+    if not isinstance(head, dict) or head.get("kind") != _KIND:
+        raise InputError(f"{origin}: it is no dump of the probe Remember")
+    if head.get("version") != _VERSION:
+        raise InputError(
+            f"{origin}: it has the version {head.get('version')}, and this headrace-observe reads {_VERSION}"
+        )
+    try:
+        facts = head["nodes"].items()
+        nodes = {name: NodeFacts(*one[:3], *map(tuple, one[3:])) for name, one in facts}
+        changes, replay = [Change(*one) for one in head["changes"]], dict(head["replay"])
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{origin}:1: the first line of the dump is broken: {error}") from error
+    visits: list[Visit] = []
+    for number, line in enumerate(lines[1:], 2):
+        row = _of_json(line)
+        if not _is_visit(row, nodes):
+            cut = (
+                f"{origin}:{number}: the rest is cut off; {len(visits)} visits before it were read"
+            )
+            return Memory(visits, changes, nodes, replay), cut
+        visits.append(Visit(*row))
+    return Memory(visits, changes, nodes, replay), None
+
+
+def _is_visit(row: Any, nodes: Mapping[str, NodeFacts]) -> bool:
+    if not isinstance(row, list) or len(row) != len(Visit._fields):
+        return False
+    name, node, _, *_, reason, _, late, code, _ = row
+    numbers = [*row[2:9], row[10], row[13], 0.0 if late is None else late]
+    texts = [node, reason, code, "" if name is None else name]
+    right = all(type(one) in (int, float) for one in numbers)
+    return right and all(isinstance(one, str) for one in texts) and node in nodes
+
+
+def _of_json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None

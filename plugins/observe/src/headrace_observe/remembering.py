@@ -1,0 +1,165 @@
+"""The probe ``Remember`` keeps the last minutes of a pipeline: arrivals, batches, reasons and outcomes, and no inputs."""
+
+from __future__ import annotations
+
+import marshal
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+
+import headrace
+from headrace.errors import SetupError, code_of
+from headrace_observe.explaining import slowest
+from headrace_observe.memory import LONGEST_NAME, Change, Memory, NodeFacts, Visit, memories
+
+if TYPE_CHECKING:
+    from headrace.hookspecs import BatchRecord
+
+__all__ = ["Remember"]
+
+_LEAST_BYTES = 1 << 20
+
+_BLOCK = 512
+"""So many visits are packed into one block of bytes, and the oldest block is forgotten at a time."""
+
+_RECENT = 20_000
+"""The slowest requests are looked for among so many visits, and a server gives so many at a time."""
+
+
+class Remember:
+    """The probe that keeps what `headrace_observe.why` explains: the last visits of requests to nodes, as many as fit.
+
+    No thread waits for another one here. Of what a request holds, its ``request_id`` alone is kept.
+    """
+
+    class Options(headrace.Options):
+        """How much is kept."""
+
+        positional = ("size",)
+
+        size: pydantic.ByteSize = pydantic.Field(
+            pydantic.ByteSize(64 << 20),
+            description="The most memory, as 64MiB; beyond it the oldest is forgotten (bytes).",
+        )
+
+    def __init__(self, options: Remember.Options | None = None) -> None:
+        """Begin to remember.
+
+        Raises:
+            SetupError: The memory is too little for anything, or more than the machine has.
+        """
+        size, most = int((options or self.Options()).size), _memory_bytes()
+        if not _LEAST_BYTES <= size <= most:
+            what = f"Remember(size={size}) keeps nothing: it takes 1 MiB to {most >> 20} MiB, the memory of this machine"
+            raise SetupError(what, hint='Write probes = ["Remember(64MiB)"].')
+        self._most_bytes = size
+        self._fresh: deque[tuple[Any, ...]] = deque()
+        self._packing = threading.Lock()
+        self._blocks: deque[bytes] = deque()
+        self.nbytes = 0
+        self._changes: deque[Change] = deque(maxlen=4096)
+        self._pipeline: weakref.ref[headrace.Pipeline] | None = None
+
+    @staticmethod
+    def slowest(pipeline: headrace.Pipeline, count: int) -> list[dict[str, Any]] | None:
+        """Explain the slowest of the last requests of a pipeline, as plain data; None where it has no such probe."""
+        remember = memories.get(pipeline)
+        if remember is None or not count:
+            return None if remember is None else []
+        return [one.to_dict() for one in slowest(remember(_RECENT), count)]
+
+    @staticmethod
+    def dump(pipeline: headrace.Pipeline, request_id: str | None = None) -> list[str] | None:
+        """Return the lines of `headrace_observe.memory.Memory.write` for the visits around a request, or the last ones.
+
+        None where the pipeline has no such probe, or does not remember the request.
+        """
+        remember = memories.get(pipeline)
+        memory = remember and remember()
+        if memory is None or (request_id is not None and not memory.visits_of(request_id)):
+            return None
+        return [*memory.around(request_id, _RECENT).lines()]
+
+    def pipeline_started(self, pipeline: headrace.Pipeline) -> None:
+        """Note the pipeline, without keeping it alive; a hook of probes."""
+        self._pipeline = weakref.ref(pipeline)
+        memories[pipeline] = self.memory
+
+    # While requests run: plain appends. Now and then one thread packs what has come, and no other one waits for it.
+
+    def batch_ran(self, record: BatchRecord) -> None:
+        """Note the requests of a batch; a hook of probes."""
+        node, instance, _, requests, started, ended, weight, errors, reason = record
+        fresh, size, reason = self._fresh, len(requests), str(reason)
+        for one, error in zip(requests, errors, strict=True):
+            request, arrival, cut, own, priority, deadline = one
+            name = request.get("request_id")
+            if name is not None:
+                name = str(name)[:LONGEST_NAME]
+            code = "ok" if error is None else str(code_of(error))
+            ran = (name, node, instance, arrival, cut, started, ended, size, weight, reason)
+            fresh.append((*ran, priority, deadline, code, own))
+        if len(fresh) >= _BLOCK and self._packing.acquire(blocking=False):
+            try:
+                self._pack()
+            finally:
+                self._packing.release()
+
+    def request_done(
+        self, node: str, request: Any, started: float, ended: float, error: BaseException | None
+    ) -> None:
+        """Note a request that has failed, which may have run in no batch; a hook of probes."""
+        if error is not None:
+            name = request.get("request_id") if isinstance(request, dict) else None
+            name = name if name is None else str(name)[:LONGEST_NAME]
+            about = (name, node, -1, started, ended, ended, ended, 0, 0, "", 0, None)
+            self._fresh.append((*about, str(code_of(error)), 1))
+
+    def instance_changed(self, node: str, instance: int, state: str) -> None:
+        """Note that an instance pauses, is ready or lost; a hook of probes."""
+        self._changes.append(Change(node, instance, time.monotonic(), state))
+
+    def _pack(self) -> None:
+        fresh = self._fresh
+        block = marshal.dumps([fresh.popleft() for _ in range(len(fresh))])
+        self._blocks.append(block)
+        self.nbytes += len(block)
+        while len(self._blocks) > 1 and self.nbytes > self._most_bytes:
+            self.nbytes -= len(self._blocks.popleft())
+
+    def memory(self, most: int | None = None) -> Memory:
+        """Return what is remembered: all, or at least the last ``most`` visits; in any thread.
+
+        Raises:
+            SetupError: The probe belongs to no pipeline that still exists.
+        """
+        pipeline = None if self._pipeline is None else self._pipeline()
+        if pipeline is None:
+            raise SetupError("this Remember belongs to no pipeline, or to one that is gone")
+        with self._packing:
+            self._pack()
+            blocks = [*self._blocks]
+        found: deque[Visit] = deque()
+        while blocks and (most is None or len(found) < most):
+            found.extendleft(map(Visit._make, reversed(marshal.loads(blocks.pop()))))  # noqa: S302
+        nodes = pipeline.config.plan().nodes.items()
+        facts = {name: NodeFacts.of(node) for name, node in nodes}
+        memory = Memory(found, [*self._changes], facts)
+        if most is None:
+            from headrace_observe.cures import replay_of  # which only who simulates needs
+
+            memory.replay = replay_of(pipeline.config, memory)
+        return memory
+
+
+def _memory_bytes() -> int:
+    """Return the memory of this machine, in bytes; a terabyte where the platform does not say it."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 1 << 40

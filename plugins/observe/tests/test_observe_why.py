@@ -1,0 +1,465 @@
+"""Why a request was slow: what the probe Remember keeps, and the causes into which its time is split."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from concurrent.futures import CancelledError
+from contextlib import suppress
+
+import pytest
+
+import headrace
+import headrace_observe
+from headrace.errors import InputError, SetupError
+from headrace.hookspecs import attached
+from headrace_observe.arrivals import read_arrivals, read_samples
+from headrace_observe.cures import cures
+from headrace_observe.explaining import CAUSES, slowest
+from headrace_observe.memory import Memory, memories, parse_dump, read_dump
+from headrace_observe.service_times import read_times
+from headrace_testing import virtual_time
+
+
+class WhyNap(headrace.Backend):
+    """Take 2 ms and 1 ms a request; one whose data is negative fails, and one with a list gives its parts."""
+
+    max = 8
+
+    def init(self, options, context):
+        self.context = context
+
+    def forward(self, batch):
+        time.sleep(0.002 + 0.001 * len(batch))
+        outcomes = []
+        for request in batch:
+            data = request["data"]
+            if isinstance(data, list):
+                for part in data:
+                    self.context.request.emit(request, part)
+                    time.sleep(0.0005)
+            request["result"] = data
+            failed = isinstance(data, int) and data < 0
+            outcomes.append(InputError("negative") if failed else None)
+        return outcomes
+
+
+@pytest.fixture(autouse=True)
+def nap():
+    headrace.register("WhyNap", WhyNap, replace=True)
+
+
+def remembering(**nodes):
+    return headrace.pipe({"global": {"probes": ["Remember(64MiB)"]}, **nodes})
+
+
+def threads_of(*calls):
+    threads = [threading.Thread(target=one) for one in calls]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+
+
+GRAPHS = {
+    "one node": {
+        "a": {
+            "backend": "WhyNap",
+            "instance_num": 2,
+            "max": 4,
+            "batching_timeout": 3,
+            "queue_size": 6,
+        }
+    },
+    "a line": {"a": {"backend": "WhyNap", "next": "b"}, "b": {"backend": "WhyNap", "max": 2}},
+    "branches that join": {
+        "a": {"backend": "Identity", "next": "b,c"},
+        "b": {"backend": "WhyNap", "max": 1, "next": "d"},
+        "c": {"backend": "WhyNap", "instance_num": 2, "next": "d"},
+        "d": {"backend": "Identity", "map": {"b": {"result": "data"}, "c": {"result": "other"}}},
+    },
+    "a call": {
+        "a": {"backend": "S[Identity,Forward[node.b]]", "max": 2},
+        "b": {"backend": "WhyNap"},
+    },
+}
+
+
+def send_at_random(pipe, now, seed, count, took):
+    """Send requests of every kind, one after the other, and note what their caller has waited."""
+    draw = random.Random(seed)
+    for number in range(count):
+        time.sleep(draw.random() * 0.006)
+        name, kind = f"{seed}.{number}", draw.randrange(6)
+        request = {"data": draw.randrange(-1, 9), "request_id": name}
+        began, priority = now(), draw.randrange(3)
+        with suppress(
+            headrace.errors.HeadraceError, headrace.errors.RequestsFailed, CancelledError
+        ):
+            if kind == 0:  # withdrawn, perhaps while it runs
+                future = pipe.submit(request, priority=priority)
+                time.sleep(draw.random() * 0.004)
+                future.cancel()
+                future.exception()
+            elif kind == 1:
+                pipe(request, timeout=0.002 + draw.random() * 0.004)
+            elif kind == 2:
+                many = [{"data": one, "request_id": f"{name}.{one}"} for one in range(3)]
+                pipe(many, priority=priority)
+            elif kind == 3:
+                for _ in pipe.stream({"data": [1, 2], "request_id": name}):
+                    pass
+            else:
+                pipe(request, priority=priority)
+        took[name] = now() - began
+
+
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_the_causes_add_up_to_the_time_of_each_of_2500_random_requests(graph):
+    took = {}
+    with virtual_time() as now, remembering(**GRAPHS[graph]) as pipe:
+        threads_of(
+            *[lambda seed=seed: send_at_random(pipe, now, seed, 250, took) for seed in range(10)]
+        )
+        memory = memories[pipe]()
+    assert len(memory.by_name) >= 2400
+    for name in memory.by_name:
+        for one in headrace_observe.why(memory, name):
+            assert abs(sum(part.seconds for part in one.parts) - one.seconds) < 1e-6, str(one)
+            assert all(part.seconds >= 0 and part.cause in CAUSES for part in one.parts), str(one)
+            if name in took and one.code == "ok":
+                assert one.seconds <= took[name] + 1e-6
+    found = {
+        p.cause for n in memory.by_name for e in headrace_observe.why(memory, n) for p in e.parts
+    }
+    assert {"run", "instance"} <= found
+
+
+def later(seconds, call):
+    def run():
+        time.sleep(seconds)
+        call()
+
+    return run
+
+
+def explained(config, *calls):
+    """Let calls run at a pipeline in virtual time; give the explanation of the request ``slow``."""
+    with virtual_time(), remembering(main={"backend": "WhyNap", **config}) as pipe:
+        threads_of(*[later(at, lambda call=call: call(pipe)) for at, call in calls])
+        (found,) = headrace_observe.why(pipe, "slow")
+    return found
+
+
+def call(count=1, name=None, **how):
+    def send(pipe):
+        requests = [{"data": 1, "request_id": name} for _ in range(count)]
+        pipe(requests if count > 1 else requests[0], **how)
+
+    return send
+
+
+SLOW = call(name="slow")
+
+
+def test_too_few_instances_are_the_cause():
+    calls = [(0.0001 * k, call()) for k in range(5)]
+    found = explained({"max": 1}, *calls, (0.001, SLOW))
+    assert (found.greatest.cause, found.greatest.detail) == ("instance", "one ran a batch of 1")
+    assert found.greatest.seconds == pytest.approx(5 * 0.003 - 0.001)
+    assert str(found).startswith(
+        "17.0 ms: 14.0 waited for an instance (one ran a batch of 1); 3.0 ran"
+    )
+
+
+def test_a_long_batch_is_the_cause():
+    def together(pipe):
+        pipe([{"data": 1, "request_id": "slow" if one == 0 else None} for one in range(8)])
+
+    found = explained({"max": 8}, (0.0, together))
+    assert found.greatest.cause == "run"
+    assert found.greatest.detail == "8 in the batch, instance 0, formed by full"
+
+
+def test_a_greater_priority_is_the_cause():
+    calls = [(0.0, call()), *[(0.002, call(priority=5)) for _ in range(4)]]
+    found = explained({"max": 1}, *calls, (0.001, SLOW))
+    assert (found.greatest.cause, found.greatest.detail) == ("priority", "priority 5")
+    assert found.greatest.seconds == pytest.approx(4 * 0.003)
+
+
+def test_the_wait_for_others_is_the_cause():
+    config = {"max": 8, "instance_num": 2, "batching_timeout": 20}
+    found = explained(config, (0.0, call(8)), (0.001, SLOW))
+    assert (found.greatest.cause, found.greatest.detail) == ("others", "formed by idle")
+    config = {"max": 8, "min": 2, "batching_timeout": 20, "pad": True}
+    found = explained(config, (0.0, SLOW))
+    assert (found.greatest.cause, found.greatest.detail) == ("others", "formed by timer")
+    assert found.greatest.seconds == pytest.approx(0.020)
+
+
+def test_a_full_queue_is_the_cause():
+    calls = [(0.0001 * k, call()) for k in range(7)]
+    found = explained({"max": 1, "queue_size": 1}, *calls, (0.001, SLOW))
+    assert found.greatest.cause == "room"
+
+
+def test_an_instance_that_is_away_is_the_cause():
+    class Leaves(headrace.Backend):
+        def init(self, options, context):
+            self.context = context
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = 1
+                if request["data"] == "leave":
+                    self.context.health.away()
+
+    headrace.register("WhyLeaves", Leaves, replace=True)
+    found = explained({"backend": "WhyLeaves"}, (0.0, SLOW))
+    assert found.greatest.cause == "run"
+    contexts = []
+    Leaves.init = lambda self, options, context: contexts.append(context)
+    calls = [
+        (0.0, lambda pipe: contexts[0].health.away()),
+        (0.030, lambda pipe: contexts[0].health.back()),
+    ]
+    found = explained({"backend": "WhyLeaves"}, *calls, (0.010, SLOW))
+    assert (found.greatest.cause, found.greatest.detail) == ("pause", "instance 0")
+    assert found.greatest.seconds == pytest.approx(0.020)
+
+
+def test_an_identifier_that_came_twice_shows_both():
+    with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
+        SLOW(pipe)
+        time.sleep(0.001)
+        SLOW(pipe)
+        found = headrace_observe.why(pipe, "slow")
+    assert [one.seconds for one in found] == [pytest.approx(0.003)] * 2
+    assert found[0].began < found[1].began
+
+
+def test_a_failure_is_explained_and_one_that_never_ran():
+    with virtual_time(), remembering(main={"backend": "WhyNap", "max": 1}) as pipe:
+
+        def late(pipe):
+            with pytest.raises(headrace.errors.DeadlineExceededError):
+                call(name="late", timeout=0.002)(pipe)
+
+        threads_of(lambda: SLOW(pipe), later(0.0005, lambda: late(pipe)))
+        (found,) = headrace_observe.why(pipe, "late")
+    assert (found.code, found.greatest.cause) == ("deadline", "instance")
+    assert found.seconds == pytest.approx(0.002)
+    assert "failed with the code deadline" in str(found)
+
+
+def test_who_is_not_remembered_is_said():
+    with (
+        headrace.pipe({"backend": "Identity"}) as pipe,
+        pytest.raises(SetupError, match="Remember"),
+    ):
+        headrace_observe.why(pipe, "a")
+    with remembering(main={"backend": "Identity"}) as pipe:
+        pipe({"data": 1, "request_id": "abcd"})
+        with pytest.raises(InputError, match="'abce' is remembered") as refused:
+            headrace_observe.why(pipe, "abce")
+    assert "'abcd'" in str(refused.value)
+
+
+def test_two_pipelines_keep_their_own():
+    with (
+        remembering(main={"backend": "Identity"}) as one,
+        remembering(main={"backend": "Identity"}) as two,
+    ):
+        one({"data": 1, "request_id": "same"})
+        assert len(headrace_observe.why(one, "same")) == 1
+        with pytest.raises(InputError):
+            headrace_observe.why(two, "same")
+
+
+@pytest.mark.parametrize("size", ["0", "1000", "999999TiB"])
+def test_a_size_that_keeps_nothing_or_is_not_there_is_refused(size):
+    with pytest.raises(SetupError, match="takes 1 MiB to"):
+        headrace.pipe({"backend": "Identity", "probes": [f"Remember({size})"]})
+
+
+def test_the_oldest_is_forgotten_first_and_the_memory_is_bounded():
+    probe = headrace_observe.Remember(headrace_observe.Remember.Options(size="1MiB"))
+    with headrace.pipe({"backend": "Identity"}) as pipe, attached(pipe, probe):
+        for number in range(20000):
+            pipe({"data": 1, "request_id": str(number)})
+        names = [one.request_id for one in memories[pipe]().visits]
+        assert probe.nbytes <= 1.1 * 2**20
+    assert names == [str(number) for number in range(20000 - len(names), 20000)]
+    assert 4000 < len(names) < 20000
+
+
+def test_no_input_is_kept():
+    class Data:
+        """What a weak reference can name."""
+
+    import gc
+    import weakref
+
+    with remembering(main={"backend": "Identity"}) as pipe:
+        data = Data()
+        known = weakref.ref(data)
+        pipe({"data": data, "request_id": "a"})
+        del data
+        gc.collect()
+        assert known() is None
+
+
+def test_the_slowest_come_first():
+    with virtual_time(), remembering(main={"backend": "WhyNap", "max": 1}) as pipe:
+        threads_of(*[later(0.0001 * k, lambda k=k: call(name=str(k))(pipe)) for k in range(6)])
+        found = slowest(memories[pipe](), 3)
+    assert [one.request_id for one in found] == ["5", "4", "3"]
+
+
+def dumped(tmp_path):
+    with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
+        for number in range(5):
+            pipe({"data": 1, "request_id": str(number)})
+        memory = memories[pipe]()
+    memory.write(tmp_path / "dump.jsonl")
+    return memory, tmp_path / "dump.jsonl"
+
+
+def test_a_dump_is_read_as_it_was_written(tmp_path):
+    memory, path = dumped(tmp_path)
+    read, missing = read_dump(path)
+    assert (read.visits, read.changes, read.nodes, missing) == (
+        *(memory.visits, memory.changes, memory.nodes, None),
+    )
+    assert headrace_observe.why(read, "3") == headrace_observe.why(memory, "3")
+
+
+def test_a_dump_that_is_cut_off_is_read_up_to_there(tmp_path):
+    memory, path = dumped(tmp_path)
+    path.write_bytes(path.read_bytes()[:-9])
+    read, missing = read_dump(path)
+    assert read.visits == memory.visits[:-1]
+    assert f"{path}:6: the rest is cut off; 4 visits before it were read" == missing
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "no dump"),
+        (["{}"], "no dump"),
+        (["nonsense"], "no dump"),
+        (['{"kind": "headrace-memory", "version": 9}'], "has the version 9"),
+        (['{"kind": "headrace-memory", "version": 1, "nodes": 3}'], "first line .* is broken"),
+    ],
+)
+def test_what_is_no_dump_of_this_version_is_refused(lines, said):
+    with pytest.raises(InputError, match=said):
+        parse_dump(lines, "file")
+
+
+def test_a_memory_of_nothing_has_no_slowest():
+    assert slowest(Memory([], [], {})) == []
+
+
+# What would have helped.
+
+
+def busy(instance_num, **keys):
+    """Let 600 requests come at random to a node that is too slow for them; give what is remembered."""
+    draw = random.Random(1)
+    config = {"backend": "WhyNap", "max": 2, "instance_num": instance_num, "queue_size": 5000}
+    with virtual_time(), remembering(main={**config, **keys}) as pipe:
+        sent = []
+        for number in range(600):
+            time.sleep(draw.expovariate(1100))
+            sent.append(
+                pipe.submit({"data": number, "request_id": str(number)}, priority=number % 2)
+            )
+        for one in sent:
+            one.result()
+        return memories[pipe]()
+
+
+@pytest.mark.parametrize(
+    ("setting", "keys"), [("instance_num=3", {"instance_num": 3}), ("max=4", {"max": 4})]
+)
+def test_what_would_have_helped_is_what_a_run_with_it_shows(setting, keys, tmp_path):
+    busy(2).write(tmp_path / "dump.jsonl")
+    memory, _ = read_dump(tmp_path / "dump.jsonl")
+    (slow,) = slowest(memory, 1)
+    found = cures(memory, slow.request_id)
+    assert found[0].setting == ""
+    assert found[0].ms == pytest.approx(1000 * slow.seconds, rel=0.01)
+    (cure,) = [one for one in found if one.setting == f"main.{setting}"]
+    really = headrace_observe.why(busy(**{"instance_num": 2, **keys}), slow.request_id)[0]
+    assert cure.ms == pytest.approx(1000 * really.seconds, rel=0.05)
+    assert cure.ms < found[0].ms
+
+
+def test_a_dump_from_elsewhere_runs_no_backend_and_no_file_that_it_names(tmp_path):
+    memory, path = dumped(tmp_path)
+    ran = tmp_path / "ran"
+    (tmp_path / "code.py").write_text(f"open({str(ran)!r}, 'w')")
+    memory.replay["config"]["import"] = [str(tmp_path / "code.py")]
+    memory.replay["config"]["main"] |= {"backend": "Call(os:system)", "init": "Call(os:system)"}
+    memory.write(path)
+    found = cures(read_dump(path)[0], "3")
+    assert found[0].ms == pytest.approx(3)
+    assert not ran.exists()
+
+
+def test_a_long_identifier_is_found_by_all_of_it():
+    with remembering(main={"backend": "Identity"}) as pipe:
+        pipe({"data": 1, "request_id": "a" * 500})
+        pipe({"data": 1, "request_id": 7})
+        assert len(headrace_observe.why(pipe, "a" * 500)) == 1
+        assert len(headrace_observe.why(pipe, 7)) == 1
+
+
+def test_a_pipeline_that_cannot_be_simulated_says_why(tmp_path):
+    with virtual_time(), remembering(**GRAPHS["a call"]) as pipe:
+        SLOW(pipe)
+        memory = memories[pipe]()
+    (only,) = cures(memory, "slow")
+    assert only.ms is None
+    assert "cannot be simulated" in only.why_not
+
+
+def test_arrivals_of_a_dump_have_priorities_weights_and_deadlines(tmp_path):
+    with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
+        pipe({"data": 1, "request_size": 3}, priority=2)
+        time.sleep(0.5)
+        pipe({"data": 1}, timeout=4)
+        memory = memories[pipe]()
+    memory.write(tmp_path / "dump.jsonl")
+    found = read_arrivals(tmp_path / "dump.jsonl")
+    assert [round(one, 3) for one in found] == [0.0, 0.503]
+    assert [(one.priority, one.weight) for one in found] == [(2, 3), (0, 1)]
+    assert found[0].timeout_s is None
+    assert found[1].timeout_s == pytest.approx(4)
+    assert read_samples(tmp_path / "dump.jsonl") == [{"request_size": 3}, {"request_size": 1}]
+    times = read_times(tmp_path / "dump.jsonl")["main"]
+    assert times.requests == 2
+    assert times.seconds(1, 0.5) == pytest.approx(0.003)
+
+
+# Each answer tells its times.
+
+
+def test_a_list_of_the_caller_is_filled_in_order_also_for_a_failure():
+    nodes = {"a": {"backend": "Identity", "next": "b"}, "b": {"backend": "WhyNap"}}
+    told, none = [], []
+    with virtual_time(), headrace.pipe({"global": {"probes": ["Times"]}, **nodes}) as pipe:
+        pipe({"data": 1, "context": {"times": told}})
+        with pytest.raises(InputError):
+            pipe({"data": -1, "context": {"times": none}})
+        pipe({"data": 1, "context": {"times": "no list"}})
+        pipe({"data": 1})
+    about = {"instance": 0, "size": 1, "reason": "idle"}
+    assert [{**one, "waited_ms": 0, "ran_ms": 0} for one in told] == [
+        {"node": node, **about, "waited_ms": 0, "ran_ms": 0} for node in "ab"
+    ]
+    assert (told[1]["waited_ms"], told[1]["ran_ms"]) == (pytest.approx(0), pytest.approx(3))
+    assert [one["node"] for one in none] == ["a", "b"]
