@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import urllib.request
 from hashlib import sha256
 from pathlib import Path
 
@@ -125,27 +126,39 @@ class Hub:
 
 
 @pytest.fixture
-def hub(folder, tmp_path, pytestconfig):
+def libraries(tmp_path, pytestconfig):
+    """Return a function that installs libraries in a folder of their own, and gives the environment of who uses them."""
+
+    def install(name, *requirements):
+        home = pytestconfig.rootpath / ".pytest_cache" / "environments"
+        home = home / f"{name}-{sys.version_info[1]}"
+        if not (home / "complete").exists():
+            pip = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", home]
+            done = subprocess.run(
+                [*pip, *requirements], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                pytest.skip(f"{name} cannot be installed here: {done.stderr[-200:]}")
+            (home / "complete").touch()
+        path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(home)])
+        return {**os.environ, "PYTHONPATH": path, "HEADRACE_CACHE": str(tmp_path / "cache")}
+
+    return install
+
+
+@pytest.fixture
+def hub(folder, tmp_path, libraries):
     """Start a hub; ``hub.run(*arguments)`` runs `headrace` with the client of the hub, which is unmodified."""
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / f"hub-{sys.version_info[1]}"
-    if not (home / "complete").exists():
-        pip = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", home]
-        done = subprocess.run(
-            [*pip, "huggingface_hub"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"huggingface_hub cannot be installed here: {done.stderr[-200:]}")
-        (home / "complete").touch()
+    environment = libraries("hub", "huggingface_hub==2.4.0")
     made = Hub(folder)
-    more = {
-        "PYTHONPATH": os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(home)]),
+    made.environment = {
+        **environment,
         "HF_ENDPOINT": f"http://127.0.0.1:{made.server.server_port}",
         "HF_HOME": str(tmp_path / "hf"),
-        "HEADRACE_CACHE": str(tmp_path / "cache"),
         "HF_HUB_DISABLE_XET": "1",
     }
-    made.run = lambda *arguments, **environment: says(
-        *arguments, cwd=tmp_path, env={**os.environ, **more, **environment}
+    made.run = lambda *arguments, **more: says(
+        *arguments, cwd=tmp_path, env={**made.environment, **more}
     )
     yield made
     made.server.shutdown()
@@ -187,6 +200,66 @@ def test_an_address_of_a_hub_is_a_configuration(hub):
     status, said = hub.run("check", "hf://org/net/sub/big.onnx")
     assert status == 2
     assert "HF_TOKEN" in said
+
+
+@pytest.mark.peers
+def test_a_whole_repository_of_a_hub_is_a_folder_of_models(hub, tmp_path):
+    command = [sys.executable, "-m", "headrace", "serve", f"hf://org/net@{COMMIT}"]
+    for environment in ({}, {"HEADRACE_OFFLINE": "1"}):
+        with subprocess.Popen(
+            [*command, "--port", "0", "--json"],
+            cwd=tmp_path, env={**hub.environment, **environment}, stdout=subprocess.PIPE, text=True,
+        ) as server:  # fmt: skip
+            try:
+                url = json.loads(server.stdout.readline())["url"]
+                with urllib.request.urlopen(f"{url}/v2/models/net") as answer:
+                    (port,) = json.load(answer)["inputs"]
+                assert (port["name"], port["datatype"], port["shape"]) == ("x", "FP32", [-1, 600])
+            finally:
+                server.terminate()
+        names = {one.rpartition("/")[2] for one in hub.asked if "/resolve/" in one}
+        assert names == ({"net.onnx", "big.onnx", "big.onnx_data"} if not environment else set())
+        del hub.asked[:]
+
+
+MOTO = """
+import sys, boto3
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+server.start()
+url = "http://%s:%d" % server.get_host_and_port()
+bucket = boto3.client("s3", endpoint_url=url)
+bucket.create_bucket(Bucket="models")
+bucket.upload_file(sys.argv[1], "models", "nets/net.onnx")
+print(url, flush=True)
+sys.stdin.read()
+server.stop()
+"""
+
+
+@pytest.mark.peers
+def test_a_file_of_a_bucket_is_fetched_once(folder, tmp_path, libraries):
+    environment = libraries("s3", "moto[server]==5.2.5", "s3fs==2026.9.0", "boto3==1.43.117")
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    environment |= {**keys, "AWS_DEFAULT_REGION": "us-east-1"}
+    address, row = "s3://models/nets/net.onnx", tmp_path / "x.npy"
+    np.save(row, ROW)
+    source = ["run", f"OnnxTensor(model={address!r})", str(row), "--json", "-q"]
+    with subprocess.Popen(
+        [sys.executable, "-c", MOTO, folder / "net.onnx"],
+        env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        there = environment | {"AWS_ENDPOINT_URL": server.stdout.readline().strip()}
+        missing = ["check", "s3://models/none.onnx"]
+        status, said = says(*missing, cwd=tmp_path, env=there)
+        assert (status, "s3://models/none.onnx cannot be fetched" in said) == (2, True), said
+        found = [says(*source, cwd=tmp_path, env=there)]
+        server.stdin.close()
+    found.append(says(*source, cwd=tmp_path, env=there))  # the bucket is gone
+    for status, said in found:
+        assert status == 0, said
+        line = next(line for line in said.splitlines() if line.startswith("{"))
+        np.testing.assert_array_equal(json.loads(line)["result"], [WEIGHT])
 
 
 CLOSED = """

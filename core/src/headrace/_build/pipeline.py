@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
 
-from headrace._contract.addresses import named_in
+from headrace._contract.addresses import places_in
 from headrace._registry.notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
@@ -371,7 +371,7 @@ class Pipeline:
 
         found = self._engine.describe()
         options = [one.options for one in elements_of(self.config._plan.roots)]
-        fetched = [one.origin() for one in named_in(options)]
+        fetched = [one.origin() for one in places_in(options)]
         return {**found, "fetched": fetched} if fetched else found
 
     @property

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._config.problems import Environment, Problems, format_value, key_place
-from headrace._contract.addresses import origin_of
+from headrace._contract.addresses import origin_of, places
 from headrace._contract.options import TextWithBase, in_home, map_leaves, path_as_text
 from headrace._contract.texts import read_text
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
@@ -166,12 +166,13 @@ class _Reader:
     def _tables_at(self, path: Path) -> tuple[dict[str, Any] | None, Path]:
         """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
         try:
-            tables = tables_of(path)
+            tables = None if path.suffix == ".toml" else tables_of(path)
         except ConfigError as error:
             self.problems.add_all(error.problems, file=str(path))
             return None, path
         if tables is None:
-            folder = path.resolve().parent if origin_of(path) is None else path.parent
+            fetched = places and origin_of(path)
+            folder = path.parent if fetched else path.resolve().parent
             return self._parse(_text_of(path), str(path)), folder
         path = path.absolute()  # by its name, not by that of a file to which it links
         return tables, path if path.is_dir() else path.parent

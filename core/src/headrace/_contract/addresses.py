@@ -17,7 +17,7 @@ def is_address(value: Any) -> bool:
     return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
 
 
-def _named(path: Path) -> Any:
+def _place_of(path: Path) -> Any:
     return next((places[one] for one in (path, *path.parents) if one in places), None)
 
 
@@ -26,11 +26,11 @@ def origin_of(path: Path) -> dict[str, Any] | None:
 
     Of what is not here yet it is the address alone.
     """
-    found: dict[str, Any] | None = (named := _named(path)) and named.origin()
+    found: dict[str, Any] | None = (named := _place_of(path)) and named.origin()
     return found
 
 
-def named_in(options: Iterable[Any]) -> list[Any]:
+def places_in(options: Iterable[Any]) -> list[Any]:
     """Return what plugins gave for the addresses of the files that some options name."""
     found: dict[int, Any] = {}
     # Past their class: one may have a field `keys`, and this reads no option for whom it is meant.
@@ -40,12 +40,12 @@ def named_in(options: Iterable[Any]) -> list[Any]:
             left += one.values()
         elif isinstance(one, (list, tuple)):
             left += one
-        elif isinstance(one, Path) and (named := _named(one)) is not None:
+        elif isinstance(one, Path) and (named := _place_of(one)) is not None:
             found[id(named)] = named
     return [*found.values()]
 
 
 def fetch_all(options: Any) -> None:
     """Have all files here that options name by addresses."""
-    for one in named_in([options]):
+    for one in places_in([options]):
         one.fetch()

@@ -121,9 +121,10 @@ class OptionsReader:
             return found.value
 
     def _validate(self, values: dict[str, Any]) -> Options | None:
-        bases = {self.keys[key]: found.source.base for key, found in self._found.items()}
-        allowed = self.planning.refused is None
-        told = {"allow_import": allowed, "find_place": find_place}
+        bases = {}
+        for key, found in self._found.items():
+            bases[self.keys[key]] = found.source.base
+        told = {"allow_import": self.planning.refused is None, "find_place": find_place}
         context = {"bases": bases, "of": self.options, **told}
         try:
             return self.options.model_validate(values, context=context)
@@ -170,8 +171,7 @@ class OptionsReader:
         near = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
         hint = "Quotes make it a text." if bare else about.get("hint")
-        what = f"{self.call.name}{node}: {what}"
-        self._add("option", what, suggestion=near, hint=hint, **place)
+        self._add("option", f"{self.call.name}{node}: {what}", suggestion=near, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."

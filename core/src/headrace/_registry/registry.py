@@ -69,13 +69,13 @@ class Offer:
 
 
 def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -> list[Offer]:
-    usable = [one for one in plugins if one.usable]
-    tables = [(one, one.backends if table == "backends" else one.hooks[table]) for one in usable]
-    return [
-        Offer(part, one.plugin, one.distribution, one.version, paths[part])
-        for one, paths in tables
-        for part in (paths if name is None else paths.keys() & {name})
-    ]
+    offers = []
+    for one in plugins:
+        paths = one.backends if table == "backends" else one.hooks[table]
+        for part in () if not one.usable else paths if name is None else paths.keys() & {name}:
+            by = (one.plugin, one.distribution, one.version)
+            offers.append(Offer(part, *by, paths[part]))
+    return offers
 
 
 def _may_mean(cls: type[Any], table: str) -> bool:
