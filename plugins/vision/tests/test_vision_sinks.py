@@ -27,6 +27,7 @@ from headrace_vision import (
     SaveJSONL,
     SaveVideo,
     SaveYOLO,
+    Sink,
     VideoRunner,
     Webhook,
     detect,
@@ -680,3 +681,23 @@ def test_detect_knows_a_detr_and_refuses_what_is_unclear(kit, tmp_path):
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(InputError, match="this is no model"):
         detect(tmp_path / "text.onnx", kit.picture(0))
+
+
+def test_a_frame_that_is_dropped_while_it_is_written_counts_as_written_alone():
+    begun, go_on = threading.Event(), threading.Event()
+
+    class Slow(Sink):
+        full, queue_size = "drop", 1
+
+        def write(self, frame):
+            begun.set()
+            assert go_on.wait(60)
+
+    picture = np.zeros((4, 4, 3), np.uint8)
+    with VideoRunner({"backend": "Identity"}, sinks=[Slow()]) as runner:
+        list(runner.run({"first": [picture]}))
+        assert begun.wait(60)
+        list(runner.run({"more": [picture] * 4}))
+        go_on.set()
+    (status,) = runner.status()["sinks"].values()
+    assert (status["written"], status["dropped"], status["lost"]) == (2, 3, 0)

@@ -203,6 +203,8 @@ class _Entry:
     number: int = 0
     path: Path | None = None
     is_exact: bool = True
+    counted: str = "lost"
+    """As what it counts where it is removed while it is written, until that is done."""
 
     @property
     def is_frame(self) -> bool:
@@ -274,7 +276,9 @@ class SinkThread:
             while not self._has_room():
                 if self.sink.full == "drop":
                     self._counts["dropped"] += 1
-                    self._remove(next(one for one in self._queue if one.is_frame))
+                    oldest = next(one for one in self._queue if one.is_frame)
+                    oldest.counted = "dropped"
+                    self._remove(oldest)
                 else:
                     self._changed.wait()
             if self._closing.is_set():
@@ -490,7 +494,9 @@ class SinkThread:
                 is_there = self._remove(entry)
                 if is_written and entry.is_frame:
                     self._counts["written"] += 1
-                    self._counts["lost"] -= not is_there  # it was thought so while it was written
+                    self._counts[
+                        entry.counted
+                    ] -= not is_there  # it was thought so while it was written
                 elif entry.is_frame:
                     self._counts["lost"] += is_there
             attempts = self._attempts if is_written else 0
