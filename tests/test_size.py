@@ -16,10 +16,10 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_588,
-    "_running": 5_156,
+    "core": 13_586,
+    "_running": 5_228,
     "_plan": 2_316,
-    "_build": 1_225,
+    "_build": 1_239,
     "_registry": 1_045,
     "words": 680,
     "_expression": 710,
@@ -28,8 +28,8 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_610
-SOURCES = 79_330
+TESTS_OF_CORE = 20_745
+SOURCES = 83_030
 
 
 def test_core_is_no_larger():
