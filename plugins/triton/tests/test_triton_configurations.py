@@ -93,6 +93,7 @@ def test_each_field_becomes_its_key(tmp_path, name, node):
         ("detector_on_gpus", "`default_timeout_microseconds` also counts the run"),
         ("priorities", "`default_priority_level` is left out"),
         ("rate_limited", "`rate_limiter` is left out"),
+        ("warmed", "`model_warmup` is left out"),
         ("rate_limited", "`response_cache` is left out"),
     ],
 )

@@ -47,6 +47,7 @@ _REFUSED: Final = {
 
 _OTHERS: Final = {
     "ModelConfig": {
+        "model_warmup": "a backend warms up by itself, by inputs that it makes from its ports",
         "optimization": "the backend chooses by itself, and its options change that",
         "metric_tags": "metrics have the names of model and node alone",
         "model_metrics": "the bounds of histograms are an option of Prometheus",
