@@ -133,14 +133,14 @@ def gforward(self, batch):
 
 def on_its_way():
     """A backend that sends the dict it was given to the pipeline that it stands in."""
-    pipe = headrace.pipe({"backend": "Again", "instance_num": 2})
-    Again.pipe = pipe
+    pipe = headrace.pipe({"backend": "SendsAgain", "instance_num": 2})
+    SendsAgain.pipe = pipe
     with pipe:
         pipe({"data": 1})
 
 
 @headrace.register
-class Again(headrace.Backend):
+class SendsAgain(headrace.Backend):
     def forward(self, batch):
         self.pipe(batch[0])
 

@@ -765,6 +765,7 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
             "serve",
             "text",
             "torch",
+            "triton",
             "trt",
             "vision",
         )

@@ -700,7 +700,9 @@ def test_a_camera_that_is_lost_comes_back_in_the_same_order(monkeypatch):
     notes = [one for one in told if isinstance(one, str)]
     assert notes[:2] == ["camera:0 lost: the stream ended", "camera:0 found"]
     assert notes[-1] == "ended"
-    assert [one for one in told if isinstance(one, int)] == list(range(counts["delivered"]))
+    numbers = [one for one in told if isinstance(one, int)]
+    assert numbers == list(range(len(numbers)))
+    assert len(numbers) >= counts["delivered"]  # more may come before the end
     assert [f.frame for f in frames] == list(range(25))
     assert all(a.timestamp < b.timestamp for a, b in itertools.pairwise(frames))
     assert [f.frame for f in frames if f.gap] == [10, 20]

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.errors import ConfigError, OverloadedError
+from headrace.errors import ConfigError, InputError, OverloadedError
 from headrace_serve.aside import aside
 from headrace_serve.errors import (
     NotAllowedError,
@@ -205,8 +205,10 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
         NotAllowedError: ``config``, which a request has brought, changes more than it may.
     """
     again = repositories(service.models.held.entries)
-    override = None if config is None else loads(str(config).encode())
+    if config is not None and not again:
+        raise _refused("config")
     try:
+        override = None if config is None else loads(str(config).encode())
         found = [one for each in again for one in each(name, override).items()]
         if not found and config is not None:
             raise _refused("config")
@@ -215,3 +217,5 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
         if config is None:
             raise
         raise NotAllowedError(_FAILED + error.problems[0].message) from None
+    except InputError as error:
+        raise InputError(f"{_FAILED}the parameter config: {error}") from None

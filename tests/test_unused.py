@@ -1,0 +1,30 @@
+"""Whatever a user can name is used in an example, a document, a benchmark or another distribution."""
+
+from __future__ import annotations
+
+import re
+
+from unused import all_uses, uses
+
+KEPT = {
+    r"option (PadTensor|Tiles)\((pad|tile)_[hw]\)": "torchpipe's names, which its users write",
+    r"option OnnxTensor\((custom_ops|graph_optimization|session_config)\)": "ONNX Runtime's own settings",
+    r"option TorchModule\((channels_last|device_input)\)": "torch's and torchpipe's settings",
+    r"option \w+\(max_sources\)": "a bound: nobody writes it until it is reached",
+    r"option (FilterDetections|NMS|MergeTiles|DrawDetections|Track)\(\w+\)": "settings that the catalogue shows",
+    r"option TritonTensors\(first_states\)": "written by headrace triton",
+    r"flag headrace trt (bench|build|profile|inspect|refit) --[\w-]+": "the settings of TensorRT's builder, one flag each",
+}
+"""What has no use so far and stays, by a pattern of its name, and why."""
+
+
+def test_what_can_be_named_is_used():
+    unused = [name for name, where in all_uses().items() if not where]
+    assert [one for one in unused if not any(re.fullmatch(kept, one) for kept in KEPT)] == []
+    for kept in KEPT:
+        assert any(re.fullmatch(kept, one) for one in unused), f"{kept} is used now: take it out"
+
+
+def test_an_option_that_is_used_elsewhere_is_found_and_one_that_is_nowhere_is_not():
+    assert "README.md" in uses("instance_num", "given", "core")
+    assert uses("a_word_that_" + "nobody_writes", "words", "core") == []
