@@ -121,12 +121,10 @@ class Pipeline:
             ClosedError: The pipeline is closed.
         """
         if type(data) is dict:
-            on_way, key = (
-                self._on_way,
-                id(data),
-            )  # an int of this call: another call has an equal one
+            on_way, key = self._on_way, id(data)
+            mine = (data,)  # while it stands there, no other dict gets this id
             try:
-                if on_way.setdefault(key, key) is not key:
+                if on_way.setdefault(key, mine) is not mine:
                     self._entrance.refuse_twice(data)
                 plain = timeout is None and priority == 0
                 call = self._entrance.call
@@ -139,7 +137,7 @@ class Pipeline:
                     self._entrance.run_one(data, timeout, priority)
                 del on_way[key]
             except BaseException:
-                if on_way.get(key) is key:
+                if on_way.get(key) is mine:
                     del on_way[key]
                 raise
             return data

@@ -49,8 +49,8 @@ class TritonEnsemble(headrace.Backend):
     or is served by ``headrace serve``. A request holds no thread while its models run. Its time is theirs too.
 
     Reads:
-        data: Not used. Each input of the ensemble is the key of its name. An optional one may be missing, and with it the
-            optional inputs of models that it is for.
+        The inputs of the ensemble, arrays by their names. An optional one may be missing, and with it the optional inputs of
+        models that it is for.
     Writes:
         result: A dict of arrays by output.
     Batch:

@@ -35,8 +35,8 @@ class TritonTensors(headrace.Backend):
     and the first state of a sequence are added.
 
     Reads:
-        data: Not used. Each input is the key of its name, an array of its ``dims``. In front of these is the axis of the
-            batch, where ``max_batch_size`` is above 0.
+        The inputs of the configuration, arrays of their ``dims`` by their names. In front of these is the axis of the batch,
+        where ``max_batch_size`` is above 0.
     Writes:
         result: What X gives, with the shapes of the configuration.
     Batch:
@@ -145,14 +145,20 @@ class TritonTensors(headrace.Backend):
         if missing:
             outcomes[place] = InputError(key=missing[0], expected="an array", got="nothing")
         for name, (dims, shape) in self._inputs.items():
-            if name in request and outcomes[place] is None:
-                try:
-                    made[name] = self._reshaped(request[name], dims, shape)
-                except ValueError:
-                    got = list(request[name].shape)
-                    outcomes[place] = InputError(
-                        key=name, expected=f"the shape {dims}", got=f"{got}"
-                    )
+            value = request.get(name)
+            if value is None or outcomes[place] is not None:
+                continue
+            if not (hasattr(value, "shape") and hasattr(value, "reshape")):
+                outcomes[place] = InputError(
+                    key=name, expected="an array", got=type(value).__name__
+                )
+                continue
+            try:
+                made[name] = self._reshaped(value, dims, shape)
+            except ValueError:
+                outcomes[place] = InputError(
+                    key=name, expected=f"the shape {dims}", got=f"{list(value.shape)}"
+                )
         for name, make in self._controls.items():
             made[name] = make(request)
         for name, first in self._states.items():
