@@ -16,20 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_586,
+    "core": 13_590,
     "_running": 5_228,
     "_plan": 2_316,
     "_build": 1_239,
     "_registry": 1_045,
     "words": 680,
     "_expression": 710,
-    "_contract": 754,
+    "_contract": 759,
     "_config": 618,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 20_745
-SOURCES = 83_030
+SOURCES = 83_063
 
 
 def test_core_is_no_larger():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
-places: dict[Path, Any] = {}
+places: dict[str, Any] = {}
 """By the place of its file what a plugin gave for each address that was named; see `headrace.hookspecs.headrace_fetchers`."""
 
 
@@ -18,7 +19,11 @@ def is_address(value: Any) -> bool:
 
 
 def _place_of(path: Path) -> Any:
-    return next((places[one] for one in (path, *path.parents) if one in places), None)
+    text = str(path)
+    for place, named in places.items():
+        if text == place or text.startswith(place + os.sep):
+            return named
+    return None
 
 
 def origin_of(path: Path) -> dict[str, Any] | None:

@@ -115,7 +115,7 @@ def _against_base(path: Path, info: ValidationInfo) -> Path:
 
 
 def _existing(path: Path, info: ValidationInfo) -> Path:
-    if path in places:  # it is fetched before `init`
+    if str(path) in places:  # it is fetched before `init`
         return path
     path = _against_base(path, info)
     try:

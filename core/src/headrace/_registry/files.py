@@ -110,7 +110,7 @@ def find_place(address: str) -> Path:
     fetcher: Any = offer.load("fetcher")
     found = fetcher(str(address))
     path: Path = found.path
-    places[path] = found
+    places[str(path)] = found
     return path
 
 
@@ -124,7 +124,7 @@ def located(source: Any) -> Any:
         return source
     place = find_place(source)
     try:
-        places[place].fetch()
+        places[str(place)].fetch()
     except SetupError as error:
         raise ConfigError(Problem("fetch", error.what, hint=error.hint)) from error
     return place
