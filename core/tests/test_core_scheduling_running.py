@@ -312,6 +312,7 @@ def test_where_system_exit_ends_a_batch_the_neighbours_get_backend_errors(gate, 
         bad = client(pipe, {"data": "bad"})
         waiting(pipe, 1)
         neighbour = pipe.submit({"data": "neighbour"})
+        waiting(pipe, 2)  # else the first one may be over before it has entered
         gate.open()
         first.outcome()
         with pytest.raises((SystemExit, BackendError)):
