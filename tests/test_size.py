@@ -16,9 +16,9 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_590,
+    "core": 13_591,
     "_running": 5_228,
-    "_plan": 2_316,
+    "_plan": 2_317,
     "_build": 1_239,
     "_registry": 1_045,
     "words": 680,
@@ -28,8 +28,8 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_745
-SOURCES = 83_063
+TESTS_OF_CORE = 20_746
+SOURCES = 83_064
 
 
 def test_core_is_no_larger():

@@ -49,7 +49,8 @@ def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
     by_name = {one.name: one for one in offers}
     if not by_name:
         return []
-    word = re.compile(rf"\b(?:{'|'.join(map(re.escape, by_name))})\b")
+    names = re.escape("\n".join(by_name)).replace("\\\n", "|")  # each of them, by one call
+    word = re.compile(rf"\b(?:{names})\b")
     found: set[str] = set()
     for table in (*shape.nodes.values(), shape.globals, shape.definitions):
         found.update(by_name.keys() & table.keys())
