@@ -55,6 +55,14 @@ __all__ = [
 _LONGEST = 1e9
 """The greatest number of seconds that an option takes."""
 
+KeyFile = Annotated[
+    Optional[str],  # noqa: UP045 - older typers read no other spelling
+    typer.Option(
+        "--key-file",
+        metavar="FILE",
+        help="A file with a key, for a server with keys; it needs the right describe, for all models.",
+    ),
+]
 Inputs = Annotated[
     Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
     typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),

@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.plugins import read_text
 from headrace_cli.for_plugins import INTERRUPTED, OK, WrongArgument, print_json
 from headrace_formats import read_json
-from headrace_observe.commands.shared import limited
+from headrace_observe.commands.shared import KeyFile, limited
 from headrace_observe.extras import library
 
 if TYPE_CHECKING:
@@ -55,14 +55,7 @@ def top(
         Optional[int],  # noqa: UP045 - older typers read no other spelling
         typer.Option("--count", min=1, help="End after this many looks.", show_default="never"),
     ] = None,
-    key_file: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            help="A file with a key, for a server with keys; it needs the right describe, for all models.",
-        ),
-    ] = None,
+    key_file: KeyFile = None,
     json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line per look.")
     ] = False,

@@ -10,7 +10,7 @@ import typer
 
 from headrace.errors import HeadraceError
 from headrace_cli.for_plugins import OK, Json, print_data, print_message
-from headrace_observe.commands.shared import print_document, writable
+from headrace_observe.commands.shared import KeyFile, print_document, writable
 from headrace_observe.commands.top import key_in, read_url
 from headrace_observe.cures import MOST, cures
 from headrace_observe.explaining import slowest
@@ -39,14 +39,7 @@ def why(
             help="Write what the server remembers into a file, which `headrace simulate` reads as well.",
         ),
     ] = None,
-    key_file: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--key-file",
-            metavar="FILE",
-            help="A file with a key, for a server with keys; it needs the right describe, for all models.",
-        ),
-    ] = None,
+    key_file: KeyFile = None,
     json: Json = False,
 ) -> int:
     """Say where the time of a request went, and what would have helped. Without a request: of the slowest ten.
