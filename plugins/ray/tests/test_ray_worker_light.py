@@ -65,14 +65,17 @@ def near(words, tmp_path):
 
 @pytest.fixture
 def port():
-    """Start a worker that waits for a container; return where."""
-    return serving()
-
-
-def serving(secret=SECRET):
-    worker = Worker("127.0.0.1", secret, 0.5)
-    threading.Thread(target=worker.serve, args=(FAILS_LATE_S,), daemon=True).start()
-    return worker.port
+    """Start a worker that waits for a container; return where. It ends with its test."""
+    worker = Worker("127.0.0.1", SECRET, 0.5)
+    serving = threading.Thread(target=worker.serve, args=(FAILS_LATE_S,), daemon=True)
+    serving.start()
+    yield worker.port
+    with contextlib.suppress(ConnectionError):  # its container has come
+        for role in (CONTROL, BATCHES):
+            with socket.create_connection(("127.0.0.1", worker.port), FAILS_LATE_S) as comes:
+                connect(comes, SECRET, role, FAILS_LATE_S)
+    serving.join(FAILS_LATE_S)
+    assert not serving.is_alive()
 
 
 # What a batch meets.
@@ -310,10 +313,10 @@ def test_half_a_greeting_keeps_nobody_else_out(port):
         reports.close()
 
 
-def test_a_greeting_that_comes_byte_by_byte_is_left(monkeypatch):
+def test_a_greeting_that_comes_byte_by_byte_is_left(port, monkeypatch):
     monkeypatch.setattr(workers, "GREETING_S", 0.2)
     sent = 0
-    with socket.create_connection(("127.0.0.1", serving()), FAILS_LATE_S) as raw:
+    with socket.create_connection(("127.0.0.1", port), FAILS_LATE_S) as raw:
         assert len(raw.recv(32, socket.MSG_WAITALL)) == 32
         with contextlib.suppress(OSError):
             while not select.select([raw], [], [], 0.05)[0]:
