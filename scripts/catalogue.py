@@ -40,8 +40,14 @@ _ENTRY = re.compile(r"([\w{}]+): ")
 
 
 def folders() -> list[Path]:
-    """Return the folders of all distributions, core first."""
-    return [ROOT / "core", *sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml"))]
+    """Return the folders of all distributions with a page, core first: the plugins, and the libraries with backends."""
+    libraries = [
+        path
+        for path in ROOT.glob("libs/*/pyproject.toml")
+        if "headrace.backends" in path.read_text(encoding="utf-8")
+    ]
+    found = [path.parent for path in [*libraries, *ROOT.glob("plugins/*/pyproject.toml")]]
+    return [ROOT / "core", *sorted(found, key=lambda folder: folder.name)]
 
 
 def project(folder: Path) -> dict[str, Any]:

@@ -60,7 +60,7 @@ WRITTEN_ELSEWHERE = {
 def names() -> dict[str, dict[str, list[str]]]:
     """Return the tables: names by distribution. Definitions, and what is translated, stand among the backends."""
     tables: dict[str, dict[str, list[str]]] = {table: {} for table in HOOKS}
-    for path in sorted(ROOT.glob("plugins/*/pyproject.toml")):
+    for path in sorted(ROOT.glob("[lp]*/*/pyproject.toml"), key=lambda path: path.parent.name):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         points: dict[str, Any] = project.get("entry-points", {})
         hooks = [*map(importlib.import_module, points.get("headrace.plugins", {}).values())]

@@ -200,6 +200,15 @@ def test_every_distribution_is_typed_and_admits_this_core():
             assert names >= {"uvicorn", "starlette", "grpcio", "protobuf", "orjson"}
 
 
+def test_each_distribution_has_a_reader_and_the_first_line_of_its_readme_names_it():
+    """What nobody installs and no author of a plugin imports is a module of another."""
+    assert len(FOLDERS) <= 19
+    for folder in FOLDERS:
+        title, _, first, *_ = (folder / "README.md").read_text(encoding="utf-8").split("\n")
+        assert title.startswith("# headrace")
+        assert re.match(r"For [^:.]+: ", first), folder
+
+
 def test_the_modules_that_the_architecture_names_are_there():
     text = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
     _, _, table = text.partition("## Where each decision lives")

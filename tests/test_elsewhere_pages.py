@@ -16,7 +16,7 @@ from headrace import PipelineConfig
 
 ROOT = Path(__file__).parent.parent
 PAGES = {
-    "process": ROOT / "plugins" / "process" / "README.md",
+    "process": ROOT / "libs" / "process" / "README.md",
     "remote": ROOT / "plugins" / "remote" / "README.md",
     "machines": ROOT / "docs" / "machines.md",
 }

@@ -235,7 +235,7 @@ def main() -> None:
     parser.add_argument("--only", choices=["calls", "sleep", "jpeg"], help="one of the three")
     options = parser.parse_args()
     seconds, rounds = (0.3, 2) if options.quick else (2.0, 7)
-    about = environment(["headrace", "headrace-ray", "headrace-workers", "ray", "numpy"])
+    about = environment(["headrace", "headrace-ray", "headrace-process", "ray", "numpy"])
     print_environment(about)
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:

@@ -4,7 +4,7 @@ A container that says ``builds_elsewhere`` gets the configuration of its child (
 `headrace.plugins.build`. While a batch runs there, its entries (`Liveness.entries`) let the callers of requests
 leave with them, and with `Liveness` the container says whether the instance has its part now, later or no more. Such a
 container may set ``needs`` in ``init``: the keys without which what was built there cannot run a request.
-``headrace-workers`` has a base of such containers, `headrace_workers.apart.Apart`, which uses these names alone.
+``headrace-process`` has the base of such containers, `headrace_process.apart.Apart`, which uses these names alone.
 """
 
 from __future__ import annotations

@@ -162,13 +162,14 @@ def test_a_hostile_header_is_read(value):
     assert quality(value, "a/b") in (0.0, 1.0)
 
 
-def test_the_program_of_the_readme_prints_what_is_written_beside_it():
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_a_program_of_the_readme_prints_what_is_written_beside_it(program, tmp_path):
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
 
 
 def test_labels_are_lines_that_end_as_lines_do():

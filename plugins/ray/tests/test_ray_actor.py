@@ -135,7 +135,7 @@ def test_a_part_that_cannot_be_built_there_says_why(keys, free):
     free()
 
 
-@pytest.mark.parametrize("module", ["headrace", "headrace_workers", "headrace_ray"])
+@pytest.mark.parametrize("module", ["headrace", "headrace_process", "headrace_ray"])
 def test_other_versions_are_told_before_anything_is_built(keys, module, monkeypatch, free):
     name = module.replace("_", "-")
     monkeypatch.setattr(__import__(module), "__version__", "0.0.7")

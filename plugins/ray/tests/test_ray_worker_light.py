@@ -36,8 +36,8 @@ import threading
 import headrace
 from headrace_ray.machine import Machine
 from headrace_ray.worker import Worker
-from headrace_workers.apart import Apart
-from headrace_workers.places import Restarts
+from headrace_process.apart import Apart
+from headrace_process.places import Restarts
 
 @headrace.register("Nearby")
 class Nearby(Apart):

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-import headrace_page
+from headrace_formats import page
 from headrace_vision import View
 from headrace_vision import view as module
 
@@ -104,5 +104,5 @@ def test_what_is_no_request_of_the_page_is_refused_as_text_and_closed(connect, s
     found, headers, body = answer_to(connect(sent))  # to the end of the connection
     assert (found, headers["Content-Type"]) == (status, "text/plain")
     assert len(body) == int(headers["Content-Length"])
-    for name, value in headrace_page.SANDBOXED.items():
+    for name, value in page.SANDBOXED.items():
         assert headers[name] == value

@@ -17,10 +17,10 @@ import pydantic
 
 import headrace
 from headrace.errors import SetupError
+from headrace_formats.page import SANDBOXED
 from headrace_observe.extras import library
 from headrace_observe.histograms import BOUNDS_S, Histograms
 from headrace_observe.metrics import tables
-from headrace_page import SANDBOXED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

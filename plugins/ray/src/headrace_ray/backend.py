@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-import headrace_workers
+import headrace_process
 from headrace import Options as _Options
 from headrace.errors import InstanceLostError
-from headrace_workers.apart import Apart
-from headrace_workers.parts import elements_of, versions_of
-from headrace_workers.places import Restarts
+from headrace_process.apart import Apart
+from headrace_process.parts import elements_of, versions_of
+from headrace_process.places import Restarts
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from headrace import InitContext
     from headrace.isolation import ChildConfig
+    from headrace_process.parts import Part
     from headrace_ray.placing import ActorPlace
-    from headrace_workers.parts import Part
 
 __all__ = ["RayActor"]
 
@@ -169,7 +169,7 @@ class RayActor(Apart):
             options.placement,
             options.placement_timeout_s,
         )
-        own = {"headrace-workers": headrace_workers.__version__, "headrace-ray": __version__}
+        own = {"headrace-process": headrace_process.__version__, "headrace-ray": __version__}
         self._versions = {**versions_of(elements_of(inside)), **own}
         self._started: set[int] = set()
         self.instance_index = index = context.instance_index

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
-from headrace_workers.parts import Part
+from headrace_process.parts import Part
 
 if TYPE_CHECKING:
-    from headrace_workers.parts import BuiltPart
+    from headrace_process.parts import BuiltPart
 
 __all__ = ["Shipped", "files_among", "place"]
 
@@ -67,7 +67,7 @@ class Shipped(Part):
         return {**vars(self), "_files": [], "_contents": contents}
 
     def build(self, seen: Mapping[str, Any]) -> BuiltPart:
-        """Write the files and build X. See `headrace_workers.parts.Part.build`.
+        """Write the files and build X. See `headrace_process.parts.Part.build`.
 
         Raises:
             SetupError: A file cannot be written, or another one is there, or X could not be built.

@@ -8,11 +8,11 @@ import struct
 import threading
 
 from headrace.errors import SetupError
+from headrace_process.spawning import ended_with
 from headrace_ray.greeting import BATCHES, CONTROL, WrongSecretError, connect
 from headrace_ray.tcp import TcpLink, keep_alive
 from headrace_ray.tls import context
 from headrace_ray.worker import ENDED, FRAME, GREETING_S, REPORT
-from headrace_workers.spawning import ended_with
 
 __all__ = ["Machine"]
 

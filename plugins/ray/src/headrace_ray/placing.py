@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from headrace.errors import SetupError
+from headrace_process.apart import Siblings
 from headrace_ray.cluster import Reservation, reserve, room
 from headrace_ray.greeting import SECRET_BYTES
 from headrace_ray.holding import Holding
 from headrace_ray.machine import Machine
-from headrace_workers.apart import Siblings
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace_workers.places import Link
-    from headrace_workers.supervisor import Supervisor
+    from headrace_process.places import Link
+    from headrace_process.supervisor import Supervisor
 
 __all__ = ["ActorPlace", "Group", "Wanted"]
 

@@ -13,7 +13,7 @@ import struct
 from contextlib import suppress
 from typing import Any
 
-from headrace_workers.places import await_message
+from headrace_process.places import await_message
 
 __all__ = ["TcpLink", "keep_alive"]
 
@@ -52,7 +52,7 @@ def keep_alive(connection: socket.socket, within_s: float) -> None:
 
 
 class TcpLink:
-    """One end of a connection between two machines. See `headrace_workers.places.Link`.
+    """One end of a connection between two machines. See `headrace_process.places.Link`.
 
     Args:
         connection: The connection, which blocks.

@@ -17,11 +17,11 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from headrace_process.far import Reports, serve
+from headrace_process.spawning import end_with_parent, spawn
 from headrace_ray.greeting import BATCHES, CONTROL, WrongSecretError, accept
 from headrace_ray.tcp import TcpLink, keep_alive
 from headrace_ray.tls import context
-from headrace_workers.far import Reports, serve
-from headrace_workers.spawning import end_with_parent, spawn
 
 if TYPE_CHECKING:
     import subprocess

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from headrace_page import why_refused
+from headrace_formats.page import why_refused
 from headrace_serve.allowing import check_hosts
 from headrace_serve.errors import NotAllowedError
 

@@ -20,7 +20,7 @@ from headrace.errors import (
     SetupError,
 )
 from headrace_process import process
-from headrace_workers.places import Restarts
+from headrace_process.places import Restarts
 
 HEAD = """
 import numpy as np, threading, os, signal, time

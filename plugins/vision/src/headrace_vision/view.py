@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
 from headrace_formats import write_json
-from headrace_page import HEADERS, SANDBOXED, Page, why_refused
+from headrace_formats.page import HEADERS, SANDBOXED, Page, why_refused
 from headrace_vision.records import is_detections, plain
 from headrace_vision.saving import encoded, picture_of
 from headrace_vision.sinks import Sink

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from headrace_page import guarded
+from headrace_formats.page import guarded
 from headrace_serve.errors import error_json
 
 if TYPE_CHECKING:

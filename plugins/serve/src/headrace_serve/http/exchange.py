@@ -12,7 +12,7 @@ import orjson
 
 from headrace.errors import HeadraceError
 from headrace_formats import joined_headers
-from headrace_page import guarded
+from headrace_formats.page import guarded
 from headrace_serve.access_log import AccessLine, request_id_of
 from headrace_serve.aside import apart
 from headrace_serve.codings import WINDOWS, coding_for, codings_of, pack, unpack

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs
 
 import headrace
 from headrace.errors import InputError
-from headrace_page import HEADERS, Page
+from headrace_formats.page import HEADERS, Page
 from headrace_serve.errors import ServeError, error_json
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.metrics import can_encode

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.middleware.cors import CORSMiddleware
 
-from headrace_page import SANDBOXED
+from headrace_formats.page import SANDBOXED
 from headrace_serve.errors import NotAllowedError, error_json
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.keys import Request
-    from headrace_workers.asking import Question
+    from headrace_process.asking import Question
 
 __all__ = ["TritonPython"]
 

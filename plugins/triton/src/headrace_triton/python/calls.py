@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future
 
-    from headrace_workers.asking import Question
+    from headrace_process.asking import Question
 
 __all__ = ["UNWANTED", "ModelCall", "answers"]
 

@@ -24,11 +24,11 @@ from headrace.errors import (
     InputError,
     SetupError,
 )
+from headrace_process.asking import Question, ask, is_elsewhere, limits_of
 from headrace_triton.python import calls, interface
 from headrace_triton.python.configuration import completed
 from headrace_triton.python.messages import Incoming, InferenceRequest, ResponseSender
 from headrace_triton.python.tensors import TritonModelException, outputs_of, ports_seen, tensors_of
-from headrace_workers.asking import Question, ask, is_elsewhere, limits_of
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -39,18 +39,17 @@ from headrace.errors import (
     SetupError,
 )
 from headrace.isolation import Liveness
-from headrace_process import local, pipes
+from headrace_process import exchange as exchanges
+from headrace_process import local, packing, pipes, spawning, supervisor
+from headrace_process.apart import Siblings
+from headrace_process.exchange import Exchange
 from headrace_process.local import ChildProcess
+from headrace_process.packing import apply, changes, pack, unpack
 from headrace_process.pipes import PipeLink
+from headrace_process.places import Restarts
 from headrace_process.process import Process
-from headrace_workers import exchange as exchanges
-from headrace_workers import packing, spawning, supervisor
-from headrace_workers.apart import Siblings
-from headrace_workers.exchange import Exchange
-from headrace_workers.packing import apply, changes, pack, unpack
-from headrace_workers.places import Restarts
-from headrace_workers.running import RunningBatch
-from headrace_workers.supervisor import Child, Supervisor
+from headrace_process.running import RunningBatch
+from headrace_process.supervisor import Child, Supervisor
 
 FILE = '''
 import array, logging, os, signal, socket, threading, warnings
@@ -1376,7 +1375,7 @@ def test_an_item_that_loses_the_instance_it_is_run_on_once_more_loses_that_one(a
 )
 def test_a_process_ends_with_its_parent(how):
     code = (
-        "import os, sys, threading; from headrace_workers.spawning import end_with_parent as end;"
+        "import os, sys, threading; from headrace_process.spawning import end_with_parent as end;"
         f"{how}; threading.Event().wait(60); print('it lives')"
     )
     done = python("-c", code)
@@ -1401,7 +1400,7 @@ def test_a_signal_to_the_group_is_left_to_the_program(number, inside):
 def test_a_signal_to_the_group_is_left_to_the_program_while_the_process_starts(number, capfd):
     code = (
         f"import os, signal; signal.raise_signal({int(number)});"
-        "from headrace_workers.spawning import end_with_parent as end; end(os.getppid(), int);"
+        "from headrace_process.spawning import end_with_parent as end; end(os.getppid(), int);"
         f"signal.raise_signal({int(number)}); print('it lives', flush=True)"
     )
     assert spawning.spawn(code, []).wait(300) == 0

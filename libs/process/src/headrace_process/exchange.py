@@ -2,7 +2,7 @@
 
 The first message of a link says what is built, each later message is a batch, and when the link ends, the part
 is closed. The description of what was built, log records and warnings travel through a socket of their own,
-at any moment. The other side is in `headrace_workers.far`.
+at any moment. The other side is in `headrace_process.far`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, ContractError, InputError
 from headrace.isolation import ChildConfig, error_text, parts_go_to
-from headrace_workers.packing import Packed, apply, faults, pack, unpack
+from headrace_process.packing import Packed, apply, faults, pack, unpack
 
 if TYPE_CHECKING:
     from headrace.keys import Request
-    from headrace_workers.running import RunningBatch
-    from headrace_workers.supervisor import Child
+    from headrace_process.running import RunningBatch
+    from headrace_process.supervisor import Child
 
     Faults = dict[int, Exception]
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace import Backend
 from headrace.errors import ContractError, InstanceLostError
 from headrace.isolation import Liveness, batch_alone, has_emitted
-from headrace_workers.exchange import Exchange
-from headrace_workers.parts import Part, elements_of
-from headrace_workers.running import RunningBatch
-from headrace_workers.supervisor import Child, Supervisor
+from headrace_process.exchange import Exchange
+from headrace_process.parts import Part, elements_of
+from headrace_process.running import RunningBatch
+from headrace_process.supervisor import Child, Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.isolation import ChildConfig
     from headrace.keys import Request
-    from headrace_workers.exchange import Outcomes
-    from headrace_workers.places import Place, Restarts
+    from headrace_process.exchange import Outcomes
+    from headrace_process.places import Place, Restarts
 
 T = TypeVar("T")
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HEADERS", "SANDBOXED", "File", "Page", "guarded", "why_refused"]
 
-__version__ = "0.1.0"
-
 HEADERS: Final[Mapping[str, str]] = {
     "cache-control": "no-store",
     "content-security-policy": (
@@ -65,7 +63,7 @@ class Page:
 
     def __init__(self, package: str) -> None:
         folders = (
-            importlib.resources.files("headrace_page") / "shared",
+            importlib.resources.files("headrace_formats") / "shared",
             importlib.resources.files(package) / "page",
         )
         self._files = {

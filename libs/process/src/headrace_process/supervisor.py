@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from headrace.errors import InstanceLostError, SetupError
 from headrace.isolation import error_text, run_in_pool
-from headrace_workers.asking import Answers
+from headrace_process.asking import Answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.isolation import Liveness
-    from headrace_workers.asking import Question
-    from headrace_workers.places import Place, Restarts
+    from headrace_process.asking import Question
+    from headrace_process.places import Place, Restarts
 
 _log = logging.getLogger("headrace.process")
 
@@ -40,14 +40,14 @@ class Child:
 
     Args:
         place: Where it is started.
-        functions: What answers its questions. See `headrace_workers.asking`.
+        functions: What answers its questions. See `headrace_process.asking`.
 
     Attributes:
         answers: Takes its questions.
         link: Carries batches there, and answers back.
         about: What has been reported of the X that was built.
         ended: Set once it has ended and its `Supervisor` has noted so everywhere.
-        how: How it has ended, and a hint or None. See `headrace_workers.places.Place.how_ended`.
+        how: How it has ended, and a hint or None. See `headrace_process.places.Place.how_ended`.
         sent: How many batches were sent there.
         take_part: Gives the function that takes the parts of a request of the batch, by its number. None where nobody does.
         reported: How many of its reports (messages that are no answers) have arrived.
@@ -177,7 +177,7 @@ class Supervisor:
         restarts: Says after which pause a process that has died is started again.
         liveness: Shows the scheduler whether the instance has a process now, or later.
         notify: Called when X is built in a new process, and when a process has ended.
-        functions: What answers the questions of X. See `headrace_workers.asking`.
+        functions: What answers the questions of X. See `headrace_process.asking`.
 
     Attributes:
         current: The process in which X is built. None while there is none.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace.isolation import ChildConfig
     from headrace.keys import Request
     from headrace.plugins import BuiltExpression, Element
-    from headrace_workers.exchange import Outcomes
+    from headrace_process.exchange import Outcomes
 
 __all__ = ["BuiltPart", "Part", "elements_of", "versions_of"]
 

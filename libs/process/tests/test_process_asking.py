@@ -13,7 +13,7 @@ from headrace.errors import BackendError
 ASKS = """
 import os, threading
 import headrace
-from headrace_workers.asking import ask, is_elsewhere, limits_of
+from headrace_process.asking import ask, is_elsewhere, limits_of
 
 class Asks(headrace.Backend):
     max = 4

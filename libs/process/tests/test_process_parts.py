@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 from headrace.errors import InstanceLostError, PluginError, SetupError
-from headrace_workers.parts import Part, elements_of, versions_of
+from headrace_process.parts import Part, elements_of, versions_of
 
 CALLED = """
 import headrace

@@ -21,7 +21,7 @@ import struct
 from contextlib import suppress
 from typing import Any
 
-from headrace_workers.places import await_message
+from headrace_process.places import await_message
 
 _MOST_AT_ONCE_BYTES = getattr(select, "PIPE_BUF", 512)
 """The kernel writes so many bytes to a pipe whole, or not at all when the writing process is killed."""
@@ -43,7 +43,7 @@ END = b"\0"
 
 
 class PipeLink:
-    """One end of the way between two processes, a `headrace_workers.places.Link`. One thread at a time uses it.
+    """One end of the way between two processes, a `headrace_process.places.Link`. One thread at a time uses it.
 
     Args:
         source: Descriptor of the pipe for messages of the other process.

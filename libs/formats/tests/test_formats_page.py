@@ -1,17 +1,13 @@
-"""The files of a page, who may ask for it, and the program of the README."""
+"""The files of a page, and who may ask for it."""
 
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from headrace_page import HEADERS, SANDBOXED, Page, guarded, why_refused
-
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+from headrace_formats.page import HEADERS, SANDBOXED, Page, guarded, why_refused
 
 
 @pytest.fixture
@@ -115,13 +111,3 @@ def test_a_configured_name_may_ask_and_with_keys_any():
 def test_a_page_of_another_origin_may_not_ask(names):
     for origin in ("http://evil.example", "http://127.0.0.1:9000", "null", "file://", "http://["):
         assert why_refused("127.0.0.1:8000", origin, names=names, any_host=bool(names))
-
-
-def test_the_program_of_the_readme_prints_what_is_written_beside_it(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"^print\(.*\)  # (.*)$", program, re.MULTILINE)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Mapping
 
     from headrace.keys import Request
-    from headrace_workers.places import Link
+    from headrace_process.places import Link
 
 
 LARGE_BYTES = 2048

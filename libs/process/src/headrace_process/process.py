@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from pydantic import Field, field_validator
 
 from headrace import Options as _Options
+from headrace_process.apart import Apart
 from headrace_process.local import ChildProcess
-from headrace_workers.apart import Apart
-from headrace_workers.places import Restarts
-from headrace_workers.spawning import read_cpus
+from headrace_process.places import Restarts
+from headrace_process.spawning import read_cpus
 
 if TYPE_CHECKING:
     from headrace import InitContext

@@ -1,6 +1,6 @@
 """What runs where a part of an expression lives: it is built there, its batches run, and it is closed.
 
-Each batch comes as the values of its requests, and back go their changes. See `headrace_workers.exchange` for the
+Each batch comes as the values of its requests, and back go their changes. See `headrace_process.exchange` for the
 other side.
 """
 
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError, InputError, InstanceLostError
 from headrace.isolation import elsewhere, error_text, portable
-from headrace_workers import asking
-from headrace_workers.packing import changes, pack, unpack
-from headrace_workers.spawning import use_cpus
+from headrace_process import asking
+from headrace_process.packing import changes, pack, unpack
+from headrace_process.spawning import use_cpus
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Callable
 
-    from headrace_workers.packing import Packed
-    from headrace_workers.parts import BuiltPart
-    from headrace_workers.places import Link
+    from headrace_process.packing import Packed
+    from headrace_process.parts import BuiltPart
+    from headrace_process.places import Link
 
     Answer = tuple[Packed, list[tuple[dict[str, str], list[str]]], dict[int, str], list[Any]]
 

@@ -7,9 +7,9 @@ import socket
 import sys
 from typing import TYPE_CHECKING
 
+from headrace_process.far import Reports, serve
 from headrace_process.pipes import PipeLink
-from headrace_workers.far import Reports, serve
-from headrace_workers.spawning import end_with_parent, ended_with, memory_file, spawn
+from headrace_process.spawning import end_with_parent, ended_with, memory_file, spawn
 
 if TYPE_CHECKING:
     import subprocess

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.keys import Request
-    from headrace_workers.running import RunningBatch
+    from headrace_process.running import RunningBatch
 
     Take = Callable[[Any, bool, Exception | None], object]
 
