@@ -13,7 +13,6 @@ KEPT = {
     r"option \w+\(max_sources\)": "a bound: nobody writes it until it is reached",
     r"option (FilterDetections|NMS|MergeTiles|DrawDetections|Track)\(\w+\)": "settings that the catalogue shows",
     r"option TritonTensors\(first_states\)": "written by headrace triton",
-    r"flag headrace trt (bench|build|profile|inspect|refit) --[\w-]+": "the settings of TensorRT's builder, one flag each",
 }
 """What has no use so far and stays, by a pattern of its name, and why."""
 
