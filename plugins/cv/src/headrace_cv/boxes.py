@@ -21,7 +21,7 @@ __all__ = ["as_rows", "corners_of", "filter_detections", "iou_matrix", "nms"]
 
 
 MAX_CANDIDATES = 100_000
-"""Default of ``max_candidates``: most boxes that `filter_detections` compares with each other."""
+"""Most boxes that `filter_detections` compares with each other: that takes the square of their number."""
 
 
 def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
@@ -175,7 +175,6 @@ def filter_detections(
     score_threshold: float | None = None,
     class_agnostic: bool = False,
     max_boxes: int | None = None,
-    max_candidates: int = MAX_CANDIDATES,
 ) -> NDArray[np.float32]:
     """Keep the best rows of a detector: `nms` on ``x1, y1, x2, y2, score, class, ...``.
 
@@ -185,15 +184,13 @@ def filter_detections(
         score_threshold: Rows with a score below it are dropped first. None keeps all.
         class_agnostic: Boxes of different classes suppress each other too.
         max_boxes: Most rows of the result, the best ones. None means any number.
-        max_candidates: Most rows that are compared with each other, those of at least
-            ``score_threshold``: comparing takes the square of their number.
 
     Returns:
         A new ``float32 [K, C]``, by descending score.
 
     Raises:
         InputError: ``rows`` are no such numbers, a number is not finite, or there are more than
-            ``max_candidates`` rows to compare.
+            100,000 rows to compare.
         ValueError: ``iou_threshold`` is not from 0 to 1, or ``max_boxes`` is below 0.
     """
     if max_boxes is not None and max_boxes < 0:
@@ -201,12 +198,12 @@ def filter_detections(
     found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:
         found = found[found[:, 4] >= score_threshold]
-    if len(found) > max_candidates:
+    if len(found) > MAX_CANDIDATES:
         raise InputError(
             "these are too many boxes to compare",
-            expected=f"at most {max_candidates} rows of at least the score that is asked for",
+            expected=f"at most {MAX_CANDIDATES} rows of at least the score that is asked for",
             got=f"{len(found)} rows",
-            hint="Raise score_threshold; the option max_candidates sets this limit.",
+            hint="Raise score_threshold.",
         )
     classes = None if class_agnostic else found[:, 5]
     kept = nms(found[:, :4], found[:, 4], iou_threshold=iou_threshold, classes=classes)
