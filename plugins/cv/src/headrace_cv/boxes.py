@@ -17,7 +17,7 @@ from headrace_cv.arrays import array_of, check_numbers, describe, numbers_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["as_rows", "corners_of", "filter_detections", "iou_matrix", "nms"]
+__all__ = ["as_rows", "corners_of", "filter_detections", "nms"]
 
 
 MAX_CANDIDATES = 100_000
@@ -62,30 +62,6 @@ def corners_of(xyxy: Any) -> NDArray[np.float64]:
     """
     corners: NDArray[np.float64] = as_rows(xyxy, 4)[:, :4].astype(np.float64)
     return corners
-
-
-def iou_matrix(boxes: Any, others: Any) -> NDArray[np.float64]:
-    """Return the overlap of each box with each other one: intersection over union, in [0, 1].
-
-    A box without area (``x2 <= x1`` or ``y2 <= y1``) overlaps nothing, not even itself.
-
-    Args:
-        boxes: ``[N, 4]``: ``x1, y1, x2, y2``, N may be 0.
-        others: ``[M, 4]``, likewise.
-
-    Returns:
-        ``float64 [N, M]``.
-
-    Raises:
-        InputError: ``boxes`` or ``others`` is no such array, or holds a number that is not finite.
-    """
-    first, second = corners_of(boxes)[:, None], corners_of(others)[None]
-    upper = np.maximum(first[..., :2], second[..., :2])
-    shared = _area(upper, np.minimum(first[..., 2:], second[..., 2:]))
-    area, other_area = (_area(box[..., :2], box[..., 2:]) for box in (first, second))
-    overlap = np.zeros_like(shared)
-    np.divide(shared, area + other_area - shared, out=overlap, where=shared > 0)
-    return overlap
 
 
 def _area(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64]:
