@@ -236,7 +236,11 @@ def test_functions_say_what_they_cannot_take(rtx, small_net, tmp_path):
             ValueError,
             "-1",
         ),
-        (lambda: BuildSettings(network=5), ValueError, "network must be package.module:function"),
+        (
+            lambda: BuildSettings(network=5),
+            ValueError,
+            "network: Input should be a valid string, not 5",
+        ),
         (lambda: quantize(model, "fp15", tmp_path), ValueError, "int8, fp8, not 'fp15'"),
         (lambda: inspect_file(None), TypeError, "NoneType"),
     ):

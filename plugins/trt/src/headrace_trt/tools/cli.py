@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import typing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +16,7 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_trt.options import BuildOptions
+from headrace_trt.settings import PRECISIONS
 from headrace_trt.timing import keep_apart
 from headrace_trt.tools.cli_printing import show
 from headrace_trt.tools.opening import is_plan, opened
@@ -55,7 +54,6 @@ def _shapes_of(text: str) -> Any:
 Many = list[str] | None
 Building = Annotated[Many, _settings("Onnx2Tensorrt")]
 Loading = Annotated[Many, _settings("LoadTensorrtEngine")]
-PRECISIONS = typing.get_args(BuildOptions.model_fields["precision"].annotation)
 ShapesOption = Annotated[
     str | None,
     typer.Option(metavar="SHAPES", help="Shapes to run at; default: the profile's best."),
