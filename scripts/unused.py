@@ -1,4 +1,4 @@
-"""Lists what nobody uses: options of backends, words, hooks of probes, commands and their options, with the files that use each.
+"""Lists what nobody uses: words and their options, keys of configurations, hooks, commands and their options, with the files that use each.
 
 A use is in an example, a document, a benchmark or another distribution. The tests of its own distribution are none.
 
@@ -10,15 +10,28 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib
 import json
 import re
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import headrace
 
 ROOT = Path(__file__).resolve().parent.parent
 SURFACE = ROOT / "scripts" / "public_names.json"
 _READ = (".md", ".toml", ".py", ".json", ".yaml", ".yml", ".sh", ".ipynb", ".js", ".txt", ".cpp")
+_TABLES = {
+    "plugins/serve": (
+        "headrace_serve.models.entries",
+        ("ModelEntry", "InputEntry", "OutputEntry", "FieldEntry"),
+    ),
+    "plugins/vision": ("headrace_vision.tables", ("VisionConfig", "SourceTable", "ModelTable")),
+}
+"""The classes whose fields are keys of the tables that a distribution reads, by its folder."""
+
 _NOT = ("scripts/", ".github/", "CHANGELOG", "tests/mistakes.toml")
 
 
@@ -97,6 +110,22 @@ def uses(name: str, kind: str, own: str) -> list[str]:
     ]
 
 
+def _keys_and_hooks(hooks: Iterable[str]) -> dict[str, list[str]]:
+    """Return the uses of each key of the tables of a configuration, and of each hook of plugins and probes."""
+    found = {}
+    for kind, schema in headrace.PipelineConfig.key_schemas().items():
+        found |= {f"key {kind}.{key}": uses(key, "given", "core") for key in schema}
+    for own, (module, tables) in _TABLES.items():
+        for table in tables:
+            fields = getattr(importlib.import_module(module), table).model_fields
+            keys = [one.alias or name for name, one in fields.items()]
+            found |= {f"key {table}.{key}": uses(key, "given", own) for key in keys}
+    for hook in (*hooks, *headrace.plugins.PROBE_METHODS):
+        found[f"hook {hook}"] = uses(hook, "words", "core")
+
+    return found
+
+
 def all_uses() -> dict[str, list[str]]:
     """Return the uses of each public thing of the surface that a configuration or a command line names."""
     surface: dict[str, Any] = json.loads(SURFACE.read_text(encoding="utf-8"))
@@ -107,6 +136,8 @@ def all_uses() -> dict[str, list[str]]:
         found[f"word {word}"] = uses(word, "words", own)
         for option in options:
             found[f"option {word}({option})"] = uses(option, "given", own)
+    hooks = [one for one in surface["modules"]["headrace.hookspecs"] if one.startswith("headrace_")]
+    found |= _keys_and_hooks(hooks)
 
     def add_commands(commands: dict[str, Any], before: str) -> None:
         for name, what in commands.items():

@@ -19,8 +19,8 @@ SAID = {
     ("plugins/cv/src/headrace_cv/boxes.py", "*, iou_threshold: float", "*, iou: float"): (
         "headrace-cv: headrace_cv.nms: parameter was removed (iou_threshold)"
     ),
-    ("plugins/cv/src/headrace_cv/__init__.py", '    "iou_matrix",\n', ""): (
-        "headrace-cv: headrace_cv.iou_matrix is gone"
+    ("plugins/cv/src/headrace_cv/__init__.py", '    "top_k",\n', ""): (
+        "headrace-cv: headrace_cv.top_k is gone"
     ),
     ("plugins/cv/src/headrace_cv/boxes.py", "max_boxes: int | None = None", "max_boxes: int = 9"): (
         "headrace-cv: headrace_cv.filter_detections: parameter default was changed (max_boxes)"

@@ -92,8 +92,8 @@ RUN_ELSEWHERE = {
     "python examples/ocr/compare_pages.py --rounds 1 --passes 1": "test_example_ocr_page",
     "python examples/ocr/prepare.py --into examples/detect/made": BY_DETECT,
     "headrace trt build examples/detect/made/models/det.onnx -o examples/detect/made/det.plan "
-    "--image-input --mean 127.5 --std 127.5 --min-shapes x:1x32x32x3 --opt-shapes x:1x992x992x3 "
-    "--max-shapes x:1x2944x2944x3": BY_DETECT,
+    "--set image_input=true --set mean=127.5 --set std=127.5 --min-shapes x:1x32x32x3 "
+    "--opt-shapes x:1x992x992x3 --max-shapes x:1x2944x2944x3": BY_DETECT,
     "headrace trt inspect examples/detect/made/det.plan": BY_DETECT,
     "headrace check examples/detect/detect.toml": BY_DETECT,
     "headrace explain examples/detect/detect.toml": BY_DETECT,

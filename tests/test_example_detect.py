@@ -64,7 +64,7 @@ def built(example) -> dict:
     """What the command of the README says of the engine that it built."""
     pytest.importorskip("tensorrt_rtx")
     (command,) = [line for line in commands() if line.startswith("headrace trt build")]
-    quick = "--optimization-level 0 --library tensorrt_rtx --json"
+    quick = "--set optimization_level=0 --set library=tensorrt_rtx --json"
     done = shell(f"{command} {quick}", example)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -195,7 +195,7 @@ KEPT = {
 
 def quick(command: str) -> str:
     """Return the command with which a builder takes the first kernel that works, not the fastest."""
-    return f"{command} --optimization-level 0" if "headrace trt build" in command else command
+    return f"{command} --set optimization_level=0" if "headrace trt build" in command else command
 
 
 @pytest.mark.gpu

@@ -8,12 +8,7 @@ from unused import all_uses, uses
 
 KEPT = {
     r"option (PadTensor|Tiles)\((pad|tile)_[hw]\)": "torchpipe's names, which its users write",
-    r"option OnnxTensor\((custom_ops|graph_optimization|session_config)\)": "ONNX Runtime's own settings",
-    r"option TorchModule\((channels_last|device_input)\)": "torch's and torchpipe's settings",
-    r"option \w+\(max_sources\)": "a bound: nobody writes it until it is reached",
-    r"option (FilterDetections|NMS|MergeTiles|DrawDetections|Track)\(\w+\)": "settings that the catalogue shows",
     r"option TritonTensors\(first_states\)": "written by headrace triton",
-    r"flag headrace trt (bench|build|profile|inspect|refit) --[\w-]+": "the settings of TensorRT's builder, one flag each",
 }
 """What has no use so far and stays, by a pattern of its name, and why."""
 

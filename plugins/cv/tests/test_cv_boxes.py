@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headrace.errors import InputError
-from headrace_cv import filter_detections, iou_matrix, nms
+from headrace_cv import filter_detections, nms
 from headrace_cv.detection import NMS
 
 
@@ -108,7 +108,6 @@ def test_further_columns_are_kept():
 
 def test_boxes_without_area_overlap_nothing():
     flat = [[5, 5, 5, 9], [9, 9, 5, 5], [0, 0, 10, 10]]
-    assert iou_matrix(flat, flat).tolist() == [[0, 0, 0], [0, 0, 0], [0, 0, 1]]
     assert nms(flat, [3, 2, 1], iou_threshold=0).tolist() == [0, 1, 2]
 
 
@@ -117,16 +116,6 @@ def test_far_boxes_and_large_class_numbers_do_not_confuse_it():
     rows = [[-500, 0, -490, 10, 0.9, 10_000], [1e6, 0, 1e6 + 10, 10, 0.8, 9_999]]
     twice = [*rows, *[[*row[:4], row[4] / 2, row[5]] for row in rows]]
     assert filter_detections(twice)[:, 4].tolist() == [np.float32(0.9), np.float32(0.8)]
-
-
-@pytest.mark.parametrize(("n", "m"), [(0, 0), (0, 3), (4, 0), (9, 7)])
-def test_the_overlap_is_that_of_a_slow_loop(n, m):
-    a, b = random_rows(n)[:, :4], random_rows(m, seed=1)[:, :4]
-    result = iou_matrix(a, b)
-    assert (result.shape, result.dtype) == ((n, m), np.float64)
-    slow = [[slow_iou(x, y) for y in b] for x in a]
-    assert (result == np.array(slow).reshape(n, m)).all()
-    assert (iou_matrix(b, a) == result.T).all()
 
 
 grid = st.integers(0, 12)

@@ -12,7 +12,6 @@ from onnx import TensorProto as T
 
 import headrace
 from headrace.errors import BackendError, ConfigError, InputError, SetupError
-from headrace_ort import OnnxTensor
 
 F32 = np.float32
 
@@ -424,16 +423,6 @@ def test_libraries_with_operators_are_loaded_and_bring_in_code(start, one_to_one
         headrace.PipelineConfig.load(config, allow_import=False)
     with pytest.raises(SetupError, match="imports are refused"):
         start(path, {"allow_import": False}, custom_ops=[library])
-
-
-def test_the_old_name_of_an_option_is_refused_by_name(one_to_one):
-    path = str(one_to_one(["n", 2]))
-    with pytest.raises(ConfigError, match="share_weights"):
-        headrace.pipe({"backend": "OnnxTensor", "model": path, "share_session": True})
-    with pytest.raises(ValueError, match="share_session is called share_weights"):
-        OnnxTensor.Options(model=path, share_session=True)
-    with pytest.raises(ValueError, match="spinning is called spin"):
-        OnnxTensor.Options(model=path, spinning=True)
 
 
 U8 = np.uint8

@@ -271,27 +271,27 @@ def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(
     assert path.stat().st_size >= size
 
 
-def test_the_tools_measure_and_inspect(small_net, cuda):
+def test_the_tools_measure_and_inspect(small_net, cuda, tmp_path):
     from headrace_trt.tools.benching import bench_engine
     from headrace_trt.tools.inspecting import as_page, inspect_engine
-    from headrace_trt.tools.opening import engine_of_settings
+    from headrace_trt.tools.opening import opened
     from headrace_trt.tools.profiling import profile_layers
 
     settings = BuildSettings(model=small_net, profiles=(PROFILE,), **QUICK)
-    engine, cuda = engine_of_settings(settings)
-    for options in ({}, {"cuda_graph": True}, {"copies": True}, {"streams": 2}):
-        found = bench_engine(engine, cuda, window_s=0.05, most_s=0.3, **options)
-        assert found.rows == 4
-        assert 0 < found.latency_ms["p50"] <= found.latency_ms["p99"]
-    profiled = profile_layers(engine, cuda, runs=5)
-    assert profiled["total_ms"] > 0
-    assert sum(layer["share"] for layer in profiled["layers"]) == pytest.approx(1)
-    about = inspect_engine(engine)
-    assert about["layers_by_type"].get("fp32")
-    assert about["profiles"][0]["x"]["range"]["max"] == [8, 3, 32, 32]
-    times = {layer["name"]: layer["ms"] for layer in profiled["layers"]}
-    assert "<svg" in as_page({"kind": "plan", "file": "it", **about}, times)
-    engine.close()
+    plan = build_engine(settings, engine=tmp_path / "it.plan").path
+    with opened(plan) as (engine, cuda):
+        for options in ({}, {"cuda_graph": True}, {"copies": True}, {"streams": 2}):
+            found = bench_engine(engine, cuda, window_s=0.05, most_s=0.3, **options)
+            assert found.rows == 4
+            assert 0 < found.latency_ms["p50"] <= found.latency_ms["p99"]
+        profiled = profile_layers(engine, cuda, runs=5)
+        assert profiled["total_ms"] > 0
+        assert sum(layer["share"] for layer in profiled["layers"]) == pytest.approx(1)
+        about = inspect_engine(engine)
+        assert about["layers_by_type"].get("fp32")
+        assert about["profiles"][0]["x"]["range"]["max"] == [8, 3, 32, 32]
+        times = {layer["name"]: layer["ms"] for layer in profiled["layers"]}
+        assert "<svg" in as_page({"kind": "plan", "file": "it", **about}, times)
 
 
 def test_a_refitted_plan_is_written(pipe, small_net, tmp_path):

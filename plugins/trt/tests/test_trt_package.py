@@ -150,8 +150,8 @@ def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
         ({"mean": (1, 2), "std": (1, 2, 3)}, "one per channel"),
         ({"std": 1e-300}, "float32"),
         ({"mean": 1e300}, "float32"),
-        ({"workspace_bytes": 1 << 63}, "workspace_bytes is from 0 to"),
-        ({"max_aux_streams": 1 << 31}, "max_aux_streams is from 0 to"),
+        ({"workspace_bytes": 1 << 63}, "workspace_bytes: .* less than"),
+        ({"max_aux_streams": 1 << 31}, "max_aux_streams: .* less than"),
         ({"weight_streaming_bytes": 1 << 63}, "less than or equal to"),
         ({"optimization_level": 6}, "less than or equal to 5"),
         ({"precision": "int9"}, "fp16"),
@@ -260,34 +260,34 @@ def test_plugins_are_refused_where_imports_are(small_net, rtx):
 
 def test_settings_take_known_names_only(small_net):
     for name in ("library", "precision", "hardware_compatibility", "verbosity"):
-        with pytest.raises(ValueError, match=f"{name} is one of .*, not 'fp32'"):
+        with pytest.raises(ValueError, match=f"{name}: Input should be .*, not 'fp32'"):
             BuildSettings(model=small_net, **{name: "fp32"})
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"optimization_level": 6}, "optimization_level is from 0 to 5, not 6"),
-        ({"workspace_bytes": -1}, "workspace_bytes is from 0 to .*, not -1"),
-        ({"max": 0}, "max is at least 1, not 0"),
+        ({"optimization_level": 6}, "optimization_level: .* less than or equal to 5, not 6"),
+        ({"workspace_bytes": -1}, "workspace_bytes: .* or equal to 0, not -1"),
+        ({"max": 0}, "max: .* or equal to 1, not 0"),
         ({"min": 9, "max": 8}, "`min` = 9 is more than `max` = 8"),
         ({"min": 3}, "`min` = 3 is more than `max` = 1"),
         ({"profiles": [{"max": None}]}, "profile 0 must have `max`"),
         ({"profiles": [{"max": "x:1x3"}, {"max": "x:1x3", "mx": "x:9x3"}]}, "profile 1 .* 'mx'"),
         ({"keep_fp32": ("fc",)}, "goes with precision = fp16 or bf16"),
-        ({"keep_fp32": "fc", "precision": "fp16"}, "keep_fp32 is a list, not 'fc'"),
-        ({"profiles": {"max": "x:1x3"}}, "profiles is a list, not {'max': 'x:1x3'}"),
+        ({"keep_fp32": "fc", "precision": "fp16"}, "keep_fp32: .* tuple, not 'fc'"),
+        ({"profiles": {"max": "x:1x3"}}, "profiles: .* tuple, not {'max': 'x:1x3'}"),
         ({"calibration": "samples"}, "goes with precision = int8 or fp8"),
         ({"exclude_lean_runtime": True}, "goes with version_compatible"),
         ({"std": (1, 0, 1)}, "`std` must not be 0"),
-        ({"mean": float("nan")}, "mean must be finite numbers"),
-        ({"std": [True]}, "std must be finite numbers"),
-        ({"tf32": "no"}, "tf32 must be true or false, not 'no'"),
-        ({"optimization_level": "3"}, "optimization_level must be a whole number, not '3'"),
-        ({"max": 8.0}, "max must be a whole number"),
-        ({"mark_outputs": [3]}, "mark_outputs must be a list of texts"),
-        ({"profiles": ["x:1x3"]}, "profiles must be a list of tables"),
-        ({"tactics": 3}, "tactics must be a path, not 3"),
+        ({"mean": float("nan")}, "mean: .* finite number"),
+        ({"std": [True]}, "std: .* number, not"),
+        ({"tf32": "no"}, "tf32: .* boolean, not 'no'"),
+        ({"optimization_level": "3"}, "optimization_level: .* integer, not '3'"),
+        ({"max": 8.0}, "max: .* integer"),
+        ({"mark_outputs": [3]}, "mark_outputs: .* string"),
+        ({"profiles": ["x:1x3"]}, "profiles: "),
+        ({"tactics": 3}, "tactics: .*Path, not 3"),
         ({"network": "package.module:make"}, "exactly one of `model` and `network`"),
     ],
 )

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto as T
 
-from headrace.errors import SetupError
+from headrace.errors import ConfigError, SetupError
 from headrace_trt import BuildSettings, build_engine, build_plan, quantize
 from headrace_trt.tactics import using_tactics
 from headrace_trt.tools.inspecting import as_page, inspect_file
@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("onnxruntime")
 CliRunner = pytest.importorskip("typer.testing").CliRunner
 app = pytest.importorskip("headrace_trt.tools.cli").app
+WrongArgument = pytest.importorskip("headrace_cli.for_plugins").WrongArgument
 
 SHAPES = ["--min-shapes", "x:1x3x16x16", "--max-shapes", "x:4x3x16x16"]
 PROFILE = {"min": "x:1x3x16x16", "max": "x:4x3x16x16"}
@@ -34,7 +35,16 @@ def trt(*args, status=0):
 
 
 def test_build_says_what_was_built_and_finds_it_again(rtx, small_net, tmp_path):
-    args = ("build", small_net, *SHAPES, "--precision", "fp16", "--optimization-level", 0, "--json")
+    args = (
+        "build",
+        small_net,
+        *SHAPES,
+        "--precision",
+        "fp16",
+        "--set",
+        "optimization_level=0",
+        "--json",
+    )
     first, second = trt(*args), trt(*args)
     assert (first["cache_hit"], second["cache_hit"]) == (False, True)
     assert first["engine"] == second["engine"]
@@ -50,30 +60,66 @@ def test_build_says_what_was_built_and_finds_it_again(rtx, small_net, tmp_path):
     assert "cache_hit" in trt("build", small_net, *SHAPES)
 
 
-def test_several_profiles_and_wrong_options(rtx, small_net):
+def test_several_profiles_and_settings_as_in_a_configuration(rtx, small_net, tmp_path):
     twice = (*SHAPES, "--min-shapes", "x:1x3x8x8", "--max-shapes", "x:2x3x8x8")
     both = trt("build", small_net, *twice, "--json")
     assert len(both["profiles"]) == 2
-    listed = json.dumps([PROFILE, {"min": "x:1x3x8x8", "max": "x:2x3x8x8"}])
-    assert trt("build", small_net, "--profiles", listed, "--json")["engine"] == both["engine"]
-    for args, text in (
+    listed = 'profiles=[{min="x:1x3x16x16",max="x:4x3x16x16"},{min="x:1x3x8x8",max="x:2x3x8x8"}]'
+    assert trt("build", small_net, "--set", listed, "--json")["engine"] == both["engine"]
+    plan = tmp_path / "$it.plan"
+    kept = ("--set", "cache_dir=" + str(tmp_path / "kept"), "--set", "optimization_level=0")
+    trt("build", small_net, *SHAPES, *kept, "-o", plan)
+    assert plan.exists()
+    first = trt("build", small_net, *SHAPES, *kept, "--json")
+    assert Path(first["engine"]).parent == tmp_path / "kept"
+    described = json.loads(Path(first["engine"] + ".json").read_text())["asked"]["settings"]
+    assert described["optimization_level"] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
         (("--max-shapes", "x:1x3x8x8", "--min-shapes", "x:1", "--min-shapes", "y:1"), "as often"),
-        ((*SHAPES, "--precision", "fp17"), "precision"),
-        ((*SHAPES, "--keep-fp32", "a"), "goes with"),
-        (("--min", 3, "--max", 2), "3 is more than --max 2"),
-        (("--min", 3), "3 is more than --max, which is 1"),
-        (("--mean", "1,2,x"), "--mean '1,2,x' is no number"),
-        ((*SHAPES, "--max", 8), "--max and the shapes both say"),
-        ((*SHAPES, "--profiles", "[]"), "--profiles and the shapes both say"),
-        (("--profiles", "x:1x3x8x8"), "is no JSON"),
-        (("--profiles", '[{"most": "x:1x3x8x8"}]'), "profiles"),
-        ((*SHAPES, "--precision", "fp16", "--keep-fp32", "nonsense*"), "matches the name of no"),
-    ):
-        with pytest.raises(SetupError, match=text):
-            trt("build", small_net, *args)
-    for command in ("bench", "profile"):  # before the device is looked for, and before a build
+        (("--opt-shapes", "x:1x3x8x8"), "--max-shapes must be given"),
+        ((*SHAPES, "--precision", "fp17"), "Did you mean 'fp16'"),
+        ((*SHAPES, "--set", "precison=fp16"), "Did you mean 'precision'"),
+        ((*SHAPES, "--set", "keep_fp32=['a']"), "goes with"),
+        (("--set", "min=3", "--set", "max=2"), "min"),
+        (("--set", "mean=[1, 2, 'x']"), "mean"),
+        ((*SHAPES, "--set", "max=8"), "the profiles say the rows"),
+        ((*SHAPES, "--set", "profiles=[]"), "--set profiles: another argument"),
+        (("--set", "instance_num=2"), "--set instance_num: it is no option"),
+        (("--set", "backend=Identity"), "--set backend: it is Onnx2Tensorrt"),
+        (("--set", "profiles=x:1x3x8x8"), "profiles"),
+        (("--set", 'profiles=[{most = "x:1x3x8x8"}]'), "profiles"),
+        ((*SHAPES, "--precision", "fp16", "--set", "keep_fp32=['no*']"), "matches the name of no"),
+    ],
+)
+def test_wrong_options_are_refused(rtx, small_net, args, text):
+    with pytest.raises((SetupError, ConfigError, WrongArgument), match=text):
+        trt("build", small_net, *args)
+
+
+def test_a_plan_is_measured_as_it_is_loaded(device, plan, save):
+    model = save(
+        [("Relu", ["x"], ["y"], {})], [("x", T.FLOAT, ["n", 2])], [("y", T.FLOAT, ["n", 2])]
+    )
+    path = plan(model, {"x": ((1, 2), (4, 2), (8, 2))}, name="$it.plan")
+    found = trt("bench", path, "--shapes", "x:3x2", "--seconds", 0.1, "--copies", "--json")
+    assert (found["rows"], found["copies"], found["cuda_graph"]) == (3, True, False)
+    assert "slow" in trt("profile", path, "--runs", 2)
+    for command in ("bench", "profile"):
         with pytest.raises(SetupError, match="'foo' is no shape"):
-            trt(command, small_net, *SHAPES, "--shapes", "foo")
+            trt(command, path, "--shapes", "foo")
+        with pytest.raises(SetupError, match="there is no device 'cuda:7'"):
+            trt(command, path, "--set", "device=cuda:7")
+        with pytest.raises(ConfigError, match="Did you mean 'trust_engine'"):
+            trt(command, path, "--set", "trust_engin=true")
+        with pytest.raises(SetupError, match="is no plan") as caught:
+            trt(command, model)
+        assert f"headrace trt build {model}" in caught.value.hint
+    assert device.engines
+    assert not [one for one in device.streams.values() if one]
 
 
 def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
@@ -117,7 +163,8 @@ def test_a_path_is_printed_whole_and_an_empty_batch_is_refused(rtx, save, tmp_pa
     )
     target = tmp_path / ("long" * 30) / "my.plan"
     assert f"engine          {target}\n" in trt("build", model, "-o", target)
-    trt("build", model, "--max", 0, status=2)
+    with pytest.raises(ConfigError, match="max"):
+        trt("build", model, "--set", "max=0")
 
 
 def test_a_file_that_cannot_be_written_is_told_as_json_too(small_net, tmp_path):
@@ -142,7 +189,7 @@ def test_no_tool_writes_over_what_it_reads(small_net, tmp_path):
             refit_plan(plan, model, target)
     for words in (
         ("inspect", link, "--html", model),
-        ("profile", model, "--html", model),
+        ("profile", plan, "--html", plan),
         ("refit", plan, model, link),
         ("refit", plan, model, plan),
     ):
@@ -151,36 +198,15 @@ def test_no_tool_writes_over_what_it_reads(small_net, tmp_path):
     assert (model.read_bytes(), plan.read_bytes()) == (kept, b"plan")
 
 
-def test_tools_keep_and_load_engines_as_they_are_told(small_net, tmp_path, monkeypatch):
-    asked = []
-
-    def engine_of_settings(settings, **where):
-        asked.append(where)
-        raise SetupError("enough")
-
-    monkeypatch.setattr("headrace_trt.tools.opening.engine_of_settings", engine_of_settings)
-    where = ("--cache-dir", tmp_path, "--weight-streaming-bytes", 5, "--device", "cuda:1")
-    for command in ("bench", "profile"):
-        with pytest.raises(SetupError, match="enough"):
-            trt(command, small_net, *SHAPES, *where)
-        found = asked.pop()
-        assert (found["cache_dir"], found["weight_streaming_bytes"]) == (tmp_path, 5)
-        assert found["device"] == "cuda:1"
-
-
 def test_options_for_plans_are_refused_for_models(small_net):
-    for options in (["--library", "tensorrt_rtx"], ["--device", "cuda:0"], ["--trust-engine"]):
-        with pytest.raises(SetupError, match=f"is no plan: {options[0]} says"):
-            trt("inspect", small_net, *options)
-    for command in ("bench", "profile"):
-        with pytest.raises(SetupError, match="is no plan: --trust-engine says"):
-            trt(command, small_net, *SHAPES, "--trust-engine")
+    with pytest.raises(SetupError, match="is no plan: --set says"):
+        trt("inspect", small_net, "--set", "trust_engine=true")
 
 
-def test_a_library_of_another_name_is_never_imported(small_net, rtx, tmp_path):
-    with pytest.raises(SetupError, match="there is no TensorRT named 'os'") as caught:
-        trt("refit", small_net, small_net, tmp_path / "new.plan", "--library", "os")
-    assert "tensorrt_rtx" in caught.value.hint
+def test_a_library_of_another_name_is_never_imported(small_net, tmp_path):
+    (tmp_path / "it.plan").write_bytes(b"plan")
+    with pytest.raises(ConfigError, match="'tensorrt_rtx'"):
+        trt("refit", tmp_path / "it.plan", small_net, tmp_path / "new.plan", "--set", "library=os")
 
 
 @pytest.mark.parametrize("name", ["it.plan", "IT.PLAN", "it.Engine"])
@@ -210,7 +236,11 @@ def test_functions_say_what_they_cannot_take(rtx, small_net, tmp_path):
             ValueError,
             "-1",
         ),
-        (lambda: BuildSettings(network=5), ValueError, "network must be package.module:function"),
+        (
+            lambda: BuildSettings(network=5),
+            ValueError,
+            "network: Input should be a valid string, not 5",
+        ),
         (lambda: quantize(model, "fp15", tmp_path), ValueError, "int8, fp8, not 'fp15'"),
         (lambda: inspect_file(None), TypeError, "NoneType"),
     ):
@@ -291,28 +321,9 @@ def test_tactics_that_cannot_be_fixed_are_refused(tmp_path, library, options, me
         pass
 
 
-@pytest.mark.parametrize(
-    ("name", "tool"),
-    [
-        ("compare", "run"),
-        ("capability", "inspect capability"),
-        ("extract", "surgeon extract"),
-        ("tactics", "debug build"),
-    ],
-)
-def test_a_command_that_is_gone_names_the_tool_that_does_its_work(name, tool):
-    done = CliRunner().invoke(app, [name, "net.onnx"])
-    assert done.exit_code == 2
-    assert f"take `polygraphy {tool}`" in done.output
-    page = Path(__file__).resolve().parents[3] / "docs" / "tensorrt" / "finding_faults.md"
-    assert "docs/tensorrt/finding_faults.md" in " ".join(done.output.split())
-    assert f"$ polygraphy {tool} " in page.read_text(encoding="utf-8")
-
-
 def test_help_names_the_choices():
     text = CliRunner().invoke(app, ["build", "--help"], terminal_width=200).output
     assert "--precision model|fp16|bf16|int8|fp8" in text
-    assert "--verbosity detailed|layer_names_only|none" in text
 
 
 @pytest.mark.parametrize("words", [[], ["build"]])

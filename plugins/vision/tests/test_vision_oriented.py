@@ -204,12 +204,12 @@ def test_a_box_is_tracked_counted_and_written_by_every_sink(tmp_path):
 
 def test_its_sides_are_drawn_and_not_the_box_around_it():
     found = ship()
-    drawn = run("DrawDetections([box])", {"data": found, "image": IMAGE}, thickness=1)
+    drawn = run("DrawDetections([box])", {"data": found, "image": IMAGE})
     sides = np.argwhere(drawn.any(2))[:, ::-1]
     contour = found.data["xyxyxyxy"].reshape(-1, 1, 2)
     away = [abs(cv2.pointPolygonTest(contour, (float(x), float(y)), True)) for x, y in sides]
     assert len(away) > 60
-    assert max(away) < 2
+    assert max(away) < 3
 
 
 def test_tiles_move_it_and_its_overlap_is_that_of_its_sides():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_cv.boxes import filter_detections, iou_matrix, nms
+    from headrace_cv.boxes import filter_detections, nms
     from headrace_cv.canvas import letterbox_image
     from headrace_cv.crops import center_crop_image, crop_image, crop_quad
     from headrace_cv.headers import ImageHeader, check_image_file
@@ -37,7 +37,6 @@ __all__ = [
     "encode_image",
     "filter_detections",
     "image_to_tensor",
-    "iou_matrix",
     "letterbox_image",
     "nms",
     "resize_image",
@@ -60,7 +59,6 @@ _HOME = {
     "encode_image": "image_files",
     "filter_detections": "boxes",
     "image_to_tensor": "tensors",
-    "iou_matrix": "boxes",
     "letterbox_image": "canvas",
     "nms": "boxes",
     "resize_image": "images",

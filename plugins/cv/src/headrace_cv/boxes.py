@@ -17,11 +17,11 @@ from headrace_cv.arrays import array_of, check_numbers, describe, numbers_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["as_rows", "corners_of", "filter_detections", "iou_matrix", "nms"]
+__all__ = ["as_rows", "corners_of", "filter_detections", "nms"]
 
 
 MAX_CANDIDATES = 100_000
-"""Default of ``max_candidates``: most boxes that `filter_detections` compares with each other."""
+"""Most boxes that `filter_detections` compares with each other: that takes the square of their number."""
 
 
 def as_rows(data: Any, columns: int, names: str = "x1, y1, x2, y2") -> NDArray[np.float32]:
@@ -62,30 +62,6 @@ def corners_of(xyxy: Any) -> NDArray[np.float64]:
     """
     corners: NDArray[np.float64] = as_rows(xyxy, 4)[:, :4].astype(np.float64)
     return corners
-
-
-def iou_matrix(boxes: Any, others: Any) -> NDArray[np.float64]:
-    """Return the overlap of each box with each other one: intersection over union, in [0, 1].
-
-    A box without area (``x2 <= x1`` or ``y2 <= y1``) overlaps nothing, not even itself.
-
-    Args:
-        boxes: ``[N, 4]``: ``x1, y1, x2, y2``, N may be 0.
-        others: ``[M, 4]``, likewise.
-
-    Returns:
-        ``float64 [N, M]``.
-
-    Raises:
-        InputError: ``boxes`` or ``others`` is no such array, or holds a number that is not finite.
-    """
-    first, second = corners_of(boxes)[:, None], corners_of(others)[None]
-    upper = np.maximum(first[..., :2], second[..., :2])
-    shared = _area(upper, np.minimum(first[..., 2:], second[..., 2:]))
-    area, other_area = (_area(box[..., :2], box[..., 2:]) for box in (first, second))
-    overlap = np.zeros_like(shared)
-    np.divide(shared, area + other_area - shared, out=overlap, where=shared > 0)
-    return overlap
 
 
 def _area(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -175,7 +151,6 @@ def filter_detections(
     score_threshold: float | None = None,
     class_agnostic: bool = False,
     max_boxes: int | None = None,
-    max_candidates: int = MAX_CANDIDATES,
 ) -> NDArray[np.float32]:
     """Keep the best rows of a detector: `nms` on ``x1, y1, x2, y2, score, class, ...``.
 
@@ -185,15 +160,13 @@ def filter_detections(
         score_threshold: Rows with a score below it are dropped first. None keeps all.
         class_agnostic: Boxes of different classes suppress each other too.
         max_boxes: Most rows of the result, the best ones. None means any number.
-        max_candidates: Most rows that are compared with each other, those of at least
-            ``score_threshold``: comparing takes the square of their number.
 
     Returns:
         A new ``float32 [K, C]``, by descending score.
 
     Raises:
         InputError: ``rows`` are no such numbers, a number is not finite, or there are more than
-            ``max_candidates`` rows to compare.
+            100,000 rows to compare.
         ValueError: ``iou_threshold`` is not from 0 to 1, or ``max_boxes`` is below 0.
     """
     if max_boxes is not None and max_boxes < 0:
@@ -201,12 +174,12 @@ def filter_detections(
     found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:
         found = found[found[:, 4] >= score_threshold]
-    if len(found) > max_candidates:
+    if len(found) > MAX_CANDIDATES:
         raise InputError(
             "these are too many boxes to compare",
-            expected=f"at most {max_candidates} rows of at least the score that is asked for",
+            expected=f"at most {MAX_CANDIDATES} rows of at least the score that is asked for",
             got=f"{len(found)} rows",
-            hint="Raise score_threshold; the option max_candidates sets this limit.",
+            hint="Raise score_threshold.",
         )
     classes = None if class_agnostic else found[:, 5]
     kept = nms(found[:, :4], found[:, 4], iou_threshold=iou_threshold, classes=classes)

@@ -36,7 +36,7 @@ class NMS(PerImage):
 
     Raises:
         InputError: ``data`` is missing or something else, a number is not finite, or there are more
-            rows to compare than ``max_candidates``.
+            than 100,000 rows to compare.
 
     Source:
         torchvision's ``nms`` and ``batched_nms`` (same rule, ``>``). Own computation.
@@ -65,13 +65,6 @@ class NMS(PerImage):
             default=None,
             ge=1,
             description="Most rows of the result, the best ones; none means any number.",
-        )
-
-        max_candidates: int = Field(
-            default=100_000,
-            ge=1,
-            description="Most rows that are compared, those of at least score_threshold; "
-            "more are refused.",
         )
 
         positional = ("iou_threshold", "score_threshold")

@@ -99,15 +99,6 @@ class OnnxOptions(BatchAxisOptions):
             raise ValueError("they bring in code, and imports are refused here: leave them out")
         return value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _former_names(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "share_session" in values:
-            raise ValueError("share_session is called share_weights, as in TorchModule")
-        if isinstance(values, dict) and "spinning" in values:
-            raise ValueError("spinning is called spin")
-        return values
-
     @model_validator(mode="after")
     def _fit(self) -> Self:
         named = [_short(name) for name in self.providers or ()]

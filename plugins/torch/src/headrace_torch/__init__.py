@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace_torch.devices import check_device, listed_devices
     from headrace_torch.graphs import Graphs
     from headrace_torch.images import (
         convert_color,
@@ -18,52 +17,33 @@ if TYPE_CHECKING:
         pad_image,
         resize_image,
     )
-    from headrace_torch.jpeg import JpegHeader, check_jpeg
-    from headrace_torch.loading import Model, kind_of, load_model
-    from headrace_torch.modules import load_module, load_weights
+    from headrace_torch.loading import Model, load_model
     from headrace_torch.normalization import Normalization
-    from headrace_torch.own_stream import OwnStream
     from headrace_torch.tensors import as_tensor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Graphs",
-    "JpegHeader",
     "Model",
     "Normalization",
-    "OwnStream",
     "__version__",
     "as_tensor",
-    "check_device",
-    "check_jpeg",
     "convert_color",
     "crop_image",
-    "kind_of",
-    "listed_devices",
     "load_model",
-    "load_module",
-    "load_weights",
     "pad_image",
     "resize_image",
 ]
 
 _HOME = {
     "Graphs": "graphs",
-    "JpegHeader": "jpeg",
     "Model": "loading",
     "Normalization": "normalization",
-    "OwnStream": "own_stream",
     "as_tensor": "tensors",
-    "check_device": "devices",
-    "check_jpeg": "jpeg",
     "convert_color": "images",
     "crop_image": "images",
-    "kind_of": "loading",
-    "listed_devices": "devices",
     "load_model": "loading",
-    "load_module": "modules",
-    "load_weights": "modules",
     "pad_image": "images",
     "resize_image": "images",
 }

@@ -33,10 +33,10 @@ class TorchModule(TensorBackend):
 
     Reads:
         data: The input of a model with one input; with several inputs, the keys with their names; the option
-            ``inputs`` names other keys. A tensor of real numbers on the instance's device or, unless
-            ``device_input = "strict"``, an array on the host (of the input's dtype, if the model declares it): one
-            sample, without the batch axis, or ``request_size`` rows, with it. If neither the model nor ``shape``
-            declares the rank, a request with ``request_size`` brings rows, a request without it a sample.
+            ``inputs`` names other keys. A tensor of real numbers on the instance's device, or an array on the host (of
+            the input's dtype, if the model declares it): one sample, without the batch axis, or ``request_size``
+            rows, with it. If neither the model nor ``shape`` declares the rank, a request with ``request_size``
+            brings rows, a request without it a sample.
     Writes:
         result: The tensor of the only output, or a table of tensors by name; without batch axis if the request
             brought one sample. In new memory.
@@ -104,14 +104,13 @@ class TorchModule(TensorBackend):
 
             self._pads = pads_of(completed, options.pad_value, self._dtype, context.logger)
             self._crops = crops_of(completed, model.returned, options.outputs, options.crop)
-        strict = options.device_input == "strict"
         self._read = Reader(
             completed,
             self._keys,
             place=self._place,
             dtype=self._dtype,
             pads=self._pads,
-            strict=strict or device.type == "cpu",
+            strict=device.type == "cpu",
         ).read
         self.min, self.max = completed.low_rows, completed.high_rows
         if completed.rows is not None:

@@ -94,11 +94,6 @@ class TorchModuleOptions(UnbatchedOptions):
         description="Shape of one sample, '3x224x224' (-1: any length), with its dtype if that matters "
         "('uint8:3x224x224'), or a table by input, where the model declares none.",
     )
-    device_input: Literal["any", "strict"] = Field(
-        "any",
-        description="Where inputs of an instance on a device may be: any also takes arrays of the host, "
-        "which are copied in one piece per batch; strict refuses these.",
-    )
     share_weights: bool = Field(
         True,
         description="The node's instances on one device hold one copy of the weights (true or "

@@ -13,7 +13,7 @@ from headrace.lazy import lazy_names
 if TYPE_CHECKING:
     from headrace_tensors import DeviceArray
     from headrace_trt.building import BuildCancelledError, BuiltPlan, build_plan
-    from headrace_trt.cache import CachedPlan, default_cache_dir, trim_cache
+    from headrace_trt.cache import CachedPlan, trim_cache
     from headrace_trt.engine import Engine, load_plan
     from headrace_trt.image_input import fold_image_input
     from headrace_trt.infer import TensorrtCat, TensorrtInferTensor, TensorrtSplit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_trt.obtaining import build_engine
     from headrace_trt.onnx2tensorrt import Onnx2Tensorrt
     from headrace_trt.precision import convert_precision
-    from headrace_trt.profiles import Profile, choose_profiles, parse_shapes
+    from headrace_trt.profiles import Profile
     from headrace_trt.quantization import quantize
     from headrace_trt.settings import BuildSettings
 
@@ -46,13 +46,10 @@ _HOME = {
     "TensorrtSplit": "infer",
     "build_engine": "obtaining",
     "build_plan": "building",
-    "choose_profiles": "profiles",
     "convert_precision": "precision",
-    "default_cache_dir": "cache",
     "find_library": "library",
     "fold_image_input": "image_input",
     "load_plan": "engine",
-    "parse_shapes": "profiles",
     "quantize": "quantization",
     "trim_cache": "cache",
 }
@@ -75,13 +72,10 @@ __all__ = [
     "__version__",
     "build_engine",
     "build_plan",
-    "choose_profiles",
     "convert_precision",
-    "default_cache_dir",
     "find_library",
     "fold_image_input",
     "load_plan",
-    "parse_shapes",
     "quantize",
     "trim_cache",
 ]

@@ -11,7 +11,6 @@ from pydantic import (
     FiniteFloat,
     TypeAdapter,
     ValidationInfo,
-    field_validator,
     model_validator,
 )
 
@@ -19,7 +18,14 @@ import headrace
 from headrace.errors import SetupError
 from headrace_tensors import RowSizes, UnbatchedOptions
 from headrace_trt.profiles import ShapeRange, parse_shapes, refuse_names
-from headrace_trt.settings import BuildSettings, is_python_plugin
+from headrace_trt.settings import (
+    BuilderLibrary,
+    BuildSettings,
+    Compatibility,
+    Precision,
+    Verbosity,
+    is_python_plugin,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,10 +132,10 @@ class BuildOptions(headrace.Options):
     engine: headrace.OutputPath | None = Field(
         None, description="A file to keep the plan in; default: the engine cache."
     )
-    library: Literal["auto", "tensorrt", "tensorrt_rtx"] = Field(
+    library: BuilderLibrary = Field(
         "auto", description="Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx."
     )
-    precision: Literal["model", "fp16", "bf16", "int8", "fp8"] = Field(
+    precision: Precision = Field(
         "model",
         description="The graph's own types, or the type it is converted to; int8 and fp8 through "
         "Q/DQ nodes, the graph's or made from `calibration`. Inputs and outputs keep their types, "
@@ -213,7 +219,7 @@ class BuildOptions(headrace.Options):
         description="Whether a version-compatible plan is written without the lean runtime, which is "
         "about 100 MB of it.",
     )
-    hardware_compatibility: Literal["none", "ampere_plus", "same_compute_capability"] = Field(
+    hardware_compatibility: Compatibility = Field(
         "none", description="Which other GPUs can run the plan."
     )
     plugins: PluginNames = Field(
@@ -222,18 +228,11 @@ class BuildOptions(headrace.Options):
         "in Python (package.module:Class); refused where `import` is.",
     )
     mark_outputs: Names = Field((), description="Inner tensors that become outputs, to look at.")
-    verbosity: Literal["detailed", "layer_names_only", "none"] | None = Field(
+    verbosity: Verbosity | None = Field(
         None,
         description="How much the inspector tells of the plan; default: detailed, which the check of "
         "the precision needs.",
     )
-
-    @field_validator("std")
-    @classmethod
-    def _divides(cls, std: Any) -> Any:
-        if 0 in (std if isinstance(std, tuple) else (std,)):
-            raise ValueError("it must not be 0")
-        return std
 
     @model_validator(mode="after")
     def _fit(self) -> BuildOptions:

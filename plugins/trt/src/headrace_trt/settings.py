@@ -2,41 +2,39 @@
 
 from __future__ import annotations
 
-import math
+import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, get_args, get_type_hints
+
+from pydantic import ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError
 
 from headrace_trt.profiles import parse_shapes
 
-__all__ = ["PRECISIONS", "BuildSettings", "is_python_plugin", "require_settings"]
+__all__ = [
+    "PRECISIONS",
+    "BuildSettings",
+    "BuilderLibrary",
+    "Compatibility",
+    "Precision",
+    "Verbosity",
+    "is_python_plugin",
+    "require_settings",
+]
 
-PRECISIONS: Final = ("model", "fp16", "bf16", "int8", "fp8")
+BuilderLibrary = Literal["auto", "tensorrt", "tensorrt_rtx"]
+Precision = Literal["model", "fp16", "bf16", "int8", "fp8"]
+Compatibility = Literal["none", "ampere_plus", "same_compute_capability"]
+Verbosity = Literal["detailed", "layer_names_only", "none"]
 
-_CHOICES: Final[Mapping[str, tuple[str, ...]]] = {
-    "library": ("auto", "tensorrt", "tensorrt_rtx"),
-    "precision": PRECISIONS,
-    "hardware_compatibility": ("none", "ampere_plus", "same_compute_capability"),
-    "verbosity": ("detailed", "layer_names_only", "none"),
-}
-"""The allowed values of fields that take one of several names."""
-
-_RANGES: Final[Mapping[str, tuple[int, int | None]]] = {
-    "min": (1, None),
-    "max": (1, None),
-    "optimization_level": (0, 5),
-    "workspace_bytes": (0, (1 << 63) - 1),
-    "max_aux_streams": (0, (1 << 31) - 1),
-    "dla_core": (0, (1 << 31) - 1),
-}
-"""The least and the largest value of fields that take a whole number; None: no largest."""
+PRECISIONS: Final = get_args(Precision)
 
 _PATHS: Final = ("model", "calibration", "tactics", "timing_cache")
 _PER_CHANNEL: Final = ("mean", "std")
-_NAMES: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs")
+_LISTS: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs", "profiles")
 
 _MOST_FLOAT32: Final = 3.4028234663852886e38
 
@@ -87,55 +85,50 @@ class BuildSettings:
 
     model: Path | None = None
     network: str | None = None
-    library: str = "auto"
-    precision: str = "model"
+    library: BuilderLibrary = "auto"
+    precision: Precision = "model"
     calibration: Path | None = None
     keep_fp32: tuple[str, ...] = ()
     tf32: bool = True
     profiles: tuple[Mapping[str, Any], ...] | None = None
-    min: int | None = None
-    max: int | None = None
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
+    min: Annotated[int, Field(ge=1)] | None = None
+    max: Annotated[int, Field(ge=1)] | None = None
+    mean: tuple[FiniteFloat, ...] | None = None
+    std: tuple[FiniteFloat, ...] | None = None
     image_input: bool = False
     tactic_sources: tuple[str, ...] | None = None
     tactics: Path | None = None
-    optimization_level: int | None = None
-    workspace_bytes: int | None = None
-    max_aux_streams: int | None = None
+    optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
+    workspace_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    max_aux_streams: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     sparsity: bool = False
-    dla_core: int | None = None
+    dla_core: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     refit: bool = False
     strip: bool = False
     weight_streaming: bool = False
     version_compatible: bool = False
     exclude_lean_runtime: bool = False
-    hardware_compatibility: str = "none"
+    hardware_compatibility: Compatibility = "none"
     plugins: tuple[str, ...] = ()
     mark_outputs: tuple[str, ...] = ()
-    verbosity: str = "detailed"
+    verbosity: Verbosity = "detailed"
     timing_cache: Path | None = None
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            self._set(field.name, _python(getattr(self, field.name)))
-        for name in _PATHS:
-            value = getattr(self, name)
-            self._set(name, Path(value) if isinstance(value, (str, os.PathLike)) else value)
-        for name in (*_NAMES, *_PER_CHANNEL, "profiles"):
-            value = getattr(self, name)
-            if isinstance(value, (int, float)) and name in _PER_CHANNEL:
+            name, value = field.name, _python(getattr(self, field.name))
+            if name in _PATHS and isinstance(value, (str, os.PathLike)):
+                value = Path(value)
+            elif name in _PER_CHANNEL and isinstance(value, (int, float)):
                 value = (value,)
-            if value is not None and not isinstance(value, (list, tuple, set, frozenset)):
-                raise ValueError(f"{name} is a list, not {value!r}")
-            self._set(name, None if value is None else tuple(value))
-        problem = _wrong_type(self)
-        if problem is None:
-            for name in _PER_CHANNEL:
-                value = getattr(self, name)
-                self._set(name, None if value is None else tuple(map(float, value)))
-            self._set("refit", self.refit or self.strip)
-            problem = _wrong_value(self) or _misfit(self)
+            elif name in (*_LISTS, *_PER_CHANNEL) and isinstance(value, (list, set, frozenset)):
+                value = tuple(value)
+            try:
+                self._set(name, _types()[name].validate_python(value))
+            except ValidationError as error:
+                raise ValueError(f"{name}: {error.errors()[0]['msg']}, not {value!r}") from None
+        self._set("refit", self.refit or self.strip)
+        problem = _misfit(self)
         if problem is not None:
             raise ValueError(problem)
 
@@ -202,62 +195,19 @@ def _ranges(profile: Mapping[str, Any]) -> dict[str, Any]:
     return {key: {**most, **read.get(key, {})} for key in ("min", "opt", "max")}
 
 
-def _is_number(value: Any, *kinds: type[float]) -> bool:
-    return isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
-
-
-_KINDS: Final[Mapping[str, tuple[str, Callable[[Any], bool]]]] = {
-    **dict.fromkeys(_RANGES, ("a whole number", lambda value: _is_number(value, int))),
-    "network": ("package.module:function", lambda value: isinstance(value, str)),
-    **dict.fromkeys(_PATHS, ("a path", lambda value: isinstance(value, Path))),
-    **dict.fromkeys(
-        _PER_CHANNEL,
-        ("finite numbers", lambda value: all(_is_number(n, int, float) for n in value)),
-    ),
-    **dict.fromkeys(
-        _NAMES, ("a list of texts", lambda value: all(isinstance(name, str) for name in value))
-    ),
-    "profiles": (
-        "a list of tables {min, opt, max}",
-        lambda value: all(isinstance(profile, Mapping) for profile in value),
-    ),
-}
-"""What the value of a field must be if it is not None."""
-
-
-def _wrong_type(settings: BuildSettings) -> str | None:
-    """Return a text about a field whose value is of a wrong type, or None."""
-    for field in fields(settings):
-        name, value = field.name, getattr(settings, field.name)
-        kind, is_right = _KINDS.get(name, ("", bool))
-        if isinstance(field.default, bool):
-            if not isinstance(value, bool):
-                return f"{name} must be true or false, not {value!r}"
-        elif kind and value is not None and not is_right(value):
-            return f"{name} must be {kind}, not {value!r}"
-    return None
-
-
-def _wrong_value(settings: BuildSettings) -> str | None:
-    """Return a text about a field with a wrong value, or None."""
-    for name, choices in _CHOICES.items():
-        value = getattr(settings, name)
-        if value not in choices:
-            return f"{name} is one of {', '.join(choices)}, not {value!r}"
-    for name, (least, most) in _RANGES.items():
-        value = getattr(settings, name)
-        if value is not None and (value < least or (most is not None and value > most)):
-            limits = f"at least {least}" if most is None else f"from {least} to {most}"
-            return f"{name} is {limits}, not {value!r}"
-    for index, profile in enumerate(settings.profiles or ()):
-        if profile.get("max") is None or not set(profile) <= {"min", "opt", "max"}:
-            has = ", ".join(map(repr, profile)) or "nothing"
-            return f"profile {index} must have `max`, and may have `min` and `opt`; it has {has}"
-    return None
+@functools.cache
+def _types() -> dict[str, TypeAdapter[Any]]:
+    """Return what checks the value of each field."""
+    hints = get_type_hints(BuildSettings, include_extras=True)
+    return {name: TypeAdapter(hint, config=ConfigDict(strict=True)) for name, hint in hints.items()}
 
 
 def _misfit(settings: BuildSettings) -> str | None:
     """Return a text about settings that do not fit together, or None."""
+    for index, profile in enumerate(settings.profiles or ()):
+        if profile.get("max") is None or not set(profile) <= {"min", "opt", "max"}:
+            has = ", ".join(map(repr, profile)) or "nothing"
+            return f"profile {index} must have `max`, and may have `min` and `opt`; it has {has}"
     network = settings.network
     changes = (
         settings.precision != "model"

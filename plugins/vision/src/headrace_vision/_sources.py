@@ -6,28 +6,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from pydantic import Field
-
-import headrace
 from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["PerSource", "PerSourceOptions", "refuse_copies"]
+__all__ = ["MOST_SOURCES", "PerSource", "refuse_copies"]
 
 State = TypeVar("State")
 
 
-class PerSourceOptions(headrace.Options):
-    """How many sources have a state."""
-
-    max_sources: int = Field(
-        default=1024,
-        ge=1,
-        description="Most sources with a state of their own; the one used least recently is forgotten.",
-    )
+MOST_SOURCES = 1024
+"""Most sources with a state of their own, against a memory that grows with each new name."""
 
 
 def refuse_copies(context: InitContext, name: str) -> None:
@@ -46,22 +37,21 @@ def refuse_copies(context: InitContext, name: str) -> None:
 class PerSource(Generic[State]):
     """One state per source, made when the source is first seen. Checks that frames come in order.
 
+    Beyond `MOST_SOURCES` the one that was used least recently is forgotten.
+
     Args:
         make: Makes a state.
-        most: Most sources. The one that was used least recently is forgotten.
     """
 
-    def __init__(self, make: Callable[[], State], most: int) -> None:
+    def __init__(self, make: Callable[[], State]) -> None:
         self._make = make
-        self._most = most
         self._states: OrderedDict[str, tuple[State, Any, Any]] = OrderedDict()
 
-    def next(self, request: Request, *, reset: bool = False) -> tuple[State, float | None]:
+    def next(self, request: Request) -> tuple[State, float | None]:
         """Return the state of the source of a request, and the time of its frame in seconds, or None.
 
         Args:
             request: ``context`` has ``source``, ``frame`` and ``timestamp``, each optional.
-            reset: Whether the source begins anew.
 
         Raises:
             InputError: The frame is not later than the one before, or ``context`` is no mapping.
@@ -89,10 +79,9 @@ class PerSource(Generic[State]):
             if known is not None:
                 self._states[source] = known
             raise
-        state = self._make() if reset else state
         # One without a time lets no time pass.
         self._states[source] = (state, frame, last_time if timestamp is None else timestamp)
-        while len(self._states) > self._most:
+        while len(self._states) > MOST_SOURCES:
             self._states.popitem(last=False)
         return state, timestamp
 

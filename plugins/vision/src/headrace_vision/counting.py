@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat
 
+import headrace
 from headrace.errors import InputError
 from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
+from headrace_vision._sources import PerSource, refuse_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +67,7 @@ class CountLine(Each):
         ``supervision.LineZone``.
     """
 
-    class Options(PerSourceOptions):
+    class Options(headrace.Options):
         """The line, and what of a box crosses it."""
 
         line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] = Field(
@@ -94,7 +95,7 @@ class CountLine(Each):
         def make() -> Any:
             return sv.LineZone(sv.Point(x1, y1), sv.Point(x2, y2), triggering_anchors=anchors)
 
-        states = PerSource(make, options.max_sources)
+        states = PerSource(make)
 
         def work(request: Request) -> None:
             detections = _tracked(request)
@@ -152,7 +153,7 @@ class CountZone(Each):
         ``supervision.PolygonZone``. The times are own.
     """
 
-    class Options(PerSourceOptions):
+    class Options(headrace.Options):
         """The zone, and what of a box is in it."""
 
         zone: list[Annotated[tuple[FiniteFloat, FiniteFloat], Field()]] = Field(
@@ -190,9 +191,7 @@ class CountZone(Each):
         if (polygon < 0).any():
             raise InputError("the zone has a corner outside of the image", key="zone")
         zone = sv.PolygonZone(polygon, triggering_anchors=_anchors(options.anchor))
-        states = PerSource(
-            lambda: _Visits(options.patience_s, options.dwell_s), options.max_sources
-        )
+        states = PerSource(lambda: _Visits(options.patience_s, options.dwell_s))
 
         def work(request: Request) -> None:
             detections = _tracked(request)

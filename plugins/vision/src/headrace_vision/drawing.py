@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+import headrace
 from headrace.errors import InputError
 from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
+from headrace_vision._sources import PerSource, refuse_copies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,8 @@ DRAWN: tuple[Name, ...] = ("mask", "keypoints", "box", "label")
 
 _KEEPING_STATE = {"trace", "heatmap"}
 _COLOUR = (255, 255, 255)
+_THICKNESS = 2
+"""Width of the lines, in pixels."""
 
 
 class Annotators:
@@ -37,25 +40,24 @@ class Annotators:
 
     Args:
         names: Which, in the order in which they draw.
-        thickness: Width of the lines, in pixels.
     """
 
-    def __init__(self, names: Sequence[str] = DRAWN, thickness: int = 2) -> None:
+    def __init__(self, names: Sequence[str] = DRAWN) -> None:
         import supervision as sv
 
         made: dict[str, Callable[[], Any]] = {
-            "box": lambda: sv.BoxAnnotator(thickness=thickness),
+            "box": lambda: sv.BoxAnnotator(thickness=_THICKNESS),
             "label": lambda: sv.LabelAnnotator(text_padding=3, text_scale=0.4),
             "mask": sv.MaskAnnotator,
-            "polygon": lambda: sv.PolygonAnnotator(thickness=thickness),
-            "keypoints": lambda: sv.VertexAnnotator(sv.Color(255, 255, 0), thickness + 1),
-            "trace": lambda: sv.TraceAnnotator(thickness=thickness),
+            "polygon": lambda: sv.PolygonAnnotator(thickness=_THICKNESS),
+            "keypoints": lambda: sv.VertexAnnotator(sv.Color(255, 255, 0), _THICKNESS + 1),
+            "trace": lambda: sv.TraceAnnotator(thickness=_THICKNESS),
             "heatmap": sv.HeatMapAnnotator,
             "blur": sv.BlurAnnotator,
             "pixelate": sv.PixelateAnnotator,
         }
         self._made = {name: made[name]() for name in names}
-        self._oriented = sv.OrientedBoxAnnotator(thickness=thickness)
+        self._oriented = sv.OrientedBoxAnnotator(thickness=_THICKNESS)
 
     def draw(self, image: NDArray[np.uint8], detections: Any) -> NDArray[np.uint8]:
         """Return a copy of an image with ``supervision.Detections`` on it.
@@ -179,7 +181,7 @@ class DrawDetections(Each):
         ``supervision.BoxAnnotator`` and the other annotators.
     """
 
-    class Options(PerSourceOptions):
+    class Options(headrace.Options):
         """What is drawn."""
 
         annotators: list[Name] = Field(
@@ -187,7 +189,6 @@ class DrawDetections(Each):
             description="What is drawn, in this order: box, label, mask, polygon, keypoints, blur, pixelate, and of earlier "
             "frames too: trace, heatmap.",
         )
-        thickness: int = Field(default=2, ge=1, description="Width of the lines, in pixels.")
 
         positional = ("annotators",)
 
@@ -200,9 +201,9 @@ class DrawDetections(Each):
         from headrace_vision.boxes import as_detections, as_picture
 
         def make() -> Annotators:
-            return Annotators(options.annotators, options.thickness)
+            return Annotators(options.annotators)
 
-        always, states = make(), PerSource(make, options.max_sources)
+        always, states = make(), PerSource(make)
         keeps_state = bool(_KEEPING_STATE & set(options.annotators))
         if keeps_state:
             refuse_copies(context, "DrawDetections")

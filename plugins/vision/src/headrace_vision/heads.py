@@ -222,9 +222,6 @@ class FilterDetections(Each):
         max_area: float | None = Field(
             default=None, gt=0, description="Larger boxes are dropped (pixels); none keeps all."
         )
-        confirmed: bool = Field(
-            default=False, description="Only tracks that are confirmed are kept (true or false)."
-        )
 
         positional = ("classes",)
 
@@ -251,10 +248,6 @@ class FilterDetections(Each):
                 wanted = options.classes
                 pairs = zip(found.class_id, names, strict=True)
                 keep &= [int(c) in wanted or str(name) in wanted for c, name in pairs]
-            if len(found) and options.confirmed:
-                if found.tracker_id is None:
-                    raise lacking("tracks")
-                keep &= found.tracker_id >= 0
             keep &= found.box_area >= options.min_area
             if options.max_area is not None:
                 keep &= found.box_area <= options.max_area

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+import headrace
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
+from headrace_vision._sources import PerSource, refuse_copies
 from headrace_vision.options import meant
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Track(Each):
 
     Reads:
         data: ``supervision.Detections``.
-        context: A mapping with ``source``, ``frame``, ``timestamp`` (s) and ``gap``, as VideoRunner writes it; without
+        context: A mapping with ``source``, ``frame`` and ``timestamp`` (s), as VideoRunner writes it; without
             it, all requests are one source in the order in which they come.
         image: ``uint8 [H, W, 3]``, only for ``botsort`` and trackers of your own.
 
@@ -58,8 +59,8 @@ class Track(Each):
         SORT, ByteTrack, OC-SORT and BoT-SORT as in the library ``trackers``.
     """
 
-    class Options(PerSourceOptions):
-        """Which tracker, and what it does after a gap."""
+    class Options(headrace.Options):
+        """Which tracker."""
 
         tracker: str = Field(
             default="bytetrack",
@@ -68,11 +69,6 @@ class Track(Each):
         )
         settings: dict[str, Any] = Field(
             default={}, description="Arguments of the tracker by name, in its own units."
-        )
-        on_gap: Literal["keep", "reset"] = Field(
-            default="keep",
-            description="What happens to the tracks of a source where frames are missing: keep them, or reset the "
-            "tracker.",
         )
 
         positional = ("tracker",)
@@ -99,13 +95,12 @@ class Track(Each):
                 f"the tracker {options.tracker!r} refuses its settings: {error}",
                 hint="The option settings has the arguments of its class.",
             ) from error
-        states = PerSource(make, options.max_sources)
+        states = PerSource(make)
         wants_image = options.tracker not in TRACKERS or options.tracker == "botsort"
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))
-            reset = options.on_gap == "reset" and _is_gap(request)
-            tracker, timestamp = states.next(request, reset=reset)
+            tracker, timestamp = states.next(request)
             numbered = _copy(detections)
             numbered.data = {**detections.data, "_row": np.arange(len(detections))}
             image = request.get("image")
@@ -120,11 +115,6 @@ class Track(Each):
             request["result"] = numbered
 
         return work
-
-
-def _is_gap(request: Request) -> bool:
-    context = request.get("context")
-    return bool(getattr(context, "get", lambda _: False)("gap"))
 
 
 def _copy(detections: Any) -> Any:

@@ -2,58 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-import typer.core
 
+import headrace
 from headrace.errors import SetupError
-from headrace_trt.timing import keep_apart
-from headrace_trt.tools.cli_options import (
-    Device,
-    File,
+from headrace_cli.for_plugins import (
     Json,
-    kept_where,
-    settings_from,
-    with_build_options,
+    WrongArgument,
+    printing_warnings,
+    showing_progress,
+    source_of,
 )
-from headrace_trt.tools.cli_printing import phases, show, table
+from headrace_trt.settings import PRECISIONS
+from headrace_trt.timing import keep_apart
+from headrace_trt.tools.cli_printing import show
+from headrace_trt.tools.opening import is_plan, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from headrace_trt.cuda import Cuda
-    from headrace_trt.engine import Engine
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["app"]
 
-_RECIPES = {
-    "capability": "inspect capability",
-    "compare": "run",
-    "extract": "surgeon extract",
-    "tactics": "debug build",
-}
-"""Commands that are gone, and the tool of Polygraphy that does the work of each."""
-
-
-class _Commands(typer.core.TyperGroup):
-    """The commands; those that are gone are refused with what to do instead."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the user named."""
-        if tool := _RECIPES.get(args[0]):
-            ctx.fail(
-                f"The command {args[0]!r} is gone: take `polygraphy {tool}`."
-                " docs/tensorrt/finding_faults.md shows how."
-            )
-        return super().resolve_command(ctx, args)
-
-
 app = typer.Typer(
-    cls=_Commands,
     add_completion=False,
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -61,102 +34,134 @@ app = typer.Typer(
 )
 app.info.help = "Build, inspect, measure and refit TensorRT engines."
 
-Library = Annotated[str, typer.Option(help="auto, tensorrt, tensorrt_rtx or tensorrt_lean.")]
-Trust = Annotated[bool, typer.Option(help="Allow plans that hold code for the host.")]
-ShapesOption = Annotated[str | None, typer.Option(help="Shapes to run at, as x:1x3x224x224.")]
+_COLUMNS = ("name", "kind", "precision", "tactic", "outputs")
+
+_OF_A_NODE = ("min", "max", "device")
+"""The keys of a node that a build or a load reads beside the options."""
+
+_SET = "May be repeated. `headrace plugins info {}` lists them; VALUE is TOML, else text."
+
+
+def _settings(word: str) -> Any:
+    text = f"Set an option of {word}, or the `device`. {_SET.format(word)}"
+    return typer.Option("--set", metavar="KEY=VALUE", help=text, show_default=False)
+
+
+def _shapes_of(text: str) -> Any:
+    return typer.Option(metavar="SHAPES", help=f"{text}; once per optimization profile.")
+
+
+Many = list[str] | None
+Building = Annotated[Many, _settings("Onnx2Tensorrt")]
+Loading = Annotated[Many, _settings("LoadTensorrtEngine")]
+ShapesOption = Annotated[
+    str | None,
+    typer.Option(metavar="SHAPES", help="Shapes to run at; default: the profile's best."),
+]
 ProfileOption = Annotated[int, typer.Option(min=0, help="Index of the optimization profile.")]
 Page = Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")]
-ModelOrPlan = Annotated[
-    Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
-]
+File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
+Plan = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The plan.")]
 
 
 @app.command("build")
-@with_build_options
 def build_command(
     model: Annotated[
-        Path | None, typer.Argument(exists=True, dir_okay=False, help="The ONNX file.")
+        Path | None,
+        typer.Argument(exists=True, dir_okay=False, help="The ONNX file."),
     ] = None,
     engine: Annotated[
-        Path | None, typer.Option("--engine", "-o", help="Where the plan goes.")
+        Path | None,
+        typer.Option("--engine", "-o", help="Where the plan goes; default: the engine cache."),
     ] = None,
-    device: Device = None,
+    precision: Annotated[
+        str | None,
+        typer.Option(metavar="|".join(PRECISIONS), help="The type to compute in."),
+    ] = None,
+    min_shapes: Annotated[Many, _shapes_of("Smallest shapes, as x:1x3x224x224,m:1x10")] = None,
+    opt_shapes: Annotated[Many, _shapes_of("Shapes to be fastest at")] = None,
+    max_shapes: Annotated[Many, _shapes_of("Largest shapes")] = None,
+    settings: Building = None,
     as_json: Json = False,
-    build: Any = None,
 ) -> None:
-    """Build an engine, or find it in the cache; print what was built and how long it took."""
+    """Build an engine, or find it in the cache; print what was built and how long it took.
+
+    Without shapes there is one profile, whose rows go from `min` to `max` (``--set max=8``).
+    """
     from headrace_trt.obtaining import build_engine
 
-    options, rows = settings_from(None if model is None else str(model), build)
-    found = options.settings(**rows)
-    with phases() as progress:
+    given = {
+        "model": model,
+        "engine": engine,
+        "precision": precision,
+        "profiles": _profiles({"min": min_shapes, "opt": opt_shapes, "max": max_shapes}),
+    }
+    source, options = _checked("Onnx2Tensorrt", settings, given)
+    if options.profiles and {"min", "max"} & {*source}:
+        raise WrongArgument("the profiles say the rows of a batch: leave out min and max")
+    found = options.settings(min=source.get("min"), max=source.get("max"))
+    with printing_warnings(), showing_progress() as progress:
         kept = build_engine(
             found,
-            engine=engine,
+            engine=options.engine,
             cache_dir=options.cache_dir,
             cache_size_bytes=options.cache_size_bytes,
-            device=_device_in_key(device),
+            device=_device_in_key(source.get("device")),
             progress=progress,
         )
+    kept_nowhere = found.network is not None and options.engine is None
+    facts = ("library", "seconds", "layers_by_type", "profiles", "warnings")
     report = {
-        "engine": str(kept.path),
+        "engine": None if kept_nowhere else str(kept.path),
         "cache_hit": kept.hit,
         "bytes": len(kept.plan),
-        **{
-            key: kept.sidecar.get(key)
-            for key in ("library", "seconds", "layers_by_type", "profiles", "warnings")
-        },
+        **{key: kept.sidecar.get(key) for key in facts},
     }
-    if found.network is not None and engine is None:
-        report["engine"] = None
     show(report, as_json=as_json)
 
 
 @app.command("inspect")
 def inspect_command(
-    file: ModelOrPlan,
-    library: Library = "auto",
-    device: Device = None,
-    trust_engine: Trust = False,
+    file: Annotated[
+        Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
+    ],
     html: Page = None,
+    settings: Loading = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in an ONNX file (nodes and types) or a plan (profiles, layers, tactics)."""
-    from headrace_trt.tools.inspecting import as_page, inspect_file, is_plan
+    from headrace_trt.tools.inspecting import as_page, inspect_file
 
     _keep_apart(html, file)
-    if not is_plan(file):
-        loading = {"library": library != "auto", "device": device, "trust-engine": trust_engine}
-        _only_of_a_plan(file, [name for name, given in loading.items() if given])
-    report = inspect_file(file, library=library, device=device, trust=trust_engine)
+    if settings and not is_plan(file):
+        raise SetupError(f"{file} is no plan: --set says how a plan is loaded")
+    report = inspect_file(file, **_loading(file, settings) if settings else {})
     if html is not None:
         html.write_text(as_page(report), encoding="utf-8")
-    layers = report["layers"]
-    show(report if as_json else {k: v for k, v in report.items() if k != "layers"}, as_json=as_json)
-    if not as_json:
-        table(layers, ("name", "kind", "precision", "tactic", "outputs"))
+    show(report, report["layers"], _COLUMNS, as_json)
 
 
 @app.command("bench")
-@functools.partial(with_build_options, without=("network",))
 def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
-    file: ModelOrPlan,
+    plan: Plan,
     shapes: ShapesOption = None,
     profile: ProfileOption = 0,
     streams: Annotated[int, typer.Option(min=1, help="Contexts that run at a time.")] = 1,
-    cuda_graph: Annotated[bool, typer.Option(help="Record runs as CUDA graphs.")] = False,
-    copies: Annotated[bool, typer.Option(help="Copy inputs and outputs in each run.")] = False,
+    cuda_graph: Annotated[
+        bool, typer.Option("--cuda-graph", help="Record runs as CUDA graphs.")
+    ] = False,
+    copies: Annotated[
+        bool, typer.Option("--copies", help="Copy inputs and outputs in each run.")
+    ] = False,
     seconds: Annotated[float, typer.Option(min=0.1, help="End after this if not stable.")] = 5.0,
-    device: Device = None,
-    trust_engine: Trust = False,
+    settings: Loading = None,
     as_json: Json = False,
-    build: Any = None,
 ) -> None:
     """Measure an engine alone until it is stable; print what the clock covers."""
     from headrace_trt.tools.benching import bench_engine
 
     wanted = _shapes(shapes)
-    with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
+    with opened(plan, **_loading(plan, settings)) as (engine, cuda):
         found = bench_engine(
             engine,
             cuda,
@@ -171,87 +176,86 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
 
 
 @app.command("profile")
-@functools.partial(with_build_options, without=("network",))
-def profile_command(  # noqa: PLR0913, PLR0917 - options of the command line
-    file: ModelOrPlan,
+def profile_command(
+    plan: Plan,
     shapes: ShapesOption = None,
     profile: ProfileOption = 0,
     runs: Annotated[int, typer.Option(min=1, help="Runs that are measured.")] = 50,
-    nvtx: Annotated[bool, typer.Option(help="Mark layers for Nsight Systems.")] = False,
+    nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark layers for Nsight Systems.")] = False,
     html: Page = None,
-    device: Device = None,
-    trust_engine: Trust = False,
+    settings: Loading = None,
     as_json: Json = False,
-    build: Any = None,
 ) -> None:
     """Measure every layer, longest first; with --html beside the graph."""
     from headrace_trt.tools.inspecting import as_page, inspect_engine
     from headrace_trt.tools.profiling import profile_layers
 
-    _keep_apart(html, file)
+    _keep_apart(html, plan)
     wanted = _shapes(shapes)
-    with _engine(file, build, device=device, trust=trust_engine) as (engine, cuda):
+    with opened(plan, **_loading(plan, settings)) as (engine, cuda):
         report = profile_layers(engine, cuda, shapes=wanted, profile=profile, runs=runs, nvtx=nvtx)
         if html is not None:
-            about = {"kind": "plan", "file": str(file), **inspect_engine(engine)}
+            about = {"kind": "plan", "file": str(plan), **inspect_engine(engine)}
             times = {layer["name"]: layer["ms"] for layer in report["layers"]}
             html.write_text(as_page(about, times), encoding="utf-8")
-    show(report if as_json else {k: v for k, v in report.items() if k != "layers"}, as_json=as_json)
-    if not as_json:
-        table(report["layers"], ("name", "ms", "share"))
+    show(report, report["layers"], ("name", "ms", "share"), as_json)
 
 
 @app.command("refit")
 def refit_command(
-    plan: File,
+    plan: Plan,
     model: File,
     target: Annotated[Path, typer.Argument(help="Where the new plan goes.")],
-    library: Library = "auto",
-    device: Device = None,
-    trust_engine: Trust = False,
+    settings: Loading = None,
     as_json: Json = False,
 ) -> None:
     """Write a plan with the weights of another model of the same graph."""
     from headrace_trt.tools.refitting import refit_plan
 
-    report = refit_plan(plan, model, target, library=library, device=device, trust=trust_engine)
+    report = refit_plan(plan, model, target, **_loading(plan, settings))
     show(report, as_json=as_json)
 
 
-@contextlib.contextmanager
-def _engine(
-    file: Path, build: Mapping[str, Any], *, device: str | None, trust: bool
-) -> Iterator[tuple[Engine, Cuda]]:
-    """Return the engine of a plan, or of a model that is built first."""
-    from headrace_trt.tools.inspecting import is_plan
-    from headrace_trt.tools.opening import engine_of_settings, open_engine
+def _checked(
+    word: str, settings: Sequence[str] | None, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], Any]:
+    """Return a configuration of a word, and its checked options.
 
-    if is_plan(file):
-        unread = sorted(name for name in build if name != "library")
-        if unread:
-            raise SetupError(
-                f"{file} is a plan: --{unread[0].replace('_', '-')} belongs to a build",
-                hint="Give the ONNX file, or leave the option out.",
-            )
-        library = str(build.get("library", "auto"))
-        engine, cuda = open_engine(file, library=library, device=device, trust=trust)
-    else:
-        _only_of_a_plan(file, ["trust-engine"] if trust else [])
-        options, rows = settings_from(str(file), build)
-        with phases() as progress:
-            engine, cuda = engine_of_settings(
-                options.settings(**rows), device=device, progress=progress, **kept_where(options)
-            )
-    try:
-        yield engine, cuda
-    finally:
-        engine.close()
+    Raises:
+        ConfigError: An option is unknown or its value is wrong.
+        WrongArgument: A setting is said twice, or nothing reads it.
+    """
+    source: Any = source_of(word, settings or ())
+    for key, value in given.items():
+        if value is not None and key in source:
+            raise WrongArgument(f"--set {key}: another argument says the {key} already")
+        if value is not None:
+            source[key] = str(value).replace("$", "$$") if isinstance(value, Path) else value
+    if source["backend"] != word:
+        raise WrongArgument(f"--set backend: it is {word} here")
+    found: Any = headrace.plugins.resolve(source)
+    for key in {*source} - {"backend", *_OF_A_NODE, *type(found.options).model_fields}:
+        raise WrongArgument(f"--set {key}: it is no option of {word}, and nothing reads it here")
+    return source, found.options
 
 
-def _only_of_a_plan(file: Path, given: list[str]) -> None:
-    """Refuse options that say how a plan is loaded if the file is a model."""
-    if given:
-        raise SetupError(f"{file} is no plan: --{given[0]} says how a plan is loaded")
+def _loading(plan: Path, settings: Sequence[str] | None) -> dict[str, Any]:
+    """Return how a plan is loaded, as `opened` takes it."""
+    source, _ = _checked("LoadTensorrtEngine", settings, {"model": plan})
+    return {key: value for key, value in source.items() if key not in ("backend", "model")}
+
+
+def _profiles(shapes: Mapping[str, list[str] | None]) -> list[dict[str, str]] | None:
+    given = {key: found for key, found in shapes.items() if found}
+    if not given:
+        return None
+    count = len(given.get("max", ()))
+    if any(len(found) != count for found in given.values()):
+        raise WrongArgument(
+            "--max-shapes must be given once per profile, --min-shapes and --opt-shapes as often or"
+            " not at all"
+        )
+    return [{key: found[i] for key, found in given.items()} for i in range(count)]
 
 
 def _keep_apart(html: Path | None, file: Path) -> None:

@@ -12,6 +12,7 @@ from headrace.errors import HeadraceError, SetupError
 from headrace_trt.cache import read_sidecar
 from headrace_trt.layers import Layer, count_types
 from headrace_trt.onnx_model import all_graphs, dtype_name, load_model, model_summary
+from headrace_trt.tools.opening import is_plan, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,27 +25,21 @@ __all__ = [
     "inspect_file",
     "inspect_onnx",
     "inspect_plan",
-    "is_plan",
 ]
 
-_PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
 
-
-def is_plan(path: Path | str) -> bool:
-    """Return whether a file is a plan, by its suffix in any case; other files are models."""
-    return Path(path).suffix.lower() in _PLAN_SUFFIXES
-
-
-def inspect_file(
-    path: Path | str, *, library: str = "auto", device: str | None = None, trust: bool = False
-) -> dict[str, Any]:
+def inspect_file(path: Path | str, **options: Any) -> dict[str, Any]:
     """Describe a file: a plan if its suffix is that of plans, else an ONNX model.
+
+    Args:
+        path: The file.
+        options: How a plan is loaded, as for `opened`.
 
     Raises:
         SetupError: The file cannot be read.
     """
     if is_plan(path):
-        return inspect_plan(path, library=library, device=device, trust=trust)
+        return inspect_plan(path, **options)
     return inspect_onnx(path)
 
 
@@ -88,13 +83,15 @@ def inspect_onnx(path: Path | str) -> dict[str, Any]:
     return {"kind": "onnx", "file": str(path), **model_summary(model), "layers": nodes}
 
 
-def inspect_plan(
-    path: Path | str, *, library: str = "auto", device: str | None = None, trust: bool = False
-) -> dict[str, Any]:
+def inspect_plan(path: Path | str, **options: Any) -> dict[str, Any]:
     """Describe a plan: its profiles, its layers with type and tactic, its memory.
 
     On a machine with a device they are read from the loaded engine. Without one they come from the sidecar that
-    Headrace writes beside its plans, if neither ``library`` nor ``device`` is named. ``source`` says which.
+    Headrace writes beside its plans, if no option says how to load it. ``source`` says which.
+
+    Args:
+        path: The plan.
+        options: How it is loaded, as for `opened`.
 
     Raises:
         SetupError: The plan cannot be loaded, and there is no sidecar that belongs to it and may be read instead.
@@ -102,20 +99,19 @@ def inspect_plan(
     path = Path(path)
     sidecar = _sidecar(path)
     try:
-        from headrace_trt.tools.opening import open_engine
-
-        engine, _ = open_engine(path, library=library, device=device, trust=trust)
+        with opened(path, **options) as (engine, _):
+            about = inspect_engine(engine)
     except HeadraceError as error:
-        if sidecar is None or library != "auto" or device is not None:
+        if sidecar is None or options:
             raise SetupError(
                 f"{path} cannot be inspected: {str(error).splitlines()[0]}",
                 hint="Without a device only plans with their sidecar can be inspected, where"
-                " neither a library nor a device is named.",
+                " no option says how to load them.",
             ) from error
         kept = ("library", "profiles", "layers_by_type", "layers", "seconds", "asked", "plan_bytes")
         facts = {key: sidecar[key] for key in kept if key in sidecar}
         return {"kind": "plan", "file": str(path), "source": "sidecar", **facts}
-    found = {"kind": "plan", "file": str(path), "source": "engine", **inspect_engine(engine)}
+    found = {"kind": "plan", "file": str(path), "source": "engine", **about}
     if sidecar is not None:
         found["asked"], found["seconds"] = sidecar.get("asked"), sidecar.get("seconds")
     return found

@@ -1,73 +1,56 @@
-"""Gets an engine for a tool: loads a plan, or builds a model."""
+"""Loads a plan for a tool, as a pipeline loads it."""
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from headrace_trt.cuda import Cuda, device_of, load_cuda
-from headrace_trt.engine import Engine, load_plan
-from headrace_trt.library import find_library
+import headrace
+from headrace.errors import SetupError
+from headrace_trt.load_engine import LoadTensorrtEngine
 
 if TYPE_CHECKING:
-    from headrace_trt.settings import BuildSettings
+    from collections.abc import Iterator
 
-__all__ = ["engine_of_settings", "open_engine"]
+    from headrace_trt.cuda import Cuda
+    from headrace_trt.engine import Engine
 
+__all__ = ["is_plan", "opened"]
 
-def open_engine(
-    path: Path | str,
-    *,
-    library: str = "auto",
-    device: str | None = None,
-    trust: bool = False,
-    weights: Path | str | None = None,
-) -> tuple[Engine, Cuda]:
-    """Load a plan for a tool.
-
-    Raises:
-        SetupError: There is no device, or the plan does not fit it.
-        MissingDependencyError: TensorRT is not installed.
-    """
-    found = find_library(library, build=False)
-    cuda = load_cuda()
-    ordinal = device_of(device, cuda)
-    cuda.set_device(ordinal)
-    engine = load_plan(
-        found,
-        cuda,
-        Path(path).read_bytes(),
-        label=str(path),
-        ordinal=ordinal,
-        trust=trust,
-        weights=None if weights is None else Path(weights),
-    )
-    return engine, cuda
+_PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
 
 
-def engine_of_settings(
-    settings: BuildSettings,
-    *,
-    device: str | None = None,
-    weight_streaming_bytes: int | None = None,
-    **where: Any,
-) -> tuple[Engine, Cuda]:
-    """Build the engine of some settings for a tool, or take it from the cache.
+def is_plan(path: Path | str) -> bool:
+    """Return whether a file is a plan, by its suffix in any case; other files are models."""
+    return Path(path).suffix.lower() in _PLAN_SUFFIXES
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, **options: Any) -> Iterator[tuple[Engine, Cuda]]:
+    """Load a plan for the time of a block.
 
     Args:
-        settings: The settings of the build.
-        device: The device, as ``"cuda:1"``. None: ``"cuda:0"``.
-        weight_streaming_bytes: Bytes of weights that stay on the device. None: all.
-        where: More arguments of `build_engine`.
+        path: The plan.
+        options: Options of `LoadTensorrtEngine`, and ``device`` (as ``"cuda:1"``), as in a configuration.
 
     Raises:
-        SetupError: There is no device, or the build fails.
+        ConfigError: An option is wrong.
+        SetupError: The file is no plan, there is no device, or the plan does not fit it.
+        MissingDependencyError: TensorRT is not installed.
     """
-    from headrace_trt.obtaining import build_engine, load_built
+    if not is_plan(path):
+        raise SetupError(
+            f"{path} is no plan",
+            hint=f"Build one first: `headrace trt build {path} -o net.plan`.",
+        )
+    from headrace_trt.cuda import load_cuda
 
-    found = find_library(settings.library)
-    cuda = load_cuda()
-    ordinal = device_of(device, cuda)
-    cuda.set_device(ordinal)
-    kept = build_engine(settings, library=found, device=cuda.describe(ordinal), **where)
-    return load_built(kept, settings, found, cuda, ordinal, weight_streaming_bytes), cuda
+    model = str(path).replace("$", "$$")
+    source = {"backend": "LoadTensorrtEngine", **options, "model": model}
+    with headrace.plugins.build(source) as built:
+        assert isinstance(built.root, LoadTensorrtEngine)  # noqa: S101 - for mypy
+        engine: Any = built.root._engine
+        cuda = load_cuda()
+        cuda.set_device(engine.ordinal)
+        yield engine, cuda

@@ -6,19 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from headrace_trt.timing import keep_apart, write_atomically
-from headrace_trt.tools.opening import open_engine
+from headrace_trt.tools.opening import opened
 
 __all__ = ["refit_plan"]
 
 
 def refit_plan(
-    plan: Path | str,
-    weights: Path | str,
-    target: Path | str,
-    *,
-    library: str = "auto",
-    device: str | None = None,
-    trust: bool = False,
+    plan: Path | str, weights: Path | str, target: Path | str, **options: Any
 ) -> dict[str, Any]:
     """Write a plan with the weights of a model, on the kind of device for which the plan was built.
 
@@ -28,9 +22,7 @@ def refit_plan(
         plan: A plan that was built with ``refit``.
         weights: An ONNX model with the same graph.
         target: The file for the new plan.
-        library: One of `headrace_trt.library.LIBRARIES`, or ``"auto"``.
-        device: The device, as ``"cuda:1"``. None: ``"cuda:0"``.
-        trust: Whether the plan may hold code that runs on the host.
+        options: How the plan is loaded, as for `opened`.
 
     Returns:
         ``plan``, ``weights``, ``target`` and ``bytes``.
@@ -41,9 +33,8 @@ def refit_plan(
     """
     plan, weights, target = Path(plan), Path(weights), Path(target)
     keep_apart(target, {"the plan": plan, "the model": weights})
-    engine, _ = open_engine(plan, library=library, device=device, trust=trust, weights=weights)
-    content = bytes(memoryview(engine.engine.serialize()))
-    engine.close()
+    with opened(plan, **{**options, "weights": str(weights).replace("$", "$$")}) as (engine, _):
+        content = bytes(memoryview(engine.engine.serialize()))
     write_atomically(target, content)
     return {
         "plan": str(plan),
