@@ -556,6 +556,25 @@ def test_a_video_whose_end_finds_the_disk_full_has_the_frames_that_count_as_writ
     assert status["written"] + status["lost"] == 150
 
 
+def test_packets_wait_for_a_file_that_cannot_be_begun(tmp_path, monkeypatch):
+    """A file for each key frame, one a second, whose disk is full from 1.5 to 3.5 s."""
+    disk, film, out = Disk(monkeypatch), tmp_path / "film.mp4", tmp_path / "out"
+    with av.open(str(film), "w") as container:
+        wanted = {"g": "10", "bf": "0", "sc_threshold": "0"}
+        stream = container.add_stream("libx264", rate=10, options=wanted)
+        stream.height, stream.width, stream.pix_fmt = 32, 32, "yuv420p"
+        for image in pictures(60):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="bgr24")))
+        container.mux(stream.encode())
+    clock, sink = Steps(), SaveVideo(out, codec="copy", every_s=0.5)
+    clock.free()
+    with runner_of(sink, clock) as runner:
+        for f in runner.run(str(film)):
+            disk.errno = errno.ENOSPC if 15 <= f.frame < 35 else None
+    assert status_of(runner)["lost_packets"] == 0
+    assert sorted(len(times_of(path)) for path in out.iterdir()) == [10] * 6
+
+
 def test_annotations_that_find_the_disk_full_are_lost_and_not_written(tmp_path, monkeypatch):
     clock, disk, sink = Steps(), Disk(monkeypatch), SaveCOCO(tmp_path, images=False, close_s=0)
     clock.free()

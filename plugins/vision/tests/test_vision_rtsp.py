@@ -79,7 +79,7 @@ class Camera:
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
     connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`, `h264` (pictures of
-    `pictures_of_h264`), `utc` (the time of its first picture, in a sender report behind `report` pictures). With `tls`, a
+    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures). With `tls`, a
     context of a server, it speaks RTSP over TLS. With `udp`, a socket, its pictures come from there.
     """
 
@@ -194,7 +194,8 @@ class Camera:
                 report += struct.pack(">QIII", whole, stamp, number, 0)
                 connection.sendall(b"$\1" + struct.pack(">H", len(report)) + report)
             parts = list(payloads_of_h264(units))
-            for at, part in enumerate(parts):
+            is_cut = "cut" in script and number == len(script["h264"]) - 1
+            for at, part in enumerate(parts[: len(parts) // 2] if is_cut else parts):
                 kind = 96 | (at == len(parts) - 1) << 7
                 packet = struct.pack(">BBHII", 0x80, kind, next(counter), stamp, 7) + part
                 connection.sendall(b"$\0" + struct.pack(">H", len(packet)) + packet)
@@ -309,6 +310,22 @@ def test_the_time_of_a_frame_is_that_of_the_sender_report_and_else_of_its_arriva
     for frame in frames:
         if frame not in told:  # before the report, and behind the gap
             assert (frame.time_from, before <= frame.time <= after) == ("arrival", True)
+
+
+def test_a_picture_of_which_a_part_is_missing_is_no_frame(camera):
+    made = list(pictures_of_h264(20))
+    one = camera({"h264": made[:10], "cut": True}, {"h264": made[:10]})
+    with runner() as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 18))
+        status = r.status()["sources"]["door"]
+    assert [f.gap for f in frames] == [number == 9 for number in range(18)]
+    assert status["damaged_packets"] == 1
+    own = [b"".join(b"\0\0\0\1" + unit for unit in units) for units in made[:10]]
+    decoder = av.CodecContext.create("h264", "r")
+    decoded = [one for data in own for one in decoder.decode(av.Packet(data))]
+    for number, frame in enumerate(frames):
+        whole = decoded[number % 9].to_ndarray(format="bgr24")
+        assert np.abs(frame.image.astype(int) - whole).max() < 8
 
 
 def test_a_camera_without_a_clock_of_the_day_is_not_believed(camera):

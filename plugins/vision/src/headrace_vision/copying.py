@@ -260,8 +260,11 @@ class Packets:
             until_s = self._windows[0][1]
             one = self._kept[self._done] if self._done < len(self._kept) else None
             if one is not None and self._is_due(one, until_s):
+                if not self._write(one):
+                    if not is_over:
+                        return
+                    self.lost += 1
                 self._done += 1
-                self._write(one)
             elif is_over or self._horizon_s > until_s:
                 self._end_file()
                 self._windows.pop(0)
@@ -269,7 +272,8 @@ class Packets:
             else:
                 return
 
-    def _write(self, one: _Kept) -> None:
+    def _write(self, one: _Kept) -> bool:
+        """Write a packet. Return False where a file cannot be begun with it: it is kept until one can."""
         file, is_key = self._file, one.packet.is_keyframe
         if file is not None and (
             file.connection is not one.connection
@@ -286,8 +290,9 @@ class Packets:
                 self.error = None
         except OSError as error:  # the file keeps what the disk has no room for
             self.error = error.strerror or str(error)
-        if self._file is None and self.error:
+        if self._file is None and not is_key and self.error:
             self.lost += 1
+        return self._file is not None or not is_key
 
     def _end_file(self) -> None:
         if self._file is not None:

@@ -321,7 +321,10 @@ def _shots_of(
         for packets in source.packets:
             packets.put(packet, now_s())
 
-    for found in video_shots(container, source.options, one.name, times, after_s, put):
+    shots = video_shots(
+        container, source.options, one.name, times, after_s, put, is_live=source.live
+    )
+    for found in shots:
         if isinstance(found, Shot):
             yield found
         else:

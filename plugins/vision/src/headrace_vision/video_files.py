@@ -312,6 +312,22 @@ def rate_of(container: Any) -> float:
     return float(rate) if rate else 25.0
 
 
+def _set_up(codec: Any, options: SourceOptions, *, is_live: bool) -> None:
+    """Bound a decoder before its first packet."""
+    check_pixels(codec.width, codec.height, options.max_pixels)
+    codec.options = _limits(options.max_pixels)
+    # Slices that are decoded by several threads hide which pictures are whole, and most cameras send one slice a picture.
+    threads = 1 if is_live else codec.thread_count
+    codec.thread_count = int((options.ffmpeg or {}).get("threads", threads))
+
+
+def _is_passed_over(time_s: float | None, start_s: float | None, after_s: float | None) -> bool:
+    """Return whether a picture is before those that are wanted."""
+    if after_s is not None and (time_s is None or time_s <= after_s):
+        return True
+    return start_s is not None and time_s is not None and time_s < start_s
+
+
 def video_shots(
     container: Any,
     options: SourceOptions,
@@ -319,8 +335,10 @@ def video_shots(
     times: PictureTimes,
     after_s: float | None = None,
     seen: Callable[[Any], object] = lambda packet: None,
+    *,
+    is_live: bool = False,
 ) -> Iterator[Shot | Damage]:
-    """Yield the pictures of an open video, and each packet that cannot be decoded.
+    """Yield the pictures of an open video, and for each that cannot be decoded, or lacks a part, what is wrong with it.
 
     Args:
         container: What one of the functions that open returned. It is left open.
@@ -329,6 +347,7 @@ def video_shots(
         times: Says the times of the pictures.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
         seen: Gets each packet before it is decoded.
+        is_live: Whether it may be cut off at any time. It is decoded in one thread, unless ``options`` say another number.
 
     Raises:
         InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded, or a picture is too large.
@@ -339,9 +358,7 @@ def video_shots(
 
     stream = container.streams.best("video")
     codec = stream.codec_context
-    check_pixels(codec.width, codec.height, options.max_pixels)
-    codec.options = _limits(options.max_pixels)
-    codec.thread_count = int((options.ffmpeg or {}).get("threads", codec.thread_count))
+    _set_up(codec, options, is_live=is_live)
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
@@ -364,14 +381,16 @@ def video_shots(
         for picture in pictures:
             check_pixels(picture.width, picture.height, options.max_pixels)
             damaged, is_empty = 0, False
+            if picture.is_corrupt:  # as where a camera is cut off: what is missing is made up
+                gap = True
+                yield Damage(ValueError("a part of the picture is missing"))
+                continue
             # FFmpeg says it of the first picture of an APNG, for all.
             matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
             time_s, begins_again = times.stamp(picture)
             when = captured.of(picture)
             gap = gap or begins_again
-            if options.start is not None and time_s is not None and time_s < options.start:
-                continue
-            if after_s is not None and (time_s is None or time_s <= after_s):
+            if _is_passed_over(time_s, options.start, after_s):
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
