@@ -77,6 +77,8 @@ class Picky(headrace.Backend):
 
 headrace.register("ServePicky", Picky)
 
+sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this one
+
 
 @pytest.fixture
 def tools(pytestconfig):
@@ -147,6 +149,13 @@ def serving():
     yield start
     for server in servers:
         server.close(timeout=5.0)
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """A server with a model ``m`` that gives back what comes, for tests that change nothing of it."""
+    with Server({"m": {"backend": "Identity"}}, port=0) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -10,12 +10,14 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
+import api_models
 import httpx
 import numpy as np
 import pytest
+from api_models import TEXTS
+from serve_helpers import until
 
 import headrace
 from headrace.errors import ConfigError, InputError
@@ -23,12 +25,6 @@ from headrace_serve import Limits, asgi
 from headrace_serve.routes import routes_of
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-try:
-    import api_models
-    from api_models import TEXTS
-finally:
-    sys.path.remove(str(HERE))
 
 KEYS = """
 [all]
@@ -41,12 +37,6 @@ sha256 = "{tells}"
 rights = ["describe"]
 """
 SAID = [{"role": "user", "content": "one two"}]
-
-
-def until(condition):
-    poll = threading.Event()
-    while not condition():
-        poll.wait(0.002)
 
 
 @pytest.fixture

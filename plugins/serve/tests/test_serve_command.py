@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from serve_helpers import refused
 from typer.testing import CliRunner
 
 import headrace
@@ -142,10 +143,7 @@ def test_what_cannot_be_served_is_said_before_a_port_opens(tmp_path, monkeypatch
     (tmp_path / "odd.toml").write_text("models.m = 5\nmodels.n.confg = 'a.toml'\n")
     (tmp_path / "keys.toml").write_text(f"[k]\nsha256 = '{'0' * 64}'\nmodels = ['paeg']\n")
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(app, ["serve", *args])
-    assert done.exit_code == 2
-    assert message in done.stderr
-    assert "serving" not in done.stderr
+    assert message in refused("serve", *args)
 
 
 @pytest.mark.parametrize(
@@ -319,13 +317,9 @@ def test_the_commands_say_which_option_chooses_another_port(command, option, tmp
     (tmp_path / "m.toml").write_text('backend = "Identity"\n')
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace", *command, "m.toml", option, port],
-            cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
-        )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"error: cannot listen on 127.0.0.1 port {port}: ")
-    assert f"choose another port with {option} (0: a free one)" in done.stderr
+        said = refused(*command, str(tmp_path / "m.toml"), option, port)
+    assert said.startswith(f"error: cannot listen on 127.0.0.1 port {port}: ")
+    assert f"choose another port with {option} (0: a free one)" in said
 
 
 @pytest.mark.parametrize(

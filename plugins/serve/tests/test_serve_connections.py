@@ -14,6 +14,7 @@ import threading
 
 import httpx
 import pytest
+from serve_helpers import until
 
 import headrace
 from headrace_serve import Limits, Tls
@@ -31,12 +32,6 @@ def dial(server, sent=b""):
 
 def rest(connection):
     return b"".join(iter(lambda: connection.recv(65536), b""))
-
-
-def until(condition):
-    poll = threading.Event()
-    while not condition():
-        poll.wait(0.002)
 
 
 def answers(got):

@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
+from serve_helpers import until
 
 import headrace
 from headrace.errors import InputError
@@ -94,12 +95,6 @@ def stream(server):
     yield made
     made.client.stop_stream(cancel_requests=True)
     made.client.close()
-
-
-def until(condition):
-    poll = threading.Event()
-    while not condition():
-        poll.wait(0.002)
 
 
 EARLY = {"enable_empty_final_response": True}

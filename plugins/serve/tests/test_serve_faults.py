@@ -7,7 +7,6 @@ over when all are answered; the deadlines of the server are called when a test s
 from __future__ import annotations
 
 import asyncio
-import gzip
 import http.client
 import json
 import os
@@ -574,14 +573,3 @@ def test_a_process_that_is_killed_costs_its_own_requests_alone(honest, tmp_path)
             among.round()
         first = now
     connection.close()
-
-
-def test_a_gzip_that_was_cut_off_is_said_to_be(honest):
-    among = honest()
-    whole = gzip.compress(os.urandom(1000))
-    for body in (whole[:-1], whole[:20], whole + b"more", b""):
-        connection = http.client.HTTPConnection("127.0.0.1", among.server.port, timeout=300)
-        connection.request("POST", "/run/echo", body, {"Content-Encoding": "gzip"})
-        assert connection.getresponse().status == 400
-        connection.close()
-    assert settled(among.server) == 0

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import httpx
 import pytest
+from serve_helpers import refused
 
 import headrace
 from headrace_serve.models.entries import read_models
@@ -73,8 +72,6 @@ def test_an_address_is_a_model_of_the_name_of_its_file(fetched):
 def test_a_server_that_may_not_fetch_says_what_it_lacks(tmp_path, monkeypatch, switch):
     monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path))
     monkeypatch.setenv("HEADRACE_OFFLINE", "0" if switch else "1")
-    command = [sys.executable, "-m", "headrace", "serve", "--port", "0", *switch, ADDRESS]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"{ADDRESS} is not here, and nothing may be fetched" in done.stderr
+    said = refused("serve", "--port", "0", *switch, ADDRESS)
+    assert f"{ADDRESS} is not here, and nothing may be fetched" in said
     assert [*tmp_path.iterdir()] == []

@@ -48,11 +48,10 @@ def test_a_page_of_another_origin_changes_nothing(serving):
         (200, {"Origin": "http://localhost"}),
     ],
 )
-def test_a_browser_says_where_a_form_comes_from(serving, status, headers):
+def test_a_browser_says_where_a_form_comes_from(plain, status, headers):
     """Fetch Metadata (W3C) and RFC 6454, section 7.3."""
-    server = serving({"m": {"backend": "Identity"}})
     given = {"Host": "localhost", "Content-Type": "text/plain", **headers}
-    assert httpx.post(f"{server.url}/run/m", content=b"x", headers=given).status_code == status
+    assert httpx.post(f"{plain.url}/run/m", content=b"x", headers=given).status_code == status
 
 
 def test_two_origins_are_none_of_the_servers(serving):

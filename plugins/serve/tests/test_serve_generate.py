@@ -11,6 +11,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
+from headrace_serve.http import events
 
 PORTS = {
     "inputs": {
@@ -162,7 +163,8 @@ def test_a_part_that_is_not_what_the_entry_declares_ends_the_stream(serving):
     assert (answer.status_code, answer.json()["code"]) == (500, "contract")
 
 
-def test_a_client_that_hangs_up_cancels_its_request(url):
+def test_a_client_that_hangs_up_cancels_its_request(url, monkeypatch):
+    monkeypatch.setattr(events, "SILENCE_S", 0.01)  # a comment tells that nobody reads
     body = {**BODY, "text_input": "one wait"}
     with httpx.stream("POST", f"{url}/echo/generate_stream", json=body) as response:
         assert "one" in next(response.iter_lines())

@@ -15,11 +15,11 @@ import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from tritonclient.utils import InferenceServerException, triton_to_np_dtype
+from tritonclient.utils import InferenceServerException
 
 import headrace
 from headrace.errors import InputError
-from headrace_serve import Limits, Server
+from headrace_serve import Limits
 from headrace_serve.grpc.messages import message
 
 FP32 = {
@@ -27,10 +27,6 @@ FP32 = {
     "inputs": {"x": {"datatype": "FP32", "shape": [-1, 16], "batched": True}},
     "outputs": {"y": {"datatype": "FP32", "shape": [-1, 16]}},
 }
-VALUES = {
-    "BOOL": [True, False], "UINT8": [0, 255], "UINT64": [0, 2**64 - 1], "INT16": [-(2**15), 5],
-    "INT64": [-(2**63), 2**63 - 1], "FP16": [0.5, -2.0], "FP32": [0.1, np.nan], "BYTES": [b"\xff", b""],
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -63,18 +59,6 @@ def anything(datatype):
     port = {"datatype": datatype, "shape": [-1], "each": False}
     outputs = {"y": {"datatype": datatype, "shape": [-1]}}
     return {"config": {"backend": "Identity"}, "inputs": {"x": port}, "outputs": outputs}
-
-
-def test_every_datatype_goes_there_and_back(client):
-    c = client({name.lower(): anything(name) for name in VALUES})
-    for datatype, values in VALUES.items():
-        for sent in (
-            np.array(values, triton_to_np_dtype(datatype)),
-            np.array([], triton_to_np_dtype(datatype)),
-        ):
-            got = c.infer(datatype.lower(), [tensor("x", sent, datatype)]).as_numpy("y")
-            assert got.dtype == sent.dtype
-            assert repr(got.tolist()) == repr(sent.tolist())
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
@@ -472,15 +456,6 @@ def test_what_grpc_does_not_receive_is_refused_too(client):
     assert status[0] == "StatusCode.RESOURCE_EXHAUSTED"
 
 
-def test_a_port_in_use_is_an_error_that_says_so(client):
-    from headrace.errors import SetupError
-
-    c = client({"m": {"backend": "Identity"}})
-    other = Server({"m": {"backend": "Identity"}}, port=0, grpc_port=c.server.grpc_port)
-    with pytest.raises(SetupError, match="--grpc-port"):
-        other.start()
-
-
 @pytest.mark.parametrize("streamed", [False, True])
 def test_large_tensors_go_there_and_back(client, streamed):
     port = {"datatype": "FP32", "shape": [-1], "each": False}
@@ -534,6 +509,7 @@ def test_a_long_text_of_an_error_leaves_room_for_its_status(client):
     with pytest.raises(InferenceServerException, match=r"\.\.\.$") as caught:
         c.infer("m", element(b"a"))
     assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert "\u00e9 \u00e9" in caught.value.message()
 
 
 @pytest.mark.parametrize(
@@ -578,24 +554,3 @@ def test_metadata_may_have_as_many_bytes_as_the_headers_of_http(serving, name, v
             except grpc.RpcError as error:
                 found = error.code().name
             assert found == code
-
-
-class StrangeError(InputError):
-    """An error with a code beyond ASCII, which no metadatum of gRPC may be, and a text beyond 8 KiB."""
-
-    code = "größe"
-
-
-def test_an_error_beyond_ascii_and_8_kib_reaches_its_client(serving):
-    def refuse(data):
-        raise StrangeError("größe " * 5_000)
-
-    headrace.register("ServeStrange", refuse, replace=True)
-    server = serving({"m": {"backend": "ServeStrange"}}, grpc_port=0)
-    with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        given = triton.InferInput("data", [1], "BYTES")
-        given.set_data_from_numpy(np.array([b"x"], object))
-        with pytest.raises(triton.InferenceServerException) as caught:
-            client.infer("m", [given])
-    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-    assert "größe größe" in caught.value.message()

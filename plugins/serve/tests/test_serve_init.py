@@ -7,10 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 
 import httpx
 import pytest
+from serve_helpers import until
 
 from headrace_serve.operating.init_process import below_init
 
@@ -29,6 +29,7 @@ needs_unshare = pytest.mark.skipif(
 
 ORPHANS = r"""
 import os, subprocess, sys
+
 import headrace
 
 
@@ -53,12 +54,6 @@ def orphans(data):
 def exists(data):
     return os.path.exists(f"/proc/{data.decode()}")
 """
-
-
-def until(condition):
-    poll = threading.Event()
-    while not condition():
-        poll.wait(0.005)
 
 
 @needs_unshare

@@ -11,6 +11,7 @@ import threading
 
 import httpx
 import pytest
+from serve_helpers import until
 
 import headrace
 from headrace.errors import InputError
@@ -31,12 +32,6 @@ def read(response):
             name = "message"
         elif line.startswith(":"):
             yield None, None
-
-
-def until(condition):
-    poll = threading.Event()
-    while not condition():
-        poll.wait(0.002)
 
 
 class Steps(headrace.Backend):
@@ -182,7 +177,8 @@ def test_a_deadline_is_an_event_after_the_parts_that_came(served, steps):
     assert Steps.left.wait(60)
 
 
-def test_a_client_that_hangs_up_cancels_its_request(served, steps):
+def test_a_client_that_hangs_up_cancels_its_request(served, steps, monkeypatch):
+    monkeypatch.setattr(events, "SILENCE_S", 0.01)  # a comment tells that nobody reads
     steps.put("a")
     with post(served, "steps") as response:
         assert next(read(response)) == ("message", {"result": "a"})
@@ -254,8 +250,8 @@ def test_a_client_that_reads_too_slowly_gets_a_limit_error(served, steps):
 
 
 ROUTES = [
-    ("/run/big", b"300"),
-    ("/v2/models/big/generate_stream", b'{"data": "300"}'),
+    ("/run/big", b"100"),
+    ("/v2/models/big/generate_stream", b'{"data": "100"}'),
 ]
 
 
@@ -283,7 +279,7 @@ def test_parts_that_clients_do_not_take_are_bounded_in_bytes(serving, route, bod
             if line.startswith("data: ") and len(line) > 1_000_000:
                 got += 1
                 assert len(asked) <= got + 40
-    assert got == 300
+    assert got == 100
     assert server._service.part_bytes.held == 0
 
 

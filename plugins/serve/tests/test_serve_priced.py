@@ -71,36 +71,40 @@ def of_price(most, unit=b"[]"):
     return fits[-1], texts[len(fits)]
 
 
-@pytest.mark.parametrize("path", ROUTES)
+ALLOW = ["repository", "shared-memory"]
+
+
 @pytest.mark.parametrize("unit", [b"[]", b"{}", b"1", b'{"a":1}', b'"a:[{,"'])
 def test_one_separator_more_than_the_limit_is_413_on_every_route_that_reads_json(
-    serving, path, unit, post
+    serving, unit, post
 ):
-    server = serving(
-        MODELS, allow=["repository", "shared-memory"], limits=Limits(max_json_bytes=100_000)
-    )
+    server = serving(MODELS, allow=ALLOW, limits=Limits(max_json_bytes=100_000))
     fits, over = of_price(100_000, unit)
-    assert post(server, path, fits).status_code != 413
-    answer = post(server, path, over)
-    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
-    assert "--max-json-bytes" in answer.json()["error"]
-    packed = post(server, path, gzip.compress(over), **{"content-encoding": "gzip"})
-    assert packed.status_code == 413
-    packed = post(server, path, gzip.compress(fits), **{"content-encoding": "gzip"})
-    assert packed.status_code != 413
+    for path in ROUTES:
+        assert post(server, path, fits).status_code != 413, path
+        answer = post(server, path, over)
+        assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large"), path
+        assert "--max-json-bytes" in answer.json()["error"]
+        for text, refused in ((over, True), (fits, False)):
+            packed = post(server, path, gzip.compress(text), **{"content-encoding": "gzip"})
+            assert (packed.status_code == 413) == refused, path
 
 
-@pytest.mark.parametrize("path", ROUTES)
-def test_json_has_a_limit_of_bytes_of_its_own_and_the_smaller_one_holds(serving, path, post):
-    text = b'{"id":"' + b"x" * 3000 + b'"}'
-    allow = ["repository", "shared-memory"]
-    for limits, expected in (
+@pytest.mark.parametrize(
+    ("limits", "refused"),
+    [
         (Limits(max_json_bytes=2000), True),
         (Limits(max_body_bytes=2000), True),
         (Limits(max_json_bytes=4000, max_body_bytes=4000), False),
-    ):
-        server = serving(MODELS, allow=allow, limits=limits)
-        assert (post(server, path, text).status_code == 413) == expected
+    ],
+)
+def test_json_has_a_limit_of_bytes_of_its_own_and_the_smaller_one_holds(
+    serving, limits, refused, post
+):
+    server = serving(MODELS, allow=ALLOW, limits=limits)
+    text = b'{"id":"' + b"x" * 3000 + b'"}'
+    for path in ROUTES:
+        assert (post(server, path, text).status_code == 413) == refused, path
 
 
 def test_files_and_binary_tensors_are_no_json(serving, post):

@@ -63,31 +63,6 @@ def client(serving):
     return connect
 
 
-VALUES = {
-    "BOOL": [True, False], "UINT8": [0, 255], "UINT16": [0, 65535], "UINT32": [0, 2**32 - 1],
-    "UINT64": [0, 2**64 - 1], "INT8": [-128, 127], "INT16": [-(2**15), 2**15 - 1],
-    "INT32": [-(2**31), 2**31 - 1], "INT64": [-(2**63), 2**63 - 1], "FP16": [0.5, -2.0],
-    "FP32": [0.1, -1e30], "FP64": [0.1, 1e300],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("datatype", VALUES)
-def test_every_datatype_goes_there_and_back(client, datatype):
-    from tritonclient.utils import triton_to_np_dtype
-
-    c = client({"m": anything(datatype)})
-    for values in (VALUES[datatype], []):
-        sent = np.array(values, triton_to_np_dtype(datatype))
-        for binary_in in (True, False) if datatype != "FP16" else (True,):
-            for binary_out in (True, False) if datatype != "FP16" else (True,):
-                asked = triton.InferRequestedOutput("y", binary_data=binary_out)
-                given = [tensor("x", sent, datatype, binary=binary_in)]
-                got = c.infer("m", given, outputs=[asked]).as_numpy("y")
-                # Some of Triton's clients make float64 of an empty list of JSON.
-                assert got.dtype == sent.dtype or not (values or binary_out)
-                assert got.tolist() == sent.tolist()
-
-
 def test_bf16_comes_to_the_pipeline_as_the_floats_it_holds(serving):
     outputs = {"y": {"datatype": "FP32", "shape": [-1]}}
     server = serving({"m": {**anything("BF16"), "outputs": outputs}})
@@ -618,9 +593,8 @@ def test_bodies_of_several_members_and_codings_are_read(serving, coding, body, p
 
 @pytest.mark.parametrize("coding", ["zstd", "br", "compress", "gzip, br", "x-deflate"])
 @pytest.mark.parametrize("path", ["/v2/models/m/infer", "/v2/models/m/generate", "/run/m"])
-def test_an_unknown_coding_is_told_those_that_are_known(serving, coding, path):
-    server = serving({"m": {"backend": "Identity"}})
-    answer = httpx.post(server.url + path, content=b"x", headers={"content-encoding": coding})
+def test_an_unknown_coding_is_told_those_that_are_known(plain, coding, path):
+    answer = httpx.post(plain.url + path, content=b"x", headers={"content-encoding": coding})
     assert (answer.status_code, answer.json()["code"]) == (415, "content_encoding")
     assert answer.headers["accept-encoding"] == "gzip, deflate"
 
@@ -631,6 +605,8 @@ def test_members_are_bounded_and_bytes_behind_a_stream_refused(serving):
         ("gzip", gzip.compress(b"") * 70_000),
         ("gzip", gzip.compress(b"x") + gzip.compress(b"y")[:-1]),
         ("gzip", gzip.compress(b"x") + b"\0"),
+        ("gzip", gzip.compress(bytes(range(256)))[:20]),
+        ("gzip", b""),
         ("deflate", zlib.compress(b"x") * 2),
     ):
         headers = {"content-encoding": coding}
@@ -670,23 +646,6 @@ def test_bodies_beyond_the_limit_are_refused_also_decompressed(serving, held_byt
     assert held_bytes(server) == 0
 
 
-def test_bodies_together_have_a_limit_too(serving, gate):
-    limits = Limits(max_body_bytes=100, max_inflight_bytes=150)
-    server = serving({"m": {"backend": "ServeGate"}}, limits=limits)
-    answers = []
-    first = threading.Thread(
-        target=lambda: answers.append(httpx.post(f"{server.url}/run/m", content=b"x" * 100))
-    )
-    first.start()
-    assert gate.entered.wait(30)
-    refused = httpx.post(f"{server.url}/run/m", content=b"y" * 100)
-    gate.open.set()
-    first.join()
-    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
-    assert 1 <= int(refused.headers["retry-after"]) <= 30
-    assert answers[0].status_code == 200
-
-
 def raw(server, *parts):
     host, _, port = server.url.removeprefix("http://").partition(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
@@ -715,9 +674,8 @@ def test_a_request_that_does_not_arrive_in_time_is_answered_with_408(serving):
 
 
 @pytest.mark.parametrize("target", ["OPTIONS *", "GET /none", "PUT /v2"])
-def test_what_has_no_route_is_told_so_in_json(serving, target):
-    server = serving({"m": {"backend": "Identity"}})
-    with socket.create_connection((server.host, server.port), timeout=30) as connection:
+def test_what_has_no_route_is_told_so_in_json(plain, target):
+    with socket.create_connection((plain.host, plain.port), timeout=30) as connection:
         connection.sendall(
             f"{target} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode()
         )
@@ -728,9 +686,8 @@ def test_what_has_no_route_is_told_so_in_json(serving, target):
     assert ("/docs lists the routes" in told["error"]) == (b"404" in head)
 
 
-def test_a_body_without_inputs_is_told_that_there_is_nothing(serving):
-    server = serving({"m": {"backend": "Identity"}})
-    answer = httpx.post(f"{server.url}/v2/models/m/infer", json={})
+def test_a_body_without_inputs_is_told_that_there_is_nothing(plain):
+    answer = httpx.post(f"{plain.url}/v2/models/m/infer", json={})
     assert answer.json()["error"] == "inputs: expected a list of objects, got nothing"
 
 
@@ -760,25 +717,6 @@ def test_headers_and_connections_have_limits(serving):
             assert second.recv(4096).startswith(b"HTTP/1.1 503")
         first.sendall(b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n")
         assert first.recv(4096).startswith(b"HTTP/1.1 431")
-
-
-def test_a_client_that_goes_away_takes_its_request_out_of_the_queue(serving, gate):
-    server = serving({"m": {"backend": "ServeGate"}})
-    pipe = server._service.models.find("m").pipe
-    head = b"POST /run/m HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\n"
-    first = raw(server, head + b"1")
-    assert gate.entered.wait(30)
-    second = raw(server, head + b"2")
-    poll = threading.Event()
-    while pipe.stats()["nodes"]["main"]["waiting"] != 1:
-        poll.wait(0.002)
-    second.close()
-    while pipe.stats()["nodes"]["main"]["waiting"] != 0:
-        poll.wait(0.002)
-    gate.open.set()
-    assert first.recv(4096).startswith(b"HTTP/1.1 200")
-    first.close()
-    assert gate.seen == [b"1"]
 
 
 def test_the_earliest_of_the_timeouts_is_the_deadline(client, gate):
@@ -868,22 +806,20 @@ def test_a_tracestate_of_several_lines_is_one_list(serving):
     assert answer.json()["result"]["tracestate"] == "a=1, b=2"
 
 
-def test_a_header_that_comes_once_is_refused_where_it_came_twice(serving):
-    server = serving({"m": {"backend": "Identity"}})
+def test_a_header_that_comes_once_is_refused_where_it_came_twice(plain):
     length = str(len(BODY))
     for lines, status in (
         ([("inference-header-content-length", length)], 200),
         ([("inference-header-content-length", length)] * 2, 400),
     ):
-        answer = httpx.post(f"{server.url}/v2/models/m/infer", content=BODY, headers=lines)
+        answer = httpx.post(f"{plain.url}/v2/models/m/infer", content=BODY, headers=lines)
         assert answer.status_code == status
 
 
-def test_codings_of_several_lines_are_one_list(serving):
-    server = serving({"m": {"backend": "Identity"}})
+def test_codings_of_several_lines_are_one_list(plain):
     lines = [("content-encoding", "deflate"), ("content-encoding", "gzip")]
     body = gzip.compress(zlib.compress(b"abc"))
-    answer = httpx.post(f"{server.url}/run/m", content=body, headers=lines)
+    answer = httpx.post(f"{plain.url}/run/m", content=body, headers=lines)
     assert answer.json() == {"result": "abc"}
 
 
@@ -917,33 +853,6 @@ def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
     assert httpx.post(f"{server.url}/run/t", content=b"a").status_code == 400
     assert httpx.post(f"{server.url}/run/nope", content=b"a").status_code == 404
     assert httpx.get(f"{server.url}/v2/nothing").json()["code"] == "route"
-
-
-def test_overload_is_answered_with_429_and_when_to_come_back(serving, gate):
-    server = serving({"m": {"backend": "ServeGate", "queue_size": 1, "queue_full": "reject"}})
-    pipe = server._service.models.find("m").pipe
-    answers = []
-
-    def post(text):
-        answers.append(httpx.post(f"{server.url}/run/m", content=text, timeout=60))
-
-    threads = [
-        threading.Thread(target=post, args=(b"1",)),
-        threading.Thread(target=post, args=(b"2",)),
-    ]
-    threads[0].start()
-    assert gate.entered.wait(30)
-    threads[1].start()
-    poll = threading.Event()
-    while pipe.stats()["nodes"]["main"]["waiting"] != 1:
-        poll.wait(0.002)
-    refused = httpx.post(f"{server.url}/run/m", content=b"3")
-    assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
-    assert 1 <= int(refused.headers["retry-after"]) <= 30
-    gate.open.set()
-    for thread in threads:
-        thread.join()
-    assert [one_.status_code for one_ in answers] == [200, 200]
 
 
 @pytest.mark.parametrize(("drain", "status"), [(30.0, 200), (0.0, 503)])
@@ -1053,10 +962,9 @@ def test_inputs_with_different_numbers_of_rows_are_refused(serving):
 
 
 @pytest.mark.parametrize("length", ["9" * 5000, "-1", "x", "3.0", "1e3"])
-def test_a_length_of_the_header_that_is_none_is_refused(serving, length):
-    server = serving({"m": {"backend": "Identity"}})
+def test_a_length_of_the_header_that_is_none_is_refused(plain, length):
     answer = httpx.post(
-        f"{server.url}/v2/models/m/infer",
+        f"{plain.url}/v2/models/m/infer",
         content=b"{}",
         headers={"Inference-Header-Content-Length": length},
     )

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tritonclient.utils import triton_to_np_dtype
@@ -131,7 +131,17 @@ def test_binary_tensors_over_rest_and_grpc(clients, tensor):
     check_same(over_channel.infer(name, [sent(over_grpc, datatype, array)]).as_numpy("y"), array)
 
 
-@settings(max_examples=60)
+def extremes(test):
+    """Add what each kind of number can just hold to the examples of a test."""
+    for name in DATATYPES[1:9]:
+        dtype = triton_to_np_dtype(name)
+        limits = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+        test = example((name, 1, limits), False, False)(test)
+    return test
+
+
+@settings(max_examples=40)
+@extremes
 @given(tensors(as_json=True), st.booleans(), st.booleans())
 def test_tensors_as_json(clients, tensor, binary_in, binary_out):
     datatype, rank, array = tensor

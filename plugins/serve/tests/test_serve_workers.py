@@ -16,6 +16,7 @@ import types
 import httpx
 import pytest
 import tritonclient.grpc as triton
+from serve_helpers import refused
 
 from headrace.errors import ConfigError, SetupError
 from headrace_serve.limits import Limits
@@ -215,8 +216,11 @@ def test_who_stops_answers_what_waits_in_the_backlog(serving):
     assert got.endswith(b'{"result":"a"}')
 
 
+TWO = ("--workers", "2")
+
 PID = """
 import os
+
 import headrace
 
 headrace.register("ServePid", lambda data: os.getpid())
@@ -237,9 +241,7 @@ def seen(url, count):
 def test_processes_share_the_ports_and_are_started_again(tmp_path, start):
     (tmp_path / "pid.py").write_text(PID)
     (tmp_path / "m.toml").write_text('import = ["pid.py"]\nbackend = "ServePid"\n')
-    process, url = start(
-        "m.toml", "--workers", "2", "--port", "0", "--grpc-port", "0", cwd=tmp_path
-    )
+    process, url = start("m.toml", *TWO, "--port", "0", "--grpc-port", "0", cwd=tmp_path)
     said = []
 
     def until(text):
@@ -303,33 +305,31 @@ def test_workers_take_no_port_on_which_another_program_listens(
 
 
 @linux
-@pytest.mark.parametrize("count", ["1", "2"])
-def test_a_second_server_does_not_share_the_ports_of_the_first(tmp_path, start, count):
+def test_grpc_is_shared_too_but_no_port_with_another_server_and_all_end_with_the_first_process(
+    tmp_path, start
+):
     (tmp_path / "m.toml").write_text('backend = "Identity"\n')
-    options = ["m.toml", "--workers", "2", "--port", "0", "--grpc-port", "0"]
-    process, url = start(*options, cwd=tmp_path)
+    model = str(tmp_path / "m.toml")
+    process, url = start(model, *TWO, "--port", "0", "--grpc-port", "0", cwd=tmp_path)
     rest, grpc = url.rpartition(":")[2], process.first_line.rpartition(":")[2].strip()
+    with triton.InferenceServerClient(f"127.0.0.1:{grpc}") as client:
+        assert client.is_server_ready()
     for ports in (["--port", rest], ["--port", "0", "--grpc-port", grpc]):
-        done = subprocess.run(
-            [sys.executable, "-m", "headrace", "serve", "m.toml", "--workers", count, *ports],
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 2
-        assert f"cannot listen on 127.0.0.1 port {ports[-1]}: Address already in use" in done.stderr
-        assert "serving" not in done.stderr
+        for count in "12":
+            said = refused("serve", model, "--workers", count, *ports)
+            assert f"cannot listen on 127.0.0.1 port {ports[-1]}: Address already in use" in said
+    process.kill()  # nobody tells the workers, which notice it
+    process.wait(300)
+    while reached(url):
+        pass
 
 
-@linux
-def test_workers_take_a_port_whose_connections_have_just_ended(tmp_path, start):
-    with socket.create_server(("127.0.0.1", 0)) as before:
-        port = before.getsockname()[1]
-        with socket.create_connection(("127.0.0.1", port)) as client:
-            before.accept()[0].close()  # who ends a connection first keeps its port for a minute
-            assert client.recv(1) == b""
-    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
-    _, url = start("m.toml", "--workers", "2", "--port", str(port), cwd=tmp_path)
-    assert url == f"http://127.0.0.1:{port}"
-    assert httpx.get(f"{url}/v2/health/ready").status_code == 200
+def reached(url):
+    try:
+        httpx.get(f"{url}/v2/health/live")
+    except httpx.TransportError:
+        return False
+    return True
 
 
 def test_workers_need_ports_that_are_shared(monkeypatch):
@@ -353,14 +353,26 @@ headrace.register("ServeThreads", Threads)
 """
 
 
+def port_of_connections_that_have_just_ended():
+    with socket.create_server(("127.0.0.1", 0)) as before:
+        port = before.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            before.accept()[0].close()  # who ends a connection first keeps its port for a minute
+            assert client.recv(1) == b""
+    return port
+
+
 @linux
 def test_workers_share_the_cores_and_say_where_instances_are_too_many(tmp_path, start, monkeypatch):
+    """They take a port whose connections have just ended."""
+    port = port_of_connections_that_have_just_ended()
     monkeypatch.setenv("PYTHON_CPU_COUNT", "6")
     (tmp_path / "threads.py").write_text(THREADS)
     head = 'import = ["threads.py"]\nbackend = "ServeThreads"\n'
     (tmp_path / "one.toml").write_text(head)
     (tmp_path / "many.toml").write_text(head + "instance_num = 4\n")
-    process, url = start("one.toml", "many.toml", "--workers", "2", "--port", "0", cwd=tmp_path)
+    process, url = start("one.toml", "many.toml", *TWO, "--port", str(port), cwd=tmp_path)
+    assert url == f"http://127.0.0.1:{port}"
     assert "2 workers" in (line := process.stderr.readline())
     assert "3 of 6 cores" in line
     assert httpx.post(f"{url}/run/one", content=b"x").json() == {"result": 3}
@@ -371,40 +383,12 @@ def test_workers_share_the_cores_and_say_where_instances_are_too_many(tmp_path, 
     assert "'one:1'" not in said
 
 
-def reached(url):
-    try:
-        httpx.get(f"{url}/v2/health/live")
-    except httpx.TransportError:
-        return False
-    return True
-
-
 @linux
-def test_grpc_is_shared_too_and_all_end_with_the_first_process(tmp_path, start):
-    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
-    process, url = start(
-        "m.toml", "--workers", "2", "--port", "0", "--grpc-port", "0", cwd=tmp_path
-    )
-    port = process.first_line.rpartition(":")[2].strip()
-    with triton.InferenceServerClient(f"127.0.0.1:{port}") as client:
-        assert client.is_server_ready()
-    process.kill()  # nobody tells the workers, which notice it
-    process.wait(300)
-    while reached(url):
-        pass
-
-
-@linux
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["missing.toml", "--workers", "2"], "missing.toml"),
-        (["m.toml", "--workers", "2", "--allow", "repositry"], "repository"),
-        (["bad.toml", "--workers", "2", "--port", "0"], "this is not to be built"),
-    ],
-)
-def test_what_cannot_be_served_ends_all(tmp_path, args, message):
+def test_what_cannot_be_served_ends_all(tmp_path):
     (tmp_path / "m.toml").write_text('backend = "Identity"')
+    assert "missing.toml" in refused("serve", *TWO, str(tmp_path / "missing.toml"))
+    said = refused("serve", *TWO, str(tmp_path / "m.toml"), "--allow", "repositry")
+    assert "repository" in said
     (tmp_path / "bad.py").write_text(
         "import headrace\n"
         "class Bad:\n"
@@ -415,11 +399,11 @@ def test_what_cannot_be_served_ends_all(tmp_path, args, message):
     )
     (tmp_path / "bad.toml").write_text('import = ["bad.py"]\nbackend = "ServeBad"')
     done = subprocess.run(
-        [sys.executable, "-m", "headrace", "serve", *args],
+        [sys.executable, "-m", "headrace", "serve", "bad.toml", *TWO, "--port", "0"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 2
-    assert message in done.stderr
+    assert "this is not to be built" in done.stderr
     assert "serving" not in done.stderr
 
 
@@ -491,24 +475,24 @@ def freezes(data):
 
 
 @linux
-@pytest.mark.parametrize("how", [b"stop", b"hold"])
-def test_a_frozen_process_is_replaced(tmp_path, start, how):
+def test_a_frozen_process_is_replaced(tmp_path, start):
     (tmp_path / "freezes.py").write_text(FREEZES)
     (tmp_path / "m.toml").write_text('import = ["freezes.py"]\nbackend = "ServeFreezes"\n')
-    options = ["--workers", "2", "--port", "0", "--worker-healthcheck-s", "1"]
-    process, url = start("m.toml", *options, cwd=tmp_path)
-    first = seen(url, 2)
-    with pytest.raises(httpx.TransportError):  # its connection ends with the process
-        httpx.post(f"{url}/run/m", content=how, timeout=300)
-    line = ""
-    while "is started again" not in line:
-        line = process.stderr.readline()
-        assert line
-        if "answered nothing" in line:
-            frozen = line
-    assert re.fullmatch(r"worker [12] has answered nothing for 1 s and is killed\n", frozen)
-    again = seen(url, 2)
-    assert len(first & again) == 1
+    process, url = start("m.toml", *TWO, "--port", "0", "--worker-healthcheck-s", "1", cwd=tmp_path)
+    before = seen(url, 2)
+    for how in (b"stop", b"hold"):
+        with pytest.raises(httpx.TransportError):  # its connection ends with the process
+            httpx.post(f"{url}/run/m", content=how, timeout=300)
+        line = ""
+        while "is started again" not in line:
+            line = process.stderr.readline()
+            assert line
+            if "answered nothing" in line:
+                frozen = line
+        assert re.fullmatch(r"worker [12] has answered nothing for 1 s and is killed\n", frozen)
+        after = seen(url, 2)
+        assert len(before & after) == 1
+        before = after
     process.terminate()
     assert process.wait(300) == 0, process.stderr.read()
 
