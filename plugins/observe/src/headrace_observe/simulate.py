@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, SetupError
-from headrace_observe.simulated_cluster import cluster_of
 from headrace_observe.simulation import (
     BACKEND,
     ELEMENT,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from headrace.plan import Element, Node
     from headrace.policies import BatchPolicy
     from headrace_observe.service_times import ServiceTimes
-    from headrace_observe.simulated_cluster import ClusterFile
 
 __all__ = ["STAND_IN_KEYS", "simulation_of"]
 
@@ -33,7 +31,6 @@ def simulation_of(
     seed: int = 0,
     wake_s: float = 0.0,
     like: Sequence[Mapping[str, Any]] = (),
-    cluster: ClusterFile | None = None,
 ) -> Simulation:
     """Make a simulation of a configuration. Nothing of the configuration is built.
 
@@ -44,7 +41,6 @@ def simulation_of(
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds.
         like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
-        cluster: The machines on which the nodes with `RayActor` live. None: nothing fails.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes, an ``init``, several roots, ``each`` at the only root,
@@ -83,8 +79,7 @@ def simulation_of(
         made["import"] = [str(path).replace("$", "$$") for path in config.files]
     for name, node in nodes.items():
         made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
-    machines = None if cluster is None else cluster_of(nodes, cluster)
-    return Simulation(made, flows, roots[0], times, seed, wake_s, like, machines)
+    return Simulation(made, flows, roots[0], times, seed, wake_s, like)
 
 
 _COPIED = (

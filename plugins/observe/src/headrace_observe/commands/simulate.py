@@ -38,7 +38,6 @@ from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.service_times import read_times
 from headrace_observe.simulate import simulation_of
-from headrace_observe.simulated_cluster import read_cluster
 from headrace_observe.simulation import SIMULATED_CLOCK
 
 __all__ = ["simulate"]
@@ -84,15 +83,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
             "compare. Each request is like one of them.",
         ),
     ] = None,
-    cluster: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            help="TOML with the machines on which the nodes with RayActor live, how often they fail, and how long "
-            "instances take to build.",
-        ),
-    ] = None,
     requests: Annotated[
         int, typer.Option("--requests", min=1, help="How many are sent, with the warm-up.")
     ] = 100_000,
@@ -125,7 +115,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
       headrace simulate line.toml --times times.json --clients 1,10,40
       headrace simulate line.toml --times times.json --rate 200 --set instance_num=8 --seed 1
       headrace simulate line.toml --times times.json --arrivals monday.txt --json
-      headrace simulate ray.toml --times times.json --rate 2000 --cluster cluster.toml
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, None, seed=seed, threads=False)
     writable(plot_path, "--plot", [config, times, arrivals or config])
@@ -134,7 +123,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         raise WrongArgument(f"--warm-up {warm_up}: it is not below --requests {requests}")
     known = read_times(times)
     samples = [] if like is None else read_samples(like)
-    machines = None if cluster is None else read_cluster(cluster)
     with hinting_at_a_file(config):
         source = source_of(config, settings or ())
         loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
@@ -142,13 +130,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     interrupted = False
     try:
         for load in loads:
-            run = simulation_of(loaded, known, seed, like=samples, cluster=machines)
+            run = simulation_of(loaded, known, seed, like=samples)
             if load.clients is not None:
                 left_out = requests // 10 if warm_up is None else warm_up
                 point = run.closed_loop(load.clients, requests, left_out)
                 few = min(requests, _FEW)
                 rates = [
-                    simulation_of(loaded, known, seed, wake_s, samples, machines)
+                    simulation_of(loaded, known, seed, wake_s, samples)
                     .closed_loop(load.clients, few, few // 10)
                     .throughput_rps
                     for wake_s in _WAKES_S
@@ -198,12 +186,6 @@ def _print(points: list[dict[str, Any]]) -> None:
             print_data(
                 f"{load_name(point['load'])}: {low:.1f} to {high:.1f} req/s, by how fast threads wake up. "
                 "The loop has several rhythms, and a real run may change between them."
-            )
-        if "cluster" in point:
-            print_data(
-                "{}: simulated cluster of {machines} machines, {machines_lost} failed; {rerun} items ran once more.".format(
-                    load_name(point["load"]), **point["cluster"]
-                )
             )
     beyond = {
         name: sizes for point in points for name, sizes in point["extrapolated"].items() if sizes
