@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -18,14 +19,16 @@ from headrace_observe.explaining import slowest
 from headrace_observe.memory import LONGEST_NAME, Change, Memory, NodeFacts, Visit, memories
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from headrace.hookspecs import BatchRecord
 
 __all__ = ["Remember"]
 
 _LEAST_BYTES = 1 << 20
 
-_BLOCK = 512
-"""So many visits are packed into one block of bytes, and the oldest block is forgotten at a time."""
+_BLOCK = 256
+"""So many batches are packed into one block of bytes, and the oldest block is forgotten at a time."""
 
 _RECENT = 20_000
 """The slowest requests are looked for among so many visits, and a server gives so many at a time."""
@@ -95,15 +98,15 @@ class Remember:
     def batch_ran(self, record: BatchRecord) -> None:
         """Note the requests of a batch; a hook of probes."""
         node, instance, _, requests, started, ended, weight, errors, reason = record
-        fresh, size, reason = self._fresh, len(requests), str(reason)
-        for one, error in zip(requests, errors, strict=True):
-            request, arrival, cut, own, priority, deadline = one
-            name = request.get("request_id")
-            if name is not None:
-                name = str(name)[:LONGEST_NAME]
-            code = "ok" if error is None else str(code_of(error))
-            ran = (name, node, instance, arrival, cut, started, ended, size, weight, reason)
-            fresh.append((*ran, priority, deadline, code, own))
+        ran = [
+            (_name_of(request), arrival, cut, own, priority, late)
+            for request, arrival, cut, own, priority, late in requests
+        ]
+        codes = None
+        if errors.count(None) < len(errors):
+            codes = ["ok" if error is None else str(code_of(error)) for error in errors]
+        fresh = self._fresh
+        fresh.append((node, instance, started, ended, weight, str(reason), ran, codes))
         if len(fresh) >= _BLOCK and self._packing.acquire(blocking=False):
             try:
                 self._pack()
@@ -115,10 +118,8 @@ class Remember:
     ) -> None:
         """Note a request that has failed, which may have run in no batch; a hook of probes."""
         if error is not None:
-            name = request.get("request_id") if isinstance(request, dict) else None
-            name = name if name is None else str(name)[:LONGEST_NAME]
-            about = (name, node, -1, started, ended, ended, ended, 0, 0, "", 0, None)
-            self._fresh.append((*about, str(code_of(error)), 1))
+            ran = [(_name_of(request), started, ended, 1, 0, None)]
+            self._fresh.append((node, -1, ended, ended, 1, "", ran, [str(code_of(error))]))
 
     def instance_changed(self, node: str, instance: int, state: str) -> None:
         """Note that an instance pauses, is ready or lost; a hook of probes."""
@@ -146,7 +147,7 @@ class Remember:
             blocks = [*self._blocks]
         found: deque[Visit] = deque()
         while blocks and (most is None or len(found) < most):
-            found.extendleft(map(Visit._make, reversed(marshal.loads(blocks.pop()))))  # noqa: S302
+            found.extendleft(reversed([*_visits(marshal.loads(blocks.pop()))]))  # noqa: S302
         nodes = pipeline.config.plan().nodes.items()
         facts = {name: NodeFacts.of(node) for name, node in nodes}
         memory = Memory(found, [*self._changes], facts)
@@ -155,6 +156,20 @@ class Remember:
 
             memory.replay = replay_of(pipeline.config, memory)
         return memory
+
+
+def _name_of(request: Any) -> str | None:
+    name = request.get("request_id") if isinstance(request, dict) else None
+    return None if name is None else str(name)[:LONGEST_NAME]
+
+
+def _visits(batches: Iterable[tuple[Any, ...]]) -> Iterator[Visit]:
+    for node, instance, started, ended, weight, reason, ran, codes in batches:
+        about = (started, ended, len(ran), weight, reason)
+        for (name, arrival, cut, own, priority, late), code in zip(
+            ran, codes or repeat("ok"), strict=False
+        ):
+            yield Visit(name, node, instance, arrival, cut, *about, priority, late, code, own)
 
 
 def _memory_bytes() -> int:

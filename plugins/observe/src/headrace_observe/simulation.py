@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, LimitError, SetupError, code_of
-from headrace.hookspecs import attached
 from headrace.words import select
 from headrace_observe.arrivals import Arrival
 from headrace_observe.extras import library
@@ -27,6 +26,7 @@ from headrace_observe.notes import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from headrace_observe.service_times import ServiceTimes
 
@@ -208,9 +208,6 @@ class SimulatedBatches(headrace.Backend):
 class Simulation:
     """Requests through the nodes of a pipeline in virtual time.
 
-    Attributes:
-        probes: Probes that hear of its batches.
-
     Args:
         config: The configuration, in which the backend of each node is `SimulatedBatches`.
         flows: How the requests of each node go on.
@@ -238,8 +235,6 @@ class Simulation:
         self.draw = random.Random(seed).random  # noqa: S311 - no secret
         self._draw_like = random.Random(seed + 1).randrange  # noqa: S311 - no secret
         self.config, self._wake_s, self._like = config, wake_s, [*like] or [{}]
-        self.probes: list[object] = []
-        self._attached = ExitStack()
         self.seen = _Seen(batches={name: [] for name in flows}, busy=dict.fromkeys(flows, 0.0))
         self.awake: dict[int, float] = {}
         self.running = 0
@@ -282,9 +277,10 @@ class Simulation:
     def open_loop(self, arrivals: Iterable[float], about: dict[str, Any], warm_up: int) -> Point:
         """Simulate requests that arrive at given times, in seconds.
 
-        The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come.
+        The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come, which count
+        where each is an `Arrival`.
         The thread that sends wakes up for each request, and the thread that waits for its answer at the end. An `Arrival` has the
-        priority, the weight and the deadline of its request.
+        priority, the weight and the deadline of its request, and is told how long that took.
         Latencies count from the given arrival time.
         """
         self._is_open = True
@@ -297,13 +293,7 @@ class Simulation:
                     yield self._last_sent
 
             def submit(request: dict[str, Any]) -> Any:
-                request[_SENT].at = self.now()
-                how: dict[str, Any] = {}
-                at = self._last_sent
-                if isinstance(at, Arrival):
-                    request |= {"request_id": at.name, "request_size": at.weight}
-                    how = {"priority": at.priority, "timeout": at.timeout_s}
-                sent.append(pipe.submit(request, **how))
+                sent.append(self._submit(pipe, request))
                 while sent[0].done() and len(sent) > 1:
                     sent.popleft()
                 return sent[-1]
@@ -319,6 +309,16 @@ class Simulation:
 
         self._run(run)
         return self._point(about, warm_up)
+
+    def _submit(self, pipe: headrace.Pipeline, request: dict[str, Any]) -> Future[Any]:
+        request[_SENT].at = self.now()
+        at = self._last_sent
+        if not isinstance(at, Arrival):
+            return pipe.submit(request)
+        request["request_size"] = max(1, at.visit.own_weight)
+        future = pipe.submit(request, priority=at.visit.priority, timeout=at.timeout_s)
+        future.add_done_callback(lambda _: setattr(at, "took_s", self.now() - at))
+        return future
 
     # How it runs.
 
@@ -339,15 +339,12 @@ class Simulation:
 
     def _send_all(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
         pipe = headrace.pipe(self.config)
-        for probe in self.probes:
-            self._attached.enter_context(attached(pipe, probe))
         threads = [*load(pipe)]
         for one in threads:
             one.start()
         for one in threads:
             one.join()
         pipe.close(timeout=None)
-        self._attached.close()
         self._over = self.now()
 
     def _requests(self) -> Iterator[dict[str, Any]]:
@@ -408,6 +405,8 @@ class Simulation:
         seen, end = self.seen, self._last_sent
         seen.answers.sort(key=lambda one: one[0])
         ended = [at for at, _ in seen.answers]
+        if isinstance(end, Arrival):  # all that came are of interest, also where they are too many
+            end = math.nextafter(max([self._over, *ended[-1:]]), math.inf)
         start = ended[warm_up - 1] if 0 < warm_up <= len(ended) else 0.0
         start = min(start, end)
         first, last = bisect_left(ended, start), bisect_left(ended, end)

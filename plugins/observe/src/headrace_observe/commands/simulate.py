@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated, Any, Optional
 
 import typer
@@ -37,7 +36,7 @@ from headrace_observe.environment import environment
 from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.service_times import read_times
-from headrace_observe.simulate import simulation_of
+from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.simulation import SIMULATED_CLOCK
 
 __all__ = ["simulate"]
@@ -64,8 +63,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--times",
             metavar="FILE",
-            help="JSON with milliseconds per batch, by node and batch size: from `headrace bench "
-            'CONFIG ... --save-times FILE`, or by hand: {"main": {"1": 2.0, "8": [4.1, 4.3]}}.',
+            help="What `bench --save-times FILE` or `observe why --save FILE` has written, or milliseconds "
+            'per batch, by node and batch size: {"main": {"1": 2.0, "8": [4.1, 4.3]}}.',
         ),
     ],
     clients: Annotated[
@@ -112,9 +111,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
 
     \b
     Examples:
-      headrace simulate line.toml --times times.json --clients 1,10,40
-      headrace simulate line.toml --times times.json --rate 200 --set instance_num=8 --seed 1
-      headrace simulate line.toml --times times.json --arrivals monday.txt --json
+      headrace simulate line.toml --times times.jsonl --clients 1,10,40
+      headrace simulate line.toml --times times.jsonl --rate 200 --set instance_num=8 --seed 1
+      headrace simulate line.toml --times times.jsonl --arrivals monday.txt --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, None, seed=seed, threads=False)
     writable(plot_path, "--plot", [config, times, arrivals or config])
@@ -131,23 +130,15 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     try:
         for load in loads:
             run = simulation_of(loaded, known, seed, like=samples)
+            point = foretell(run, load, requests, warm_up)
             if load.clients is not None:
-                left_out = requests // 10 if warm_up is None else warm_up
-                point = run.closed_loop(load.clients, requests, left_out)
                 few = min(requests, _FEW)
                 rates = [
-                    simulation_of(loaded, known, seed, wake_s, samples)
-                    .closed_loop(load.clients, few, few // 10)
-                    .throughput_rps
+                    foretell(simulation_of(loaded, known, seed, wake_s, samples), load, few)
                     for wake_s in _WAKES_S
                 ]
-                rates.append(point.throughput_rps)
-                point.more["throughput_range_rps"] = [round(min(rates), 3), round(max(rates), 3)]
-            else:
-                arriving = load.arrivals()
-                sent = min(requests, len(arriving)) if isinstance(arriving, list) else requests
-                left_out = sent // 10 if warm_up is None else warm_up
-                point = run.open_loop(itertools.islice(arriving, sent), load.about, left_out)
+                found = [one.throughput_rps for one in (point, *rates)]
+                point.more["throughput_range_rps"] = [round(min(found), 3), round(max(found), 3)]
             points.append(point.to_dict())
     except KeyboardInterrupt:
         interrupted = True
