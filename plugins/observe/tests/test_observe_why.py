@@ -291,12 +291,12 @@ def test_a_size_that_keeps_nothing_or_is_not_there_is_refused(size):
 def test_the_oldest_is_forgotten_first_and_the_memory_is_bounded():
     probe = headrace_observe.Remember(headrace_observe.Remember.Options(size="1MiB"))
     with headrace.pipe({"backend": "Identity"}) as pipe, attached(pipe, probe):
-        for number in range(20000):
+        for number in range(40000):
             pipe({"data": 1, "request_id": str(number)})
         names = [one.request_id for one in memories[pipe]().visits]
-        assert probe.nbytes <= 1.1 * 2**20
-    assert names == [str(number) for number in range(20000 - len(names), 20000)]
-    assert 4000 < len(names) < 20000
+        assert probe.notes.nbytes <= 1.1 * 2**20
+    assert names == [str(number) for number in range(40000 - len(names), 40000)]
+    assert 10000 < len(names) < 40000
 
 
 def test_no_input_is_kept():

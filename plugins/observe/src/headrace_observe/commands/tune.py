@@ -50,7 +50,6 @@ from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import is_dump_file
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
-from headrace_observe.search import SEARCHES
 from headrace_observe.service_times import read_times
 from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.space import as_layer, space_of, within
@@ -129,15 +128,6 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
             show_default="2",
         ),
     ] = None,
-    how: Annotated[
-        str,
-        typer.Option(
-            "--search",
-            metavar="climb|optuna|auto",
-            help="climb (one key at a time, then two), optuna (after two climbs), or auto: "
-            "optuna if installed.",
-        ),
-    ] = "auto",
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The TOML file for the best.")
     ] = "tuned.toml",
@@ -173,7 +163,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     wanted = read_goal(goal)
     dump = _dump_of(inputs or (), data or (), warm_up, seconds)
     loads = loads_of(clients, rate, dump if clients is None and rate is None else None, "40")
-    _check(how, loads, [config, *(inputs or ())], output, plot_path)
+    _check(loads, [config, *(inputs or ())], output, plot_path)
     once = _runner(dump, inputs or (), data or (), loads[0], warm_up, seconds, no_import=no_import)
     source = source_of(config, settings or ())
     with hinting_at_a_file(config):
@@ -194,10 +184,10 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         print_message(f"trying {tried.named(Trial(values))}")
         return once(changed(values))
 
-    tried, interrupted, found = Trials(space, wanted, run), False, how
+    tried, interrupted = Trials(space, wanted, run), False
     with printing_warnings():
         try:
-            found = tried.search(trials, how=how)
+            tried.search(trials)
         except KeyboardInterrupt:
             interrupted = True
     best = tried.best
@@ -205,7 +195,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     if best is not None and reached:
         _write(output, _extending(output, config, changed(best.values)), best, goal)
     document = {
-        **tried.to_dict(how=found, interrupted=interrupted),
+        **tried.to_dict(interrupted=interrupted),
         "config": config,
         "explain": explained,
     }
@@ -222,11 +212,9 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _check(
-    how: str, loads: Sequence[LoadSpec], read: Sequence[str], output: str, plot_path: str | None
+    loads: Sequence[LoadSpec], read: Sequence[str], output: str, plot_path: str | None
 ) -> None:
     """Refuse wrong options before anything is measured."""
-    if how not in SEARCHES:
-        raise WrongArgument(f"--search: expected one of {', '.join(SEARCHES)}, got {how!r}")
     if len(loads) != 1:
         raise WrongArgument("give one load: one number of --clients, or one --rate")
     check_outputs({"--output": output, "--plot": plot_path}, read)
