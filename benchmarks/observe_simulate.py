@@ -3,8 +3,8 @@
 - ``sleep``: the backend sleeps, so that instances do not slow each other down, as is assumed.
 - ``jpeg``: JPEG to class on a light network, where instances share the processors, as times by ``beside`` show.
 
-Each load is run and then simulated, several times over. The times of batches are those that the probe ``BatchTimes``
-measures in that run: how long a batch takes depends on the load, too (a machine that rests between batches takes
+Each load is run and then simulated, several times over. The times of batches are those that the probe ``Remember``
+keeps of that run: how long a batch takes depends on the load, too (a machine that rests between batches takes
 longer for each), and no simulation can know that. Printed are the medians of the ratios of simulation to run; aimed at
 are 5 % for throughput and mean batch, 10 % for p50, 25 % for p99. The open loops of ``jpeg`` have rates below and
 above the most requests per second of the closed loops.
@@ -36,6 +36,7 @@ from headrace_flow.conditions import Condition, ConditionPolicy, Count, Idle, Wa
 from headrace_observe.arrivals import poisson
 from headrace_observe.bench import LoadSpec, measure_loads
 from headrace_observe.measurement import Plan, Point
+from headrace_observe.memory import memories
 from headrace_observe.service_times import read_times
 from headrace_observe.simulate import simulation_of
 
@@ -127,10 +128,10 @@ def real(
     config: dict[str, Any], data: list[Any], spec: LoadSpec, seconds: float, times: Path
 ) -> Point:
     points: list[Point] = []
-    probe = f'observe:BatchTimes(path="{times}")'
     plan = Plan(0.25 * seconds, seconds=seconds)
-    with headrace.pipe({**config, "global": {"probes": [probe]}}) as pipe:
+    with headrace.pipe({**config, "global": {"probes": ["Remember"]}}) as pipe:
         measure_loads(pipe, [{"data": one} for one in data], [spec], plan, points.append)
+        memories[pipe]().write(times)
     return points[0]
 
 
@@ -190,7 +191,7 @@ def compare(
     """Run and simulate one configuration under each load; print and give the medians of the ratios."""
     cells = []
     with tempfile.TemporaryDirectory() as folder:
-        times = Path(folder) / "times.json"
+        times = Path(folder) / "times.jsonl"
         for spec in specs:
             runs = [once(config, data, spec, seconds, times) for _ in range(rounds)]
             rps = statistics.median(rate for rate, _ in runs)

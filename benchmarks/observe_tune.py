@@ -16,7 +16,7 @@ several rounds: the grid's choice, the three of `tune`, and for the sleeping pip
 is the throughput of each choice of `tune` over that of the grid's choice (the median of the ratios, round by round);
 aimed at is 0.98, three times of three.
 
-- ``simulated``: the search alone, by each method, on grids that `headrace simulate` gives for batches of a fixed
+- ``simulated``: the search alone, on grids that `headrace simulate` gives for batches of a fixed
   time and one per request, on machines of some cores which more instances share. Nothing is measured there.
 
     python -m benchmarks.observe_tune [--part sleep line class simulated] [--seconds 1] [--rounds 5] [--json FILE]
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     Run = Callable[[Values], Point]
 
 PARTS = ("sleep", "line", "class", "simulated")
-METHODS = ("optuna", "climb")
 RANGES = ["instance_num=1,2,3,4", "max=1,2,3,4,6,8,12,16", "batching_timeout=0,1,2"]
 OF_TWO = ["decode.instance_num=1,2,3,4", "infer.instance_num=1,2,3", "infer.max=1,2,3,4,6,8,12,16"]
 SMALL = {1: ["instance_num=1,2", "max=1,4"], 2: ["decode.instance_num=1,2", "infer.max=1,4"]}
@@ -174,7 +173,7 @@ def judged(
         choices["computed"] = max(known, key=known.__getitem__)
     for seed in SEEDS:
         tried = Trials(space, read_goal("max throughput"), run)
-        tried.search(trials, how=given.search, seed=seed)
+        tried.search(trials, seed=seed)
         best = tried.best
         choices[f"tune {seed}"] = best.values if best else choices["grid"]
     # Each combination is measured once per round: equal choices get the same figures.
@@ -209,7 +208,7 @@ def judged(
 
 
 def simulated(machine: tuple[float, float, int, int], *, quick: bool) -> dict[str, Any]:
-    """Let each method search a grid that is simulated: more instances than cores share these."""
+    """Search a grid that is simulated: more instances than cores share these."""
     fixed_ms, each_ms, cores, clients = machine
     space = space_for({"backend": "S[Identity]"}, quick=quick)
     surface: dict[Values, float] = {}
@@ -225,19 +224,18 @@ def simulated(machine: tuple[float, float, int, int], *, quick: bool) -> dict[st
         surface[values] = run.closed_loop(clients, 1500, 300).throughput_rps
     trials, best = max(1, len(surface) // 4), max(surface.values())
     print(f"{fixed_ms:g} ms + {each_ms:g} ms each, {cores} cores, {clients} clients: {trials} runs")
-    shares: dict[str, list[float]] = {how: [] for how in METHODS}
-    for how, seed in itertools.product(METHODS, SEEDS):
+    shares: list[float] = []
+    for seed in SEEDS:
         seen: dict[Values, float] = {}
 
         def evaluate(values: Values) -> float:
             return seen.setdefault(values, surface[values])  # noqa: B023 - called within this turn
 
-        search(space, evaluate, trials, how=how, seed=seed)
-        shares[how].append(max(seen.values()) / best)
-    for how, each in shares.items():
-        reached = sum(share >= WANTED for share in each)
-        shown = ", ".join(f"{share:.3f}" for share in each)
-        print(f"  {how:10}{shown}   {reached} of {len(each)} at least {WANTED}")
+        search(space, evaluate, trials, seed=seed)
+        shares.append(max(seen.values()) / best)
+    reached = sum(share >= WANTED for share in shares)
+    shown = ", ".join(f"{share:.3f}" for share in shares)
+    print(f"  {shown}   {reached} of {len(shares)} at least {WANTED}")
     return {"trials": trials, "shares": shares}
 
 
@@ -246,10 +244,9 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--seconds", type=float, default=1.0, help="of each run")
     parser.add_argument("--rounds", type=int, default=5, help="of what was chosen, at the end")
-    parser.add_argument("--search", choices=METHODS, default="climb", help="how tune searches")
     given = parser.parse_args()
     seconds, rounds = (0.1, 1) if given.quick else (given.seconds, given.rounds)
-    about = environment(["headrace", "headrace-observe", "onnxruntime", "optuna"])
+    about = environment(["headrace", "headrace-observe", "onnxruntime"])
     print_environment(about)
     headrace.register("Shared", Shared)
     figures: dict[str, Any] = {}

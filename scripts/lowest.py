@@ -44,7 +44,7 @@ HYPOTHESIS = (
 EXTRAS = {
     "headrace-cv": ("formats",),
     "headrace-models": ("watch",),
-    "headrace-observe": ("prometheus", "otel", "plot", "tune"),
+    "headrace-observe": ("prometheus", "otel", "plot"),
     "headrace-serve": ("metrics", "watch"),
     "headrace-vision": ("cli",),
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from pathlib import Path
@@ -52,7 +51,7 @@ def test_the_part_about_measuring_is_followed(tmp_path, monkeypatch):
         followed.append(command)
     measured = ["bench", "bench", "observe inspect", "simulate", "tune", "bench", "observe report"]
     assert followed == measured
-    assert json.loads((tmp_path / "times.json").read_text())["nodes"]["resize"]["1"]["ms"]
+    assert '"resize"' in (tmp_path / "times.jsonl").read_text()
     assert "extends = " in (tmp_path / "tuned.toml").read_text()
     assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
     assert (tmp_path / "frontier.html").exists()

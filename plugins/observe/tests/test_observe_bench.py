@@ -21,6 +21,7 @@ from headrace_cli.for_plugins import WrongArgument
 from headrace_observe.commands.shared import percent, print_table
 from headrace_observe.inner_load import of_node
 from headrace_observe.load import ClosedLoop
+from headrace_observe.memory import read_dump
 
 SHORT = ["--seconds", "0.05", "--warm-up", "0"]
 MAIN = (
@@ -142,17 +143,14 @@ def test_a_file_of_arrivals_that_ends_in_the_warm_up_is_measured_whole(tmp_path)
 
 def test_times_of_batches_are_saved_and_other_probes_stay(tmp_path):
     config = tmp_path / "own.toml"
-    other = tmp_path / "other.json"
-    config.write_text(
-        f'backend = "Identity"\nmax = 4\n[global]\nprobes = ["BatchTimes(path={other.name})"]\n'
-    )
-    times = tmp_path / "times.json"
+    config.write_text('backend = "Identity"\nmax = 4\n[global]\nprobes = ["Remember"]\n')
+    times = tmp_path / "times.jsonl"
     found = measured(config, "--data", "uint8:4", "--clients", "3", "--save-times", times, *SHORT)
     assert found["configurations"][0]["points"][0]["ok"] > 0
-    for path in (times, other):
-        sizes = json.loads(path.read_text())["nodes"]["main"]
-        assert sizes["1"]["ms"] == sorted(sizes["1"]["ms"])
-        assert sizes["1"]["count"] > 0
+    memory, missing = read_dump(times)
+    assert missing is None
+    assert {(one.node, one.code) for one in memory.visits} == {("main", "ok")}
+    assert run("simulate", config, "--times", times, "--clients", "2").exit_code == 0
 
 
 def test_a_table_says_what_the_clock_covers():
@@ -335,7 +333,7 @@ def test_an_interrupt_leaves_complete_figures_and_130(tmp_path):
     assert found["interrupted"]
     assert point["interrupted"]
     assert point["ok"] >= 40
-    assert json.loads((tmp_path / "t.json").read_text())["nodes"]["main"]["1"]["count"] >= 40
+    assert len(read_dump(tmp_path / "t.json")[0].visits) >= 40
 
 
 def test_a_benchmark_from_python_counts_what_was_asked_for():

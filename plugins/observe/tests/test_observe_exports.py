@@ -415,7 +415,7 @@ def test_every_extra_that_an_error_names_brings_the_library():
             r'\blibrary\(\s*"([\w.]+)",\s*"(\w+)"', source.read_text("utf-8")
         )
     ]
-    assert {"cuda", "nvtx", "optuna", "matplotlib", *brought} - {one for one, _ in calls} == set()
+    assert {"cuda", "nvtx", "matplotlib", *brought} - {one for one, _ in calls} == set()
     for module, extra in calls:
         names = [re.split(r"[<>=; ]", one)[0] for one in extras[extra]]
         assert brought.get(module, module) in names, (module, extra)

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from headrace.errors import InputError, OverloadedError
 from headrace_observe.arrivals import poisson, read_arrivals, read_samples
-from headrace_observe.batch_times import quantiles
 from headrace_observe.figures import latency_histogram, latency_ms, percentile
 from headrace_observe.load import OpenLoop, client, send
 from headrace_observe.measurement import Plan, measure
@@ -55,11 +54,6 @@ def test_every_latency_is_in_one_bin(values):
     found = latency_histogram(values)
     assert sum(found["counts"]) == len(values)
     assert len(found["edges_ms"]) == (len(found["counts"]) + 1 if values else 0)
-
-
-def test_quantiles_keep_the_spread():
-    assert quantiles([1, 2, 3], 5) == [1, 2, 3]
-    assert quantiles(list(range(100)), 4) == [12, 37, 62, 87]
 
 
 def test_gaps_of_arrivals_are_exponential():

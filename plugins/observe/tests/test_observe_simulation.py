@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 import headrace
 from headrace.errors import InputError, SetupError
-from headrace.hookspecs import BatchRecord, BatchRequest
 from headrace.policies import BatchPolicy, Cut, DispatchPolicy
 from headrace_cli.app import app
 from headrace_observe.arrivals import poisson
-from headrace_observe.batch_times import BatchTimes
+from headrace_observe.memory import Memory, NodeFacts, Visit
 from headrace_observe.service_times import ServiceTimes, read_times
 from headrace_observe.simulate import simulation_of
 from headrace_testing import Sent, play
@@ -148,22 +147,34 @@ def test_a_sender_that_is_late_loses_no_request_and_latencies_count_from_what_wa
     assert latency["max"] >= latency["p50"] + 1000 - 1e-6  # one after the other on one instance
 
 
+def visits(node, instance, started, ended, *requests, code="ok"):
+    """Give what is remembered of a batch, whose requests are times of arrival and cut."""
+    for arrival, cut in requests:
+        about = (len(requests), len(requests), "", 0, None, code, 1)
+        yield Visit(None, node, instance, arrival, cut, started, ended, *about)
+
+
+def times_in(tmp_path, *batches):
+    """Write what is remembered of batches as `bench --save-times` does, and read the times in it."""
+    found = [one for batch in batches for one in batch]
+    nodes = dict.fromkeys([one.node for one in found], NodeFacts(2, False, None))
+    Memory(found, [], nodes).write(tmp_path / "times.jsonl")
+    return read_times(tmp_path / "times.jsonl")
+
+
 def test_times_of_batches_have_how_long_threads_wake_up(tmp_path):
     def ran(node, started, *requests):
-        found = [BatchRequest({}, arrival, cut, 1) for arrival, cut in requests]
-        errors = [None] * len(found)
-        about = (started, started + 0.004, len(found), errors)
-        probe.batch_ran(BatchRecord(node, 0, 1, found, *about))
+        return visits(node, 0, started, started + 0.004, *requests)
 
-    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
-    ran("main", 1.0, (1.0, 1.0))  # its caller ran it itself
-    ran("main", 2.00001, (1.9, 2.0))  # the thread that cut it ran it
-    ran("main", 3.0001, (2.8, 3.0), (2.9, 3.0))
-    ran("main", 4.0003, (3.9, 4.0))
-    ran("main", 5.0002, (4.9, 5.0))
-    ran("other", 1.0, (1.0, 1.0))
-    probe.close()
-    found = read_times(tmp_path / "times.json")
+    found = times_in(
+        tmp_path,
+        ran("main", 1.0, (1.0, 1.0)),  # its caller ran it itself
+        ran("main", 2.00001, (1.9, 2.0)),  # the thread that cut it ran it
+        ran("main", 3.0001, (2.8, 3.0), (2.9, 3.0)),
+        ran("main", 4.0003, (3.9, 4.0)),
+        ran("main", 5.0002, (4.9, 5.0)),
+        ran("other", 1.0, (1.0, 1.0)),
+    )
     wakes_s = found["main"].wakes_s
     assert wakes_s == sorted(wakes_s)
     third = len(wakes_s) // 6
@@ -175,23 +186,20 @@ def test_times_of_batches_have_how_long_threads_wake_up(tmp_path):
 
 
 def test_the_time_from_batch_to_batch_counts_for_what_waited(tmp_path):
-    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
+    def ran(instance, arrival, started, code="ok"):
+        request = (arrival, started - 0.0001)
+        return visits("main", instance, started, started + 0.004, request, code=code)
 
-    def ran(instance, thread, arrival, started, error=None):
-        about = (started, started + 0.004, 1, [error])
-        request = BatchRequest({}, arrival, started - 0.0001, 1)
-        probe.batch_ran(BatchRecord("main", instance, thread, [request], *about))
-
-    ran(0, 1, 0.9, 1.0)
-    ran(0, 1, 1.003, 1.0045)  # waited: 0.5 ms
-    ran(1, 2, 1.0, 1.1)  # the first of its instance
-    ran(0, 1, 1.5, 1.6)  # came later
-    ran(0, 3, 1.602, 1.605)  # another thread, which was woken for it
-    ran(0, 3, 1.606, 1.609, RuntimeError())
-    ran(0, 3, 1.610, 1.6135)  # waited for the one that failed: 0.5 ms
-    ran(0, 3, 1.614, 1.6225)  # the policy lingered for 5 ms, and woke the thread
-    probe.close()
-    times = read_times(tmp_path / "times.json")
+    times = times_in(
+        tmp_path,
+        ran(0, 0.9, 1.0),
+        ran(0, 1.003, 1.0045),  # waited: 0.5 ms
+        ran(1, 1.0, 1.1),  # the first of its instance
+        ran(0, 1.5, 1.6),  # came later
+        ran(0, 1.606, 1.609, "input"),
+        ran(0, 1.610, 1.6135),  # waited for the one that failed: 0.5 ms
+        ran(0, 1.614, 1.6225),  # the policy lingered for 5 ms, and woke the thread
+    )
     assert times["main"].between_s == pytest.approx([0.0005] * len(times["main"].between_s))
     assert times["main"].wakes_s == pytest.approx([0.0001] * len(times["main"].wakes_s))
 
@@ -208,19 +216,19 @@ def test_the_time_from_batch_to_batch_counts_for_what_waited(tmp_path):
 
 
 def test_clients_that_have_their_answers_send_their_next_requests_one_after_the_other(tmp_path):
-    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
-
     def ran(started, *arrivals):
-        requests = [BatchRequest({}, arrival, started, 1) for arrival in arrivals]
-        about = (started, started + 0.010, len(arrivals), [None] * len(arrivals))
-        probe.batch_ran(BatchRecord("main", 0, 1, requests, *about))
+        requests = [(arrival, started) for arrival in arrivals]
+        return visits("main", 0, started, started + 0.010, *requests)
 
-    ran(1.0, 0.9990, 0.9995)
-    ran(1.0110, 1.0102, 1.0105)  # 0.2 ms after that batch, and 0.3 ms after the request before
-    ran(1.5, 1.0214, 1.4)  # 0.4 ms after that batch; the other client paused
-    ran(2.0, 1.6)  # no client sent its request because of the batch before
-    probe.close()
-    turns_s = read_times(tmp_path / "times.json")["main"].turns_s
+    times = times_in(
+        tmp_path,
+        ran(1.0, 0.9990, 0.9995),
+        # 0.2 ms after that batch, and 0.3 ms after the request before
+        ran(1.0110, 1.0102, 1.0105),
+        ran(1.5, 1.0214, 1.4),  # 0.4 ms after that batch; the other client paused
+        ran(2.0, 1.6),  # no client sent its request because of the batch before
+    )
+    turns_s = times["main"].turns_s
     assert [turns_s[len(turns_s) * part // 6] for part in (1, 3, 5)] == pytest.approx(
         [0.0002, 0.0003, 0.0004]
     )
@@ -236,76 +244,30 @@ def test_clients_that_have_their_answers_send_their_next_requests_one_after_the_
     assert together.latency_ms["mean"] == pytest.approx(14, rel=0.01)
 
 
-def test_the_next_requests_after_many_batches_are_those_of_a_slow_loop(tmp_path):
-    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
-    draw = random.Random(11).uniform
-    ends, arrivals = [], []
-    for k in range(300):
-        for instance in (0, 1):  # the batch that is told of first may have ended last
-            arrived = sorted(0.02 * k + draw(0, 0.0015) for _ in range(1 + (k + instance) % 2))
-            ended = 0.02 * k + draw(0.0185, 0.0205)
-            requests = [BatchRequest({}, at, ended - 0.01, 1) for at in arrived]
-            about = (requests, ended - 0.01, ended, len(arrived), [None] * len(arrived))
-            probe.batch_ran(BatchRecord("main", instance, 1, *about))
-            ends.append((ended, len(arrived)))
-            arrivals += arrived
-    arrivals.sort()
-    expected = []
-    for before, answered in ends:
-        for arrival in [one for one in arrivals if one > before][:answered]:
-            if arrival - before > 0.001:
-                break
-            expected.append(1000 * (arrival - before))
-            before = arrival
-    turns = probe._turns["main"]
-    assert len(turns._ends) < 512, "the others are summed up already"
-    probe.to_dict()
-    assert sorted(turns.sample.values) == pytest.approx(sorted(expected))
-
-
-def test_of_many_batches_each_has_the_same_chance_to_be_kept(tmp_path):
-    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
-    for k in range(10_000):
-        took = 0.001 if k < 5000 else 0.003
-        about = ([BatchRequest({}, k, k, 1)], k, k + took, 1, [None])
-        probe.batch_ran(BatchRecord("main", 0, 1, *about))
-    found = probe.to_dict()["nodes"]["main"]["1"]
-    assert found["count"] == 10_000
-    assert sum(one > 2 for one in found["ms"]) / len(found["ms"]) == pytest.approx(0.5, abs=0.05)
-
-
 def test_batches_that_share_processors_take_longer_beside_others(tmp_path):
-    probe = BatchTimes(BatchTimes.Options(path=tmp_path / "times.json"))
     instances = itertools.cycle(range(2))
 
     def ran(started, ended):
-        found = [BatchRequest({}, started, started, 1)]
-        where = next(instances)
-        probe.batch_ran(BatchRecord("main", where, where, found, started, ended, 1, [None]))
+        return visits("main", next(instances), started, ended, (started, started))
 
+    every = []
     for turn in range(30):
-        for k in range(5):  # alone
-            ran(turn + 0.1 * k, turn + 0.1 * k + 0.010)
-        for k in range(10):  # each beside the end of one and the beginning of another
-            ran(turn + 0.6 + 0.008 * k, turn + 0.616 + 0.008 * k)
-    probe.close()
-    written = json.loads((tmp_path / "times.json").read_text())["nodes"]["main"]["1"]
-    assert written["count"] == 450
-    assert set(written["beside"]) == {"0", "1"}
+        # Five alone, then ten of which each is beside the end of one and the beginning of another.
+        every += [ran(turn + 0.1 * k, turn + 0.1 * k + 0.010) for k in range(5)]
+        every += [ran(turn + 0.6 + 0.008 * k, turn + 0.616 + 0.008 * k) for k in range(10)]
+    times = times_in(tmp_path, *every)
+    assert times["main"].requests == 450
     config = {"backend": "Identity", "instance_num": 2}
     for clients, p50_ms in ((1, 10.0), (2, 16.0)):
-        times = read_times(tmp_path / "times.json")
         found = simulated(config, times).closed_loop(clients, 2000, 200).to_dict()
         assert found["latency_ms"]["p50"] == pytest.approx(p50_ms)
 
 
-def test_times_beside_others_may_be_written_by_hand(tmp_path):
-    path = tmp_path / "times.json"
-    spread = {"1": {"ms": 2.0, "beside": {"0": 2.0, "2": [6.0]}}, "3": 4.0}
-    path.write_text(json.dumps({"main": spread}))
-    times = read_times(path)["main"]
-    alone, one, two, more = (1000 * times.seconds(1, 0.5, beside) for beside in (0, 1, 2, 9))
-    assert (alone, one, two, more) == pytest.approx((2, 2, 6, 6))
+def test_a_time_beside_more_batches_than_were_measured_is_that_beside_the_most():
+    beside = {1: {0: [2.0], 2: [6.0]}}
+    times = ServiceTimes("main", {1: [2.0], 3: [4.0]}, "here", beside=beside)
+    found = [1000 * times.seconds(1, 0.5, beside) for beside in (0, 1, 2, 9)]
+    assert found == pytest.approx([2, 2, 6, 6])
     assert 1000 * times.seconds(2, 0.5, 2) == pytest.approx(5)
 
 
@@ -402,13 +364,13 @@ def test_a_node_with_or_needs_counts():
         "b": {"backend": "Identity", "or": True},
     }
     times = {name: ServiceTimes(name, {1: [1]}, "x") for name in "ab"}
-    with pytest.raises(InputError, match=r"'[ab]' runs, on which `or`.*count"):
+    with pytest.raises(InputError, match=r"'[ab]' runs, on which `or`.*--save-times"):
         simulated(config, times)
-    never = counted(a=100)  # as measured where no request ran at `b`
-    with pytest.raises(InputError, match=r'add "b": {"1": {"ms": 1, "count": 0}}$'):
-        simulated(config, never)
-    found = simulated(config, never | counted(b=0)).closed_loop(1, 200, 20).to_dict()
+    never = {**counted(a=100), "b": ServiceTimes("b", {}, "x", 0)}  # no request ran there
+    found = simulated(config, never).closed_loop(1, 200, 20).to_dict()
     assert found["latency_ms"]["max"] == pytest.approx(1)
+    with pytest.raises(InputError, match="no batch of the node 'b'"):
+        simulated({"backend": "Identity"}, {"main": never["b"]}).closed_loop(1, 2, 0)
 
 
 def counted(**counts):
@@ -585,24 +547,15 @@ def test_sizes_between_and_above_lie_on_lines():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "it is no JSON"),
-        ("[" * 100_000, "it is no JSON"),
-        ("[]", "expected an object"),
-        ('{"main": {"0": 1}}', "main.0: expected a batch size"),
-        ('{"main": {"1": "fast"}}', "main.1: expected a time in milliseconds"),
-        ('{"main": {"1": []}}', "main.1: expected a time in milliseconds"),
-        ('{"main": {"1": {"ms": 2, "count": -1}}}', "main.1.count: expected how many"),
-        ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"main": -1}}', "wake_ms.main: expected a"),
-        ('{"nodes": {"main": {"1": 2}}, "wake_ms": 1}', "wake_ms: expected a time"),
-        ('{"nodes": {"main": {"1": 2}}, "wake_ms": {"mian": 1}}', "'mian'; did you mean 'main'"),
-        ('{"nodes": {"main": {"1": 2}}, "turn_ms": {"main": []}}', "turn_ms.main: expected a"),
-        ('{"nodes": {"main": {"1": 2}}, "wake": 1}', "'wake'; did you mean 'wake_ms'"),
-        ('{"main": {"1": 2}, "between_ms": {"main": 1}}', 'between_ms stands beside "nodes"'),
-        ('{"main": {"1": {"ms": 2, "besides": {}}}}', "main.1: there is no key 'besides'; did"),
+        ("{", "Invalid JSON"),
+        (r"[]", "should be an object"),
+        ("{}", "at least 1 item"),
+        ('{"main": {"0": 1}}', "main: 0: "),
+        ('{"main": {"1": "fast"}}', "main: 1: .*valid number"),
+        ('{"main": {"1": []}}', "main: 1: .*at least 1 item"),
+        ('{"main": {"1": -1}}', "main: 1: .*greater than or equal to 0"),
         ('{"main": {"1": 0, "4": [0, 0.0]}}', "main: all times are 0"),
-        ('{"main": {"1": {"ms": 2, "beside": 3}}}', "main.1.beside: expected times by how many"),
-        ('{"main": {"1": {"ms": 2, "beside": {"x": 3}}}}', "main.1.beside: expected times by how"),
-        ('{"main": {"1": {"ms": 2, "beside": {"1": -3}}}}', "main.1.beside.1: expected a time"),
+        ('{"nodes": {"main": {"1": 2}}}', "nodes: main: .*valid integer"),
     ],
 )
 def test_times_that_cannot_be_read_are_refused_with_the_place(tmp_path, text, message):

@@ -203,12 +203,9 @@ def together(values):
     return 100 + 3 * min(most, 6) - 8 * abs(most - 2 * wait) - 10 * abs(instances - 1)
 
 
-@pytest.mark.parametrize("how", ["climb", "optuna"])
 @pytest.mark.parametrize("surface", [saturating, peaked, together])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_search_finds_nearly_the_best_of_the_grid_in_a_quarter_of_the_runs(how, surface, seed):
-    if how == "optuna":
-        pytest.importorskip("optuna")
+def test_a_search_finds_nearly_the_best_of_the_grid_in_a_quarter_of_the_runs(surface, seed):
     grid = list(itertools.product(*(one.values for one in SPACE)))
     tried = []
 
@@ -216,18 +213,15 @@ def test_a_search_finds_nearly_the_best_of_the_grid_in_a_quarter_of_the_runs(how
         tried.append(values)
         return surface(values)
 
-    assert search(SPACE, evaluate, len(grid) // 4, how=how, seed=seed) == how
+    search(SPACE, evaluate, len(grid) // 4, seed=seed)
     assert tried[0] == (1, 1, 0)
     assert len(tried) == len(set(tried)) <= len(grid) // 4
     assert max(map(surface, tried)) >= 0.98 * max(map(surface, grid))
 
 
-@pytest.mark.parametrize("how", ["climb", "optuna"])
-def test_a_search_ends_when_all_has_been_tried(how):
-    if how == "optuna":
-        pytest.importorskip("optuna")
+def test_a_search_ends_when_all_has_been_tried():
     tried = []
-    search(SPACE[1:2], lambda values: tried.append(values) or 0.0, 50, how=how)
+    search(SPACE[1:2], lambda values: tried.append(values) or 0.0, 50)
     assert sorted(tried) == [(1,), (2,), (3,), (4,)]
 
 
@@ -249,7 +243,7 @@ def test_what_fails_is_a_result_and_the_frontier_is_what_none_beats():
         tried.evaluate((most, 1, 0))
     assert [trial.values[0] for trial in tried.frontier()] == [1, 2, 4]
     assert tried.best.values[0] == 2
-    rows = tried.to_dict(how="climb", interrupted=False)
+    rows = tried.to_dict(interrupted=False)
     assert rows["reached"]
     assert rows["trials"][0]["error"] == "MemoryError: out of memory"
     hard = Trials(SPACE, read_goal("max throughput; p99 < 4ms"), run)
@@ -284,7 +278,7 @@ def test_what_looks_best_is_measured_again_and_its_windows_count_together():
         return point(next(lucky[values[0]]), 10 * values[0])
 
     tried = Trials([Dimension("main", "max", (2, 3, 4), 2)], read_goal("max throughput"), run)
-    assert tried.search(12, how="climb") == "climb"
+    tried.search(12)
     assert sorted(asked[:3]) == [2, 3, 4]  # all there are
     assert sorted(asked[3:]) == [2, 3, 4]  # a quarter of twelve, each of the three that look best
     assert tried.best.values == (3,)
@@ -305,7 +299,7 @@ def test_what_fails_when_it_is_measured_again_is_not_the_best():
         return point(10 * values[0], 5)
 
     tried = Trials([Dimension("main", "max", (2, 3, 4), 2)], read_goal("max throughput"), run)
-    tried.search(8, how="climb")
+    tried.search(8)
     assert tried.best.values == (3,)
     failed = next(trial for trial in tried.done if trial.values == (4,))
     assert failed.error == "MemoryError: out of memory"
@@ -326,7 +320,7 @@ def test_noise_of_the_runs_does_not_decide(surface, seed):
 
     tried = Trials(SPACE, read_goal("max throughput"), run)
     grid = list(itertools.product(*(one.values for one in SPACE)))
-    tried.search(len(grid) // 4, how="climb", seed=seed)
+    tried.search(len(grid) // 4, seed=seed)
     assert len(runs) == len(grid) // 4
     assert len(tried.done) < len(runs)
     assert surface(tried.best.values) >= 0.98 * max(map(surface, grid))
@@ -474,7 +468,7 @@ def test_values_above_what_the_built_model_takes_are_not_tried(tmp_path, monkeyp
     (tmp_path / "line.toml").write_text(
         'import = ["model.py"]\nbackend = "S[Identity,TakesFour]"\n'
     )
-    args = ["--range", "max=1,4,8,32", "--trials", "4", "--json", "--search", "climb"]
+    args = ["--range", "max=1,4,8,32", "--trials", "4", "--json"]
     done = run("tune", "line.toml", "--goal", "max throughput", *QUICK, *args)
     assert done.exit_code == 0, done.output
     tried = [trial["values"]["main.max"] for trial in json.loads(done.stdout)["trials"]]

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
 import time
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import headrace
 import headrace_observe
 from headrace.errors import InputError, SetupError
 from headrace.hookspecs import attached
-from headrace_observe.arrivals import read_arrivals, read_samples
+from headrace_cli.app import app
+from headrace_observe.arrivals import read_arrivals
 from headrace_observe.cures import cures
 from headrace_observe.explaining import CAUSES, slowest
 from headrace_observe.memory import Memory, memories, parse_dump, read_dump
@@ -287,12 +291,12 @@ def test_a_size_that_keeps_nothing_or_is_not_there_is_refused(size):
 def test_the_oldest_is_forgotten_first_and_the_memory_is_bounded():
     probe = headrace_observe.Remember(headrace_observe.Remember.Options(size="1MiB"))
     with headrace.pipe({"backend": "Identity"}) as pipe, attached(pipe, probe):
-        for number in range(20000):
+        for number in range(40000):
             pipe({"data": 1, "request_id": str(number)})
         names = [one.request_id for one in memories[pipe]().visits]
-        assert probe.nbytes <= 1.1 * 2**20
-    assert names == [str(number) for number in range(20000 - len(names), 20000)]
-    assert 4000 < len(names) < 20000
+        assert probe.notes.nbytes <= 1.1 * 2**20
+    assert names == [str(number) for number in range(40000 - len(names), 40000)]
+    assert 10000 < len(names) < 40000
 
 
 def test_no_input_is_kept():
@@ -398,6 +402,44 @@ def test_what_would_have_helped_is_what_a_run_with_it_shows(setting, keys, tmp_p
     assert cure.ms < found[0].ms
 
 
+def test_only_requests_since_the_pipeline_was_idle_are_simulated_and_none_after_the_answer():
+    with virtual_time(), remembering(main={"backend": "WhyNap", "max": 1}) as pipe:
+        for name in ("a", "b"):  # after each of these nothing is left to do
+            call(name=name)(pipe)
+            time.sleep(0.001)
+        threads_of(*[later(0.0001 * k, lambda k=k: call(name=str(k))(pipe)) for k in range(40)])
+        memory = memories[pipe]()
+    found = cures(memory, "9")
+    as_it_is, instances, batches = found
+    assert (as_it_is.requests, instances.requests) == (10, 10)
+    assert as_it_is.ms == pytest.approx(10 * 3 - 0.9)
+    assert instances.ms == pytest.approx(5 * 3, abs=1)
+    assert (batches.ms, "for batches of 1 alone" in batches.why_not) == (None, True)
+
+
+def test_what_is_remembered_is_tuned_without_its_backends(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    busy(1, max=1).write("monday.jsonl")
+    Path("line.toml").write_text('backend = "Identity"\ninstance_num = 1\nmax = 1\n')
+    args = ["tune", "line.toml", "monday.jsonl", "--goal", "min p99", "--json"]
+    ranges = ["--range", "instance_num=1..4", "--trials", "4"]
+    done = CliRunner().invoke(app, [*args, *ranges])
+    assert done.exit_code == 0, done.output
+    trials = json.loads(done.stdout)["trials"]
+    p99 = {t["values"]["main.instance_num"]: t["point"]["latency_ms"]["p99"] for t in trials}
+    assert p99[1] > p99[2] > p99[3] > p99[4] > 0
+    assert trials[0]["point"]["load"]["kind"] == "arrivals"
+    assert headrace.PipelineConfig.load("tuned.toml").to_dict()["instance_num"] == 4
+    for more, said in (
+        (["--seconds", "1"], "no --seconds"),
+        (["--range", "global.threads=1,2"], "global.threads is not simulated"),
+        (["--data", "uint8"], "not both"),
+    ):
+        done = CliRunner().invoke(app, [*args, *more])
+        assert done.exit_code == 2
+        assert said in done.stderr
+
+
 def test_a_dump_from_elsewhere_runs_no_backend_and_no_file_that_it_names(tmp_path):
     memory, path = dumped(tmp_path)
     ran = tmp_path / "ran"
@@ -436,10 +478,9 @@ def test_arrivals_of_a_dump_have_priorities_weights_and_deadlines(tmp_path):
     memory.write(tmp_path / "dump.jsonl")
     found = read_arrivals(tmp_path / "dump.jsonl")
     assert [round(one, 3) for one in found] == [0.0, 0.503]
-    assert [(one.priority, one.weight) for one in found] == [(2, 3), (0, 1)]
+    assert [(one.visit.priority, one.visit.own_weight) for one in found] == [(2, 3), (0, 1)]
     assert found[0].timeout_s is None
     assert found[1].timeout_s == pytest.approx(4)
-    assert read_samples(tmp_path / "dump.jsonl") == [{"request_size": 3}, {"request_size": 1}]
     times = read_times(tmp_path / "dump.jsonl")["main"]
     assert times.requests == 2
     assert times.seconds(1, 0.5) == pytest.approx(0.003)

@@ -7,15 +7,15 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace.plugins import read_lines
 from headrace_formats import read_json
+from headrace_observe.files import lines_of
 from headrace_observe.memory import is_dump, parse_dump
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
 
-    from headrace_observe.memory import Memory
+    from headrace_observe.memory import Memory, Visit
 
 __all__ = ["Arrival", "arrivals_of", "poisson", "read_arrivals", "read_samples"]
 
@@ -24,44 +24,50 @@ class Arrival(float):
     """The time of an arrival in seconds, with what is known of its request.
 
     Attributes:
-        came: The time on the clock of what has remembered it.
-        name: Its identifier, a text of its own for each.
-        priority, weight: Those of the request.
-        timeout_s: How long after its arrival its deadline is, None for none.
+        visit: The visit of the request to its first node.
+        took_s: How long a simulation lets it take. None until it has its outcome there.
     """
 
-    came: float
-    name: str
-    priority: int
-    weight: int
-    timeout_s: float | None
+    visit: Visit
+    took_s: float | None = None
 
-    def since(self, first: Arrival) -> Arrival:
-        """Return it with a time that counts from another arrival."""
-        made = Arrival(self.came - first.came)
-        vars(made).update(vars(self))
+    @classmethod
+    def of(cls, visit: Visit, first: float) -> Arrival:
+        """Return the arrival of a visit. Times count from ``first``."""
+        made = cls(visit.arrival - first)
+        made.visit = visit
         return made
 
+    @property
+    def timeout_s(self) -> float | None:
+        """How long after its arrival its deadline is, None for none."""
+        late = self.visit.deadline
+        return None if late is None else max(0.0, late - self.visit.arrival)
 
-def arrivals_of(memory: Memory) -> list[Arrival]:
+
+def arrivals_of(memory: Memory, since: float = -math.inf) -> list[Arrival]:
     """Return the requests that came to the first nodes of a pipeline, in order; times count from the first one.
+
+    Args:
+        memory: What is remembered.
+        since: The first of them came no earlier, on the clock of the memory.
 
     Raises:
         InputError: There is none.
     """
-    led_to = {to for node in memory.nodes.values() for to in (*node.next, *node.calls)}
-    found: dict[Any, Arrival] = {}
+    found: dict[Any, Visit] = {}
     for place, one in enumerate(memory.visits):
         key = (one.request_id or place, one.node, one.arrival)
-        if one.node not in led_to and (key not in found or found[key].priority < one.priority):
-            found[key] = made = Arrival(one.arrival)
-            made.came, made.name, made.priority = one.arrival, str(place), one.priority
-            made.weight, late = max(1, one.own_weight), one.deadline
-            made.timeout_s = None if late is None else max(0.0, late - one.arrival)
-    ordered = sorted(found.values(), key=lambda one: one.came)
+        if (
+            one.arrival >= since
+            and one.node in memory.first_nodes
+            and (key not in found or found[key].priority < one.priority)
+        ):
+            found[key] = one
+    ordered = sorted(found.values(), key=lambda one: one.arrival)
     if not ordered:
         raise InputError("no request is remembered")
-    return [one.since(ordered[0]) for one in ordered]
+    return [Arrival.of(one, ordered[0].arrival) for one in ordered]
 
 
 def poisson(rate: float, seed: int = 0) -> Iterator[float]:
@@ -93,11 +99,7 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
     Raises:
         InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
-    try:
-        lines = [*read_lines(path)]
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"the arrivals in {path} cannot be read: {why}") from error
+    lines = lines_of(path, "the arrivals in")
     if lines and is_dump(lines[0]):
         return [*arrivals_of(parse_dump(lines, str(path))[0])]
     times: list[float] = []
@@ -122,20 +124,10 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
 def read_samples(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """Read a file with a sample request per line, as JSON: ``{"length": 12}``. Empty lines are left out.
 
-    Of a dump of the probe `Remember`, which keeps no inputs, the samples have the weights alone.
-
     Raises:
         InputError: The file cannot be read, has no request, or a line is no JSON object.
     """
-    try:
-        lines = [*read_lines(path)]
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"the sample requests in {path} cannot be read: {why}") from error
-    if lines and is_dump(lines[0]):
-        return [
-            {"request_size": one.weight} for one in arrivals_of(parse_dump(lines, str(path))[0])
-        ]
+    lines = lines_of(path, "the sample requests in")
     samples: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -144,11 +144,12 @@ def _memory_of(pipeline: headrace.Pipeline) -> Memory:
 
 def _occurrences(memory: Memory, visits: Sequence[Visit]) -> list[list[Visit]]:
     """Part the visits of an identifier that came more than once: each arrival at a first node begins a request."""
-    led_to = {to for node in memory.nodes.values() for to in (*node.next, *node.calls)}
     found: list[list[Visit]] = []
     ordered = sorted(visits, key=lambda one: (one.arrival, one.cut))
     for one in ordered:
-        starts = one.node not in led_to and (not found or one.arrival > found[-1][0].arrival)
+        starts = one.node in memory.first_nodes and (
+            not found or one.arrival > found[-1][0].arrival
+        )
         if starts or not found:
             found.append([])
         found[-1].append(one)
@@ -274,44 +275,35 @@ class _Split:
         queued = min(max(memory.in_queue_at(visit), since), cut)
         if queued > since:
             yield Part(node, "room", queued - since, "")
-        count = memory.nodes[node].instance_num
-        ran = [memory.running(node, index, queued, cut) for index in range(count)]
-        away = [memory.pauses.get((node, index), ()) for index in range(count)]
-        edges = {queued, cut}
-        for spans in ([(one.cut, one.ended) for one in each] for each in ran):
-            edges.update(at for span in spans for at in span if queued < at < cut)
-        edges.update(at for each in away for span in each for at in span if queued < at < cut)
-        places = [0] * count
+        count = range(memory.nodes[node].instance_num)
+        ran = [one for k in count for one in memory.running(node, k, queued, cut)]
+        away = [span for k in count for span in memory.pauses.get((node, k), ())]
+        times = [at for span in (*((one.cut, one.ended) for one in ran), *away) for at in span]
+        edges = {queued, cut, *(at for at in times if queued < at < cut)}
         for begin, end in pairwise(sorted(edges)):
-            now = []
-            for index, each in enumerate(ran):
-                while places[index] < len(each) and each[places[index]].ended <= begin:
-                    places[index] += 1
-                one = each[places[index]] if places[index] < len(each) else None
-                now.append(one if one is not None and one.cut <= begin else None)
-            paused = [any(a <= begin < b for a, b in each) for each in away]
-            yield self._moment(visit, queued, end - begin, now, paused)
+            yield self._moment(visit, queued, begin, end)
 
-    def _moment(
-        self,
-        visit: Visit,
-        queued: float,
-        seconds: float,
-        now: Sequence[Any],
-        paused: Sequence[bool],
-    ) -> Part:
+    def _moment(self, visit: Visit, queued: float, begin: float, end: float) -> Part:
+        """Give a part of the wait in which every instance does the same from its begin to its end."""
+        memory, node, seconds = self._memory, visit.node, end - begin
+        count = range(memory.nodes[node].instance_num)
+        now = [next(iter(memory.running(node, k, begin, end)), None) for k in count]
+        paused = [
+            any(gone <= begin < back for gone, back in memory.pauses.get((node, k), ()))
+            for k in count
+        ]
         free = any(one is None and not gone for one, gone in zip(now, paused, strict=True))
-        if free and self._memory.nodes[visit.node].waits_for_others:
-            return Part(visit.node, "others", seconds, f"formed by {visit.reason or visit.code}")
+        if free and memory.nodes[node].waits_for_others:
+            return Part(node, "others", seconds, f"formed by {visit.reason or visit.code}")
         if any(gone and one is None for one, gone in zip(now, paused, strict=True)):
             where = ", ".join(str(k) for k, gone in enumerate(paused) if gone)
-            return Part(visit.node, "pause", seconds, f"instance {where}")
+            return Part(node, "pause", seconds, f"instance {where}")
         busy = [one for one in now if one is not None]
         overtook = [one.priority for one in busy if one.cut >= queued - _TINY_S]
         if overtook and max(overtook) > visit.priority:
-            return Part(visit.node, "priority", seconds, f"priority {max(overtook)}")
+            return Part(node, "priority", seconds, f"priority {max(overtook)}")
         if not busy:
-            return Part(visit.node, "instance", seconds, "")
+            return Part(node, "instance", seconds, "")
         sizes = sorted({one.size for one in busy})
         each = "one ran a batch" if len(now) == 1 else f"all {len(now)} ran batches"
-        return Part(visit.node, "instance", seconds, f"{each} of {' and '.join(map(str, sizes))}")
+        return Part(node, "instance", seconds, f"{each} of {' and '.join(map(str, sizes))}")

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import headrace_formats
 from headrace.errors import InputError
-from headrace.plugins import read_text
+from headrace.plugins import read_lines, read_text
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-__all__ = ["check_writable", "read_json", "write_json", "write_whole"]
+__all__ = ["check_writable", "lines_of", "read_json", "write_json", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -106,3 +106,20 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{path}: it cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def lines_of(path: str | os.PathLike[str], what: str) -> list[str]:
+    """Read the lines of a text.
+
+    Args:
+        path: The file.
+        what: What it is, for errors: ``the dump``.
+
+    Raises:
+        InputError: The file cannot be read.
+    """
+    try:
+        return [*read_lines(path)]
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InputError(f"{what} {path} cannot be read: {why}") from error

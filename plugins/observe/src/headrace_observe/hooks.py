@@ -25,7 +25,6 @@ COMMANDS: dict[str, str] = {
 """Every command, in the module of its name below ``headrace_observe.commands``."""
 
 PROBES: dict[str, str] = {
-    "BatchTimes": "headrace_observe.batch_times:BatchTimes",
     "OpenTelemetry": "headrace_observe.otel:OpenTelemetry",
     "Prometheus": "headrace_observe.prometheus:Prometheus",
     "Remember": "headrace_observe.remembering:Remember",

@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import pydantic
+
 from headrace.errors import InputError
-from headrace.plugins import read_lines
-from headrace_observe.files import write_whole
+from headrace_observe.files import lines_of, write_whole
 
 if TYPE_CHECKING:
     import os
@@ -27,6 +28,7 @@ __all__ = [
     "NodeFacts",
     "Visit",
     "is_dump",
+    "is_dump_file",
     "memories",
     "parse_dump",
     "read_dump",
@@ -95,8 +97,8 @@ class NodeFacts(NamedTuple):
     instance_num: int
     waits_for_others: bool
     room: int | None
-    calls: Sequence[str] = ()
-    next: Sequence[str] = ()
+    calls: tuple[str, ...] = ()
+    next: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, node: Node) -> NodeFacts:
@@ -109,12 +111,26 @@ class NodeFacts(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """A batch that took an instance, from its cut to its end. ``priority`` is the greatest of its requests."""
+    """A batch that took an instance, from its cut to its end.
 
+    Attributes:
+        node, instance: Where it ran.
+        cut, started, ended: When it was formed, began and ended.
+        size: How many requests were in it.
+        priority: The greatest of its requests.
+        came: When its first request came to the node.
+        ok: Whether none of its requests failed.
+    """
+
+    node: str
+    instance: int
     cut: float
+    started: float
     ended: float
     size: int
     priority: int
+    came: float
+    ok: bool
 
 
 class Memory:
@@ -150,17 +166,33 @@ class Memory:
     @cached_property
     def batches(self) -> dict[tuple[str, int], list[Ran]]:
         """The batches of each instance, in order; an instance runs one at a time."""
-        found: dict[tuple[str, int, float], Ran] = {}
+        visits: dict[tuple[str, int, float], list[Visit]] = defaultdict(list)
         for one in self.visits:
             if one.instance >= 0:
-                key = (one.node, one.instance, one.cut)
-                before = found.get(key)
-                most = one.priority if before is None else max(before.priority, one.priority)
-                found[key] = Ran(one.cut, one.ended, one.size, most)
-        by_instance: dict[tuple[str, int], list[Ran]] = defaultdict(list)
-        for (node, instance, _), ran in sorted(found.items()):
-            by_instance[node, instance].append(ran)
-        return by_instance
+                visits[one.node, one.instance, one.cut].append(one)
+        found: dict[tuple[str, int], list[Ran]] = defaultdict(list)
+        for place, each in sorted(visits.items()):
+            most, came = max(one.priority for one in each), min(one.arrival for one in each)
+            ok = all(one.code == "ok" for one in each)
+            ran = Ran(*place, each[0].started, each[0].ended, each[0].size, most, came, ok)
+            found[ran.node, ran.instance].append(ran)
+        return found
+
+    @cached_property
+    def first_nodes(self) -> set[str]:
+        """The nodes at which requests come to the pipeline: no other one leads to them."""
+        return {*self.nodes}.difference(*((*one.next, *one.calls) for one in self.nodes.values()))
+
+    def idle_until(self, at: float) -> float:
+        """Return when, at last before a time, a request came while none was on its way. The first one did."""
+        found, busy_until = at, float("-inf")
+        for one in sorted(self.visits, key=lambda visit: visit.arrival):
+            if one.arrival > at:
+                break
+            if one.arrival > busy_until and one.node in self.first_nodes:
+                found = one.arrival
+            busy_until = max(busy_until, one.ended)
+        return found
 
     @cached_property
     def pauses(self) -> dict[tuple[str, int], list[tuple[float, float]]]:
@@ -213,7 +245,7 @@ class Memory:
         first = bisect_right(every, start, key=lambda ran: ran.ended)
         return every[first : bisect_left(every, end, key=lambda ran: ran.cut)]
 
-    # One file, which `headrace simulate --arrivals`, `--like` and `--times` read too.
+    # One file, which `headrace simulate` and `headrace tune` read too.
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write everything into one file, a line of JSON per visit.
@@ -237,6 +269,15 @@ def is_dump(line: str) -> bool:
     return f'"{_KIND}"' in line[:80]
 
 
+def is_dump_file(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path names a dump."""
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - a text that is no path is no dump
+            return is_dump(file.read(80).decode("latin-1"))
+    except (OSError, ValueError):
+        return False
+
+
 def read_dump(path: str | os.PathLike[str]) -> tuple[Memory, str | None]:
     """Read a file that `Memory.write` has written.
 
@@ -246,17 +287,24 @@ def read_dump(path: str | os.PathLike[str]) -> tuple[Memory, str | None]:
     Raises:
         InputError: It cannot be read, is none, or of another version.
     """
-    try:
-        lines = [*read_lines(path)]
-    except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise InputError(f"the dump {path} cannot be read: {why}") from error
-    return parse_dump(lines, str(path))
+    return parse_dump(lines_of(path, "the dump"), str(path))
+
+
+class _Head(pydantic.BaseModel):
+    nodes: dict[str, NodeFacts]
+    changes: list[Change]
+    replay: dict[str, Any]
+
+
+_VISIT = pydantic.TypeAdapter(Visit)
 
 
 def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
     """Read the lines of a dump; see `read_dump`. ``origin`` is where they come from, for errors."""
-    head = _of_json(lines[0]) if lines else None
+    try:
+        head = json.loads(lines[0]) if lines else None
+    except ValueError:
+        head = None
     if not isinstance(head, dict) or head.get("kind") != _KIND:
         raise InputError(f"{origin}: it is no dump of the probe Remember")
     if head.get("version") != _VERSION:
@@ -264,35 +312,21 @@ def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
             f"{origin}: it has the version {head.get('version')}, and this headrace-observe reads {_VERSION}"
         )
     try:
-        facts = head["nodes"].items()
-        nodes = {name: NodeFacts(*one[:3], *map(tuple, one[3:])) for name, one in facts}
-        changes, replay = [Change(*one) for one in head["changes"]], dict(head["replay"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{origin}:1: the first line of the dump is broken: {error}") from error
+        about = _Head.model_validate(head)
+    except pydantic.ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise InputError(f"{origin}:1: the first line of the dump is broken at {where}") from error
     visits: list[Visit] = []
+    missing = None
     for number, line in enumerate(lines[1:], 2):
-        row = _of_json(line)
-        if not _is_visit(row, nodes):
-            cut = (
+        try:
+            visit = _VISIT.validate_json(line)
+        except pydantic.ValidationError:
+            visit = None
+        if visit is None or visit.node not in about.nodes:
+            missing = (
                 f"{origin}:{number}: the rest is cut off; {len(visits)} visits before it were read"
             )
-            return Memory(visits, changes, nodes, replay), cut
-        visits.append(Visit(*row))
-    return Memory(visits, changes, nodes, replay), None
-
-
-def _is_visit(row: Any, nodes: Mapping[str, NodeFacts]) -> bool:
-    if not isinstance(row, list) or len(row) != len(Visit._fields):
-        return False
-    name, node, _, *_, reason, _, late, code, _ = row
-    numbers = [*row[2:9], row[10], row[13], 0.0 if late is None else late]
-    texts = [node, reason, code, "" if name is None else name]
-    right = all(type(one) in (int, float) for one in numbers)
-    return right and all(isinstance(one, str) for one in texts) and node in nodes
-
-
-def _of_json(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
+            break
+        visits.append(visit)
+    return Memory(visits, about.changes, about.nodes, about.replay), missing

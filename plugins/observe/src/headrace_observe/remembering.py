@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import marshal
 import os
-import threading
 import time
 import weakref
 from collections import deque
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import pydantic
@@ -16,16 +15,16 @@ import headrace
 from headrace.errors import SetupError, code_of
 from headrace_observe.explaining import slowest
 from headrace_observe.memory import LONGEST_NAME, Change, Memory, NodeFacts, Visit, memories
+from headrace_observe.packed import Packed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from headrace.hookspecs import BatchRecord
 
 __all__ = ["Remember"]
 
 _LEAST_BYTES = 1 << 20
-
-_BLOCK = 512
-"""So many visits are packed into one block of bytes, and the oldest block is forgotten at a time."""
 
 _RECENT = 20_000
 """The slowest requests are looked for among so many visits, and a server gives so many at a time."""
@@ -35,6 +34,9 @@ class Remember:
     """The probe that keeps what `headrace_observe.why` explains: the last visits of requests to nodes, as many as fit.
 
     No thread waits for another one here. Of what a request holds, its ``request_id`` alone is kept.
+
+    Attributes:
+        notes: What is kept.
     """
 
     class Options(headrace.Options):
@@ -57,11 +59,7 @@ class Remember:
         if not _LEAST_BYTES <= size <= most:
             what = f"Remember(size={size}) keeps nothing: it takes 1 MiB to {most >> 20} MiB, the memory of this machine"
             raise SetupError(what, hint='Write probes = ["Remember(64MiB)"].')
-        self._most_bytes = size
-        self._fresh: deque[tuple[Any, ...]] = deque()
-        self._packing = threading.Lock()
-        self._blocks: deque[bytes] = deque()
-        self.nbytes = 0
+        self.notes = Packed(size)
         self._changes: deque[Change] = deque(maxlen=4096)
         self._pipeline: weakref.ref[headrace.Pipeline] | None = None
 
@@ -90,47 +88,29 @@ class Remember:
         self._pipeline = weakref.ref(pipeline)
         memories[pipeline] = self.memory
 
-    # While requests run: plain appends. Now and then one thread packs what has come, and no other one waits for it.
-
     def batch_ran(self, record: BatchRecord) -> None:
         """Note the requests of a batch; a hook of probes."""
         node, instance, _, requests, started, ended, weight, errors, reason = record
-        fresh, size, reason = self._fresh, len(requests), str(reason)
-        for one, error in zip(requests, errors, strict=True):
-            request, arrival, cut, own, priority, deadline = one
-            name = request.get("request_id")
-            if name is not None:
-                name = str(name)[:LONGEST_NAME]
-            code = "ok" if error is None else str(code_of(error))
-            ran = (name, node, instance, arrival, cut, started, ended, size, weight, reason)
-            fresh.append((*ran, priority, deadline, code, own))
-        if len(fresh) >= _BLOCK and self._packing.acquire(blocking=False):
-            try:
-                self._pack()
-            finally:
-                self._packing.release()
+        ran = [
+            (_name_of(request), arrival, cut, own, priority, late)
+            for request, arrival, cut, own, priority, late in requests
+        ]
+        codes = None
+        if errors.count(None) < len(errors):
+            codes = ["ok" if error is None else str(code_of(error)) for error in errors]
+        self.notes.add((node, instance, started, ended, weight, str(reason), ran, codes))
 
     def request_done(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
     ) -> None:
         """Note a request that has failed, which may have run in no batch; a hook of probes."""
         if error is not None:
-            name = request.get("request_id") if isinstance(request, dict) else None
-            name = name if name is None else str(name)[:LONGEST_NAME]
-            about = (name, node, -1, started, ended, ended, ended, 0, 0, "", 0, None)
-            self._fresh.append((*about, str(code_of(error)), 1))
+            ran = [(_name_of(request), started, ended, 1, 0, None)]
+            self.notes.add((node, -1, ended, ended, 1, "", ran, [str(code_of(error))]))
 
     def instance_changed(self, node: str, instance: int, state: str) -> None:
         """Note that an instance pauses, is ready or lost; a hook of probes."""
         self._changes.append(Change(node, instance, time.monotonic(), state))
-
-    def _pack(self) -> None:
-        fresh = self._fresh
-        block = marshal.dumps([fresh.popleft() for _ in range(len(fresh))])
-        self._blocks.append(block)
-        self.nbytes += len(block)
-        while len(self._blocks) > 1 and self.nbytes > self._most_bytes:
-            self.nbytes -= len(self._blocks.popleft())
 
     def memory(self, most: int | None = None) -> Memory:
         """Return what is remembered: all, or at least the last ``most`` visits; in any thread.
@@ -141,12 +121,10 @@ class Remember:
         pipeline = None if self._pipeline is None else self._pipeline()
         if pipeline is None:
             raise SetupError("this Remember belongs to no pipeline, or to one that is gone")
-        with self._packing:
-            self._pack()
-            blocks = [*self._blocks]
+        blocks = self.notes.blocks()
         found: deque[Visit] = deque()
         while blocks and (most is None or len(found) < most):
-            found.extendleft(map(Visit._make, reversed(marshal.loads(blocks.pop()))))  # noqa: S302
+            found.extendleft(reversed([*_visits(Packed.unpacked(blocks.pop()))]))
         nodes = pipeline.config.plan().nodes.items()
         facts = {name: NodeFacts.of(node) for name, node in nodes}
         memory = Memory(found, [*self._changes], facts)
@@ -155,6 +133,20 @@ class Remember:
 
             memory.replay = replay_of(pipeline.config, memory)
         return memory
+
+
+def _name_of(request: Any) -> str | None:
+    name = request.get("request_id") if isinstance(request, dict) else None
+    return None if name is None else str(name)[:LONGEST_NAME]
+
+
+def _visits(batches: Iterable[tuple[Any, ...]]) -> Iterator[Visit]:
+    for node, instance, started, ended, weight, reason, ran, codes in batches:
+        about = (started, ended, len(ran), weight, reason)
+        for (name, arrival, cut, own, priority, late), code in zip(
+            ran, codes or repeat("ok"), strict=False
+        ):
+            yield Visit(name, node, instance, arrival, cut, *about, priority, late, code, own)
 
 
 def _memory_bytes() -> int:

@@ -98,7 +98,7 @@ def _loads(document: dict[str, Any], draw: Callable[[dict[str, Any]], str]) -> l
 
 
 def _tuning(document: dict[str, Any], draw: Callable[[dict[str, Any]], str]) -> list[str]:
-    parts = [f"<p>Goal: {html.escape(document['goal'])}; by {html.escape(document['search'])}.</p>"]
+    parts = [f"<p>Goal: {html.escape(document['goal'])}.</p>"]
     if "explain" in document:
         parts.append(draw(document["explain"]))
     panel = frontier_panel(document)

@@ -1,15 +1,11 @@
-"""Searches for the best values of keys: by climbing, or by climbing first and optuna after that."""
+"""Searches for the best values of keys by climbing."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import itertools
 import math
 import random
 from typing import TYPE_CHECKING, Any
-
-from headrace_observe.extras import library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +14,8 @@ if TYPE_CHECKING:
 
     Values = tuple[int, ...]
 
-__all__ = ["SEARCHES", "search"]
+__all__ = ["search"]
 
-SEARCHES = ("auto", "optuna", "climb")
-_MOST_REPEATS = 20
 _MOST_DRAWN = 2_000
 """In a larger space, `_Climb.farthest` considers this many random combinations instead of all."""
 
@@ -31,40 +25,27 @@ def search(
     evaluate: Callable[[Values], float],
     trials: int,
     *,
-    how: str = "auto",
     seed: int = 0,
-) -> str:
+) -> None:
     """Evaluate at most ``trials`` different combinations of values, the configuration's own first.
 
     The next combinations have the configuration's values with most instances, with the largest batches, and with
     both. The climb starts from the best of these. It moves one key at a time to its next value up or down as long as
     that is better, then by two, four and more values, and then two keys at once by one step each. When no such
-    combination is better, the next climb starts from the combination farthest from all known ones, or optuna goes on.
+    combination is better, the next climb starts from the combination farthest from all known ones.
 
     Args:
         space: The keys that may change, with their values.
         evaluate: Gives a number that is greater for better values. Called once per combination.
         trials: The most combinations to evaluate.
-        how: ``"climb"``: as above. ``"optuna"``: two climbs, then the tree-structured Parzen estimator of
-            optuna. ``"auto"``: ``"optuna"`` if it is installed, else ``"climb"``.
         seed: The same seed gives the same search.
-
-    Returns:
-        The search that was used: ``"climb"`` or ``"optuna"``.
-
-    Raises:
-        MissingDependencyError: optuna was asked for and is not installed.
     """
     climb = _Climb(space, evaluate, trials, seed)
-    if how == "climb" or (how == "auto" and importlib.util.find_spec("optuna") is None):
-        climb.begin()
-        climb.go_on(trials)
-        return "climb"
-    optuna = library("optuna", "tune", "tuning by optuna")
-    climb.begin()
-    climb.go_on(1)
-    _by_optuna(optuna, climb, seed)
-    return "optuna"
+    for places in _landmarks(space):
+        climb.ask(places)
+    climb.up(climb.best())
+    for _ in range(trials):
+        climb.up(climb.farthest())
 
 
 class _Climb:
@@ -99,18 +80,6 @@ class _Climb:
             self.known[places] = self._evaluate(values)
         return self.known[places]
 
-    def begin(self) -> None:
-        """Evaluate the landmarks, and climb from the best of them."""
-        for places in _landmarks(self.space):
-            self.ask(places)
-        self._up(self._best())
-
-    def go_on(self, climbs: int) -> None:
-        """Climb ``climbs`` times, each from the combination farthest from all known ones, while trials are left."""
-        for _ in range(climbs):
-            if self._left:
-                self._up(self.farthest())
-
     def farthest(self) -> Values:
         """Give a combination whose distance to the nearest known one is the greatest."""
         sizes = [len(one.values) for one in self.space]
@@ -129,13 +98,16 @@ class _Climb:
 
         return max(found, key=distance)
 
-    def _best(self) -> Values:
+    def best(self) -> Values:
+        """Return the best combination so far."""
         return max(self.known, key=self.known.__getitem__)
 
-    def _up(self, start: Values) -> None:
-        """Climb from one combination, then from the best of all by changing two keys at once."""
+    def up(self, start: Values) -> None:
+        """Climb from one combination, then from the best of all by changing two keys at once, while trials are left."""
+        if not self._left:
+            return
         self._straight(start)
-        here, better = self._best(), True
+        here, better = self.best(), True
         while better:
             better = False
             for there in self._aslant(here):
@@ -144,14 +116,14 @@ class _Climb:
                     return
                 if number > self.known[here]:
                     self._straight(there)
-                    here, better = self._best(), True
+                    here, better = self.best(), True
                     break
 
     def _straight(self, here: Values) -> None:
         """Change one key at a time as long as that is better, by jumps if no single step is better."""
         self._steps(here)
         while self._left:
-            here = self._best()
+            here = self.best()
             for there in self._jumps(here):
                 number = self.ask(there)
                 if number is None:
@@ -203,31 +175,6 @@ class _Climb:
             if not 0 <= there[place] < len(self.space[place].values):
                 return None
         return tuple(there)
-
-
-def _by_optuna(optuna: Any, climb: _Climb, seed: int) -> None:
-    """Spend the trials that are left on combinations that optuna proposes, from the known ones."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=0)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
-    sizes = {one.name: len(one.values) for one in climb.space}
-    over = {name: optuna.distributions.IntDistribution(0, size - 1) for name, size in sizes.items()}
-    for places, number in climb.known.items():
-        params = dict(zip(sizes, places, strict=True))
-        study.add_trial(optuna.trial.create_trial(params=params, distributions=over, value=number))
-    repeats = 0
-    while True:
-        trial = study.ask()
-        places = tuple(trial.suggest_int(name, 0, size - 1) for name, size in sizes.items())
-        repeats = repeats + 1 if places in climb.known else 0
-        # Optuna has converged, and proposes only known combinations, so the remaining trials search farther away.
-        if repeats > _MOST_REPEATS:
-            places = climb.farthest()
-            study.enqueue_trial(dict(zip(sizes, places, strict=True)))
-        found = climb.ask(places)
-        if found is None or repeats > 2 * _MOST_REPEATS:
-            return
-        study.tell(trial, found)
 
 
 def _landmarks(space: Sequence[Dimension]) -> list[Values]:

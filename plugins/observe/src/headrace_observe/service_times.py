@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-from bisect import bisect_left
-from difflib import get_close_matches
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from typing import TYPE_CHECKING, Annotated
+
+import pydantic
+from pydantic import Field
 
 from headrace.errors import InputError
-from headrace_observe.files import read_json
-from headrace_observe.memory import is_dump, read_dump
+from headrace_observe.files import lines_of
+from headrace_observe.memory import is_dump, parse_dump
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace_observe.memory import Memory
+    from headrace_observe.memory import Memory, Ran
 
 __all__ = ["ServiceTimes", "read_times", "times_of"]
 
-_SWITCHES = ("wake_ms", "between_ms", "turn_ms")
-"""The keys of the times that switches of threads take."""
+_ENOUGH = 20
+"""The number of batches of a size from which its time beside a number of other batches is known."""
+
+_HANDED_OVER_S = 20e-6
+"""A batch that begins sooner after its cut counts as run by the thread that has cut it, not by a woken one."""
+
+_AT_ONCE_S = 500e-6
+"""A thread that has ended a batch cuts the next one sooner than this, if one is due."""
+
+_TURN_S = 1e-3
+"""A client that has its answer sends the next request sooner than this after the client before it, in a closed loop."""
+
+_HINT = 'Times are milliseconds by node and batch size: {"main": {"1": 2.0, "8": [4.1, 4.3]}}.'
+
+_Ms = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True)]
+_Times = Annotated[
+    list[_Ms],
+    Field(min_length=1),
+    pydantic.BeforeValidator(lambda found: found if isinstance(found, list) else [found]),
+]
 
 _PARTS = 200
 """The number of equal parts in the table of a spread."""
@@ -88,7 +106,7 @@ class ServiceTimes:
             beside: How many other batches run.
 
         Raises:
-            InputError: Only one size was measured, and ``size`` is larger.
+            InputError: Only one size was measured, and ``size`` is larger; or none was.
         """
         table = self._tables.get((size, beside))
         if table is None:
@@ -103,6 +121,8 @@ class ServiceTimes:
 
     def _table(self, size: int, beside: int) -> list[float]:
         sizes = self._sizes
+        if not sizes:
+            raise InputError(f"{self._origin}: there is no batch of the node {self._node!r}")
         if size in self._spread:
             return self._measured(size, beside)
         self.extrapolated.update([size] if not sizes[0] < size < sizes[-1] else [])
@@ -127,141 +147,112 @@ def _spread(times: Sequence[float]) -> list[float]:
     return [ordered[int((k + 0.5) * len(ordered) / _PARTS)] / 1000 for k in range(_PARTS)]
 
 
+_BY_HAND = pydantic.TypeAdapter(
+    Annotated[
+        dict[str, Annotated[dict[Annotated[int, Field(ge=1)], _Times], Field(min_length=1)]],
+        Field(min_length=1),
+    ]
+)
+
+
 def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     """Read the times of batches of each node.
 
-    The file is JSON, as ``bench --save-times`` writes it, ``{"nodes": {"main": {"8": {"ms": [4.1,
-    4.3]}}}, "wake_ms": {"main": [0.1, 0.3]}, "between_ms": {"main": 0.1}, "turn_ms": {"main": 0.1}}``, or by hand: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``, in
-    milliseconds. Beside ``ms``, ``beside`` may have the times by how many other batches ran meanwhile.
+    The file is a dump of the probe `Remember`, as ``bench --save-times`` and ``observe why --save`` write it, or JSON by hand, in
+    milliseconds: ``{"main": {"1": 2.0, "8": [4.1, 4.3]}}``.
 
     Raises:
-        InputError: The file cannot be read or is invalid, or has a key that would be ignored. The error says where.
+        InputError: The file cannot be read or is invalid. The error says where.
     """
-    if is_dump(_head_of(path)):
-        return times_of(read_dump(path)[0], str(path))
-    content = read_json(path)
-    more: dict[str, dict[str, list[float]]] = {}
-    keys = ("nodes", *_SWITCHES)
-    known = [name for name in keys if isinstance(content, dict) and name in content]
-    if any(not _is_by_size(content[name]) for name in known):  # else a node has the name
-        if "nodes" not in content:
+    lines = lines_of(path, "the times")
+    if lines and is_dump(lines[0]):
+        return times_of(parse_dump(lines, str(path))[0], str(path))
+    try:
+        found = _BY_HAND.validate_json("\n".join(lines))
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f": {one}" for one in first["loc"][:2])
+        raise InputError(f"{path}{where}: {first['msg']}", hint=_HINT) from error
+    for node, sizes in found.items():
+        if not any(map(any, sizes.values())):
             raise InputError(
-                f'{path}: {known[0]} stands beside "nodes", which has the times of each node: '
-                f'{{"nodes": {{"main": {{"1": 2.0}}}}, "{known[0]}": {{"main": 0.1}}}}'
+                f"{path}: {node}: all times are 0, so there is no throughput to predict"
             )
-        _refuse_others(content, keys, str(path))
-        more = {
-            name: _by_node(content.get(name, {}), f"{path}: {name}", content["nodes"])
-            for name in _SWITCHES
-        }
-        content = content["nodes"]
-    if not isinstance(content, dict) or not content:
-        raise InputError(f"{path}: expected an object with the times of each node")
-    return {
-        str(node): _node(
-            str(node),
-            sizes,
-            str(path),
-            {name: more[name].get(node, []) for name in more},
-        )
-        for node, sizes in content.items()
-    }
-
-
-def _head_of(path: str | os.PathLike[str]) -> str:
-    with contextlib.suppress(OSError, ValueError), Path(path).open(encoding="utf-8") as file:
-        return file.readline(200)
-    return ""
+    return {node: ServiceTimes(node, sizes, str(path)) for node, sizes in found.items()}
 
 
 def times_of(memory: Memory, origin: str = "what is remembered") -> dict[str, ServiceTimes]:
-    """Return the times of the batches that are remembered, for each node. ``origin`` is named in errors.
-
-    Raises:
-        InputError: No batch of a node is remembered.
-    """
+    """Return the times of the batches that are remembered, for each node. ``origin`` is named in errors."""
+    beside = _beside(memory)
     found: dict[str, ServiceTimes] = {}
     for name in memory.nodes:
-        ran = {
-            (place, one.cut): (one.size, 1000 * (one.ended - one.cut))
-            for (node, place), batches in memory.batches.items()
-            if node == name
-            for one in batches
+        by_size: dict[int, list[float]] = defaultdict(list)
+        shared: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        wakes_ms: list[float] = []
+        between_ms: list[float] = []
+        ends: list[tuple[float, int]] = []
+        for one, before in _in_turn(memory, name):
+            ends.append((one.ended, one.size))
+            if not one.ok:
+                continue
+            ms = 1000 * (one.ended - one.started)
+            by_size[one.size].append(ms)
+            shared[one.size][beside[one]].append(ms)
+            if before is not None and one.came < before.ended > one.cut - _AT_ONCE_S:
+                between_ms.append(1000 * (one.started - before.ended))
+            elif one.came < one.cut < one.started - _HANDED_OVER_S:
+                wakes_ms.append(1000 * (one.started - one.cut))
+        often = {
+            size: {number: ms for number, ms in known.items() if len(ms) >= _ENOUGH}
+            for size, known in shared.items()
         }
-        by_size: dict[int, list[float]] = {}
-        for size, ms in ran.values():
-            by_size.setdefault(size, []).append(ms)
-        if not by_size:
-            raise InputError(f"{origin}: no batch of the node {name!r} is remembered")
-        requests = sum(size * len(times) for size, times in by_size.items())
-        found[name] = ServiceTimes(name, by_size, origin, requests)
+        arrivals = sorted(one.arrival for one in memory.visits if one.node == name)
+        requests = sum(size * len(each) for size, each in by_size.items())
+        found[name] = ServiceTimes(
+            *(name, by_size, origin, requests, wakes_ms, between_ms, _turns_ms(ends, arrivals)),
+            beside={size: known for size, known in often.items() if len(known) > 1},
+        )
     return found
 
 
-def _is_by_size(found: Any) -> bool:
-    return isinstance(found, dict) and bool(found) and all(str(size).isdecimal() for size in found)
+def _in_turn(memory: Memory, node: str) -> Iterator[tuple[Ran, Ran | None]]:
+    """Give the batches of a node, each with the one before it on its instance."""
+    for (name, _), batches in memory.batches.items():
+        if name == node:
+            yield from zip(batches, [None, *batches], strict=False)
 
 
-def _refuse_others(found: dict[str, Any], known: Sequence[str], place: str) -> None:
-    for one in found:
-        if one not in known:
-            near = get_close_matches(one, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise InputError(f"{place}: there is no key {one!r}{hint}")
+def _beside(memory: Memory) -> dict[Ran, int]:
+    """Return how many other batches ran beside each on average, as a whole number."""
+    shared_s: dict[Ran, float] = {}
+    running: list[Ran] = []
+    every = (one for batches in memory.batches.values() for one in batches)
+    for one in sorted(every, key=lambda ran: ran.started):
+        shared_s[one] = 0.0
+        running = [other for other in running if other.ended > one.started]
+        for other in running:
+            both_s = min(one.ended, other.ended) - one.started
+            shared_s[one] += both_s
+            shared_s[other] += both_s
+        running.append(one)
+    return {
+        one: round(both_s / (one.ended - one.started)) if both_s else 0
+        for one, both_s in shared_s.items()
+    }
 
 
-def _by_node(found: Any, place: str, nodes: Any) -> dict[str, list[float]]:
-    if not isinstance(found, dict):
-        raise InputError(f"{place}: expected a time in milliseconds, or a list of them, per node")
-    if isinstance(nodes, dict):
-        _refuse_others(found, list(nodes), place)
-    return {node: _times(times, f"{place}.{node}") for node, times in found.items()}
+def _turns_ms(ends: Sequence[tuple[float, int]], arrivals: Sequence[float]) -> list[float]:
+    """Return how long clients take to send their next requests, one after the other, once a batch has answered them.
 
-
-def _node(
-    node: str,
-    sizes: Any,
-    origin: str,
-    switches: Mapping[str, Sequence[float]],
-) -> ServiceTimes:
-    if not isinstance(sizes, dict) or not sizes:
-        raise InputError(f"{origin}: {node}: expected an object with times by batch size")
-    measured: dict[int, list[float]] = {}
-    shared: dict[int, dict[int, list[float]]] = {}
-    requests: int | None = 0
-    for size, found in sizes.items():
-        place = f"{origin}: {node}.{size}"
-        if not str(size).isdecimal() or int(size) < 1:
-            raise InputError(f"{place}: expected a batch size, a whole number of at least 1")
-        times, count = found, None
-        if isinstance(found, dict):
-            _refuse_others(found, ("ms", "count", "beside"), place)
-            times, count = found.get("ms"), found.get("count")
-            shared[int(size)] = _by_number(found.get("beside", {}), f"{place}.beside")
-        if count is not None and (type(count) is not int or count < 0):
-            raise InputError(f"{place}.count: expected how many batches there were, got {count!r}")
-        measured[int(size)] = _times(times, place)
-        requests = None if requests is None or count is None else requests + int(size) * count
-    if not any(any(times) for times in measured.values()):
-        raise InputError(f"{origin}: {node}: all times are 0, so there is no throughput to predict")
-    wakes_ms, between_ms, turns_ms = (switches.get(name, ()) for name in _SWITCHES)
-    return ServiceTimes(
-        node, measured, origin, requests, wakes_ms, between_ms, turns_ms, beside=shared
-    )
-
-
-def _by_number(found: Any, place: str) -> dict[int, list[float]]:
-    if not isinstance(found, dict) or not all(str(number).isdecimal() for number in found):
-        raise InputError(f"{place}: expected times by how many other batches ran")
-    return {int(number): _times(times, f"{place}.{number}") for number, times in found.items()}
-
-
-def _times(found: Any, place: str) -> list[float]:
-    times = found if isinstance(found, list) else [found]
-    if not times or not all(_is_time(one) for one in times):
-        raise InputError(f"{place}: expected a time in milliseconds, or a list of them")
-    return times
-
-
-def _is_time(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
+    These are the times from the end of a batch to the next arrival, and from each arrival to the one after it, for as many
+    requests as the batch had.
+    """
+    found = []
+    for ended, answered in ends:
+        before, place = ended, bisect_right(arrivals, ended)
+        for arrival in arrivals[place : place + answered]:
+            if arrival - before > _TURN_S:  # no answer was the reason for this one
+                break
+            found.append(1000 * (arrival - before))
+            before = arrival
+    return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, SetupError
-from headrace_observe.simulated_cluster import cluster_of
 from headrace_observe.simulation import (
     BACKEND,
     ELEMENT,
@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 
     from headrace.plan import Element, Node
     from headrace.policies import BatchPolicy
+    from headrace_observe.bench import LoadSpec
+    from headrace_observe.measurement import Point
     from headrace_observe.service_times import ServiceTimes
-    from headrace_observe.simulated_cluster import ClusterFile
 
-__all__ = ["STAND_IN_KEYS", "simulation_of"]
+__all__ = ["STAND_IN_KEYS", "foretell", "simulation_of"]
 
 
 def simulation_of(
@@ -33,7 +34,6 @@ def simulation_of(
     seed: int = 0,
     wake_s: float = 0.0,
     like: Sequence[Mapping[str, Any]] = (),
-    cluster: ClusterFile | None = None,
 ) -> Simulation:
     """Make a simulation of a configuration. Nothing of the configuration is built.
 
@@ -44,7 +44,6 @@ def simulation_of(
         seed: The seed of the random draws of times.
         wake_s: The mean time that a woken thread takes to go on, in seconds.
         like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
-        cluster: The machines on which the nodes with `RayActor` live. None: nothing fails.
 
     Raises:
         SetupError: The configuration has something that is not simulated: calls of other nodes, an ``init``, several roots, ``each`` at the only root,
@@ -59,14 +58,9 @@ def simulation_of(
     for name, node in nodes.items():
         _refuse(name, node, nodes)
         if name not in times:
-            what = (
+            raise InputError(
                 f"there are no times of the node {name!r}; the file has {', '.join(sorted(times))}"
             )
-            if node.links.otherwise:  # it may have run for no request of the measurement
-                what += (
-                    f'; if no request runs there, add "{name}": {{"1": {{"ms": 1, "count": 0}}}}'
-                )
-            raise InputError(what)
         _check_like(name, policies[name][0], like)
     led_to = {one for node in nodes.values() for one in (*node.next, *node.links.reposts)}
     roots = [name for name in nodes if name not in led_to]
@@ -83,8 +77,26 @@ def simulation_of(
         made["import"] = [str(path).replace("$", "$$") for path in config.files]
     for name, node in nodes.items():
         made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
-    machines = None if cluster is None else cluster_of(nodes, cluster)
-    return Simulation(made, flows, roots[0], times, seed, wake_s, like, machines)
+    return Simulation(made, flows, roots[0], times, seed, wake_s, like)
+
+
+def foretell(run: Simulation, load: LoadSpec, requests: int, warm_up: int | None = None) -> Point:
+    """Simulate a load.
+
+    Args:
+        run: The simulation.
+        load: The load.
+        requests: How many requests are sent, as far as the load has so many.
+        warm_up: How many answers come before the figures begin. None: a tenth of the requests.
+    """
+    if load.clients is not None:
+        return run.closed_loop(
+            load.clients, requests, requests // 10 if warm_up is None else warm_up
+        )
+    arriving = load.arrivals()
+    sent = min(requests, len(arriving)) if isinstance(arriving, list) else requests
+    left_out = sent // 10 if warm_up is None else warm_up
+    return run.open_loop(itertools.islice(arriving, sent), load.about, left_out)
 
 
 _COPIED = (
@@ -259,7 +271,6 @@ def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
     if found is None:
         raise InputError(
             f"the times do not say how often the node {name!r} runs, on which `or`, `each` or Repost depend: "
-            "measure them with bench --save-times, or give each size a count: "
-            f'{{"{name}": ' + '{"1": {"ms": [2.0], "count": 100}}}'
+            "measure them with bench --save-times"
         )
     return found

@@ -16,8 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import InputError, InstanceLostError, LimitError, SetupError, code_of
-from headrace.hookspecs import attached
+from headrace.errors import InputError, LimitError, SetupError, code_of
 from headrace.words import select
 from headrace_observe.arrivals import Arrival
 from headrace_observe.extras import library
@@ -27,9 +26,9 @@ from headrace_observe.notes import Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     from headrace_observe.service_times import ServiceTimes
-    from headrace_observe.simulated_cluster import SimulatedCluster
 
 __all__ = [
     "BACKEND",
@@ -53,7 +52,6 @@ BACKEND = "SimulatedBatches"
 
 _SENT = "simulated_request"
 _STEPS = "simulated_steps"
-_RERUNS = "simulated_reruns"
 ELEMENT = "simulated_element"
 KEPT = ("data", _SENT)
 """The keys that each request has at each node, beside the lists of `elements_key`."""
@@ -148,10 +146,6 @@ class SimulatedBatches(headrace.Backend):
         self.node = context.node_name
         self._flow, self._times = self._run.flows[self.node], self._run.times[self.node]
         self._ended_at = -math.inf
-        self.machine_gone: threading.Event | None = None
-        if self._run.cluster is not None and self.node in self._run.cluster.asked:
-            self.machine_gone = threading.Event()
-            self._run.on_machines[self.node, context.instance_index] = self
 
     def forward(self, batch: list[dict[str, Any]]) -> list[Exception | None]:
         """Sleep for the time of the batch, in virtual time."""
@@ -171,23 +165,13 @@ class SimulatedBatches(headrace.Backend):
         run.seen.batches[self.node].append((now, len(own)))
         run.seen.busy[self.node] += seconds
         run.running += 1
-        lost = self._is_lost_within(between_s + seconds)
+        let_pass(between_s + seconds)
         run.running -= 1
         self._ended_at = now = run.now()
         run.awake[get_ident()] = now
-        ends = self._lose if lost else self._end
         for place in own:
-            outcomes[place] = ends(batch[place], now)
+            outcomes[place] = self._end(batch[place], now)
         return outcomes
-
-    def _is_lost_within(self, seconds: float) -> bool:
-        """Let the time pass; tell whether the machine has gone, which is seen some time later."""
-        if self.machine_gone is None:
-            let_pass(seconds)
-        elif self.machine_gone.wait(seconds):
-            let_pass(self._run.cluster.asked[self.node].away_s)  # type: ignore[union-attr]
-            return True
-        return False
 
     def _end(self, request: dict[str, Any], now: float) -> Exception | None:
         """Give the outcome of a request that has run."""
@@ -203,7 +187,6 @@ class SimulatedBatches(headrace.Backend):
                 request[_STEPS], request[f"{_STEPS}_ran"] = steps, ran
                 return self._again(request)
         sent.at = now
-        request.pop(_RERUNS, None)
         drawn = draw() if flow.reposts else 1.0
         for target, part in flow.reposts:
             if drawn < part:
@@ -221,37 +204,9 @@ class SimulatedBatches(headrace.Backend):
         self._context.request.resume(request, node)
         return headrace.PENDING
 
-    # Machines.
-
-    def go_away(self) -> None:
-        """Have no machine any more."""
-        assert self.machine_gone is not None  # noqa: S101 - for the type
-        self.machine_gone.set()
-        self._context.health.away()
-
-    def come_back(self) -> None:
-        """Be on a machine again."""
-        assert self.machine_gone is not None  # noqa: S101 - for the type
-        self.machine_gone.clear()
-        self._context.health.back()
-
-    def _lose(self, request: dict[str, Any], now: float) -> Exception:
-        """Give the outcome of a request whose machine has gone: it runs once more, as the next one, or fails."""
-        cluster, reruns = self._run.cluster, request.get(_RERUNS, 0)
-        assert cluster is not None  # noqa: S101 - for the type
-        if reruns < cluster.asked[self.node].retries:
-            request[_RERUNS] = reruns + 1
-            cluster.rerun += 1
-            return self._again(request)
-        # With a node it is the error of the request, and the instance stays in service.
-        return InstanceLostError("its machine has gone", node=self.node)
-
 
 class Simulation:
     """Requests through the nodes of a pipeline in virtual time.
-
-    Attributes:
-        probes: Probes that hear of its batches.
 
     Args:
         config: The configuration, in which the backend of each node is `SimulatedBatches`.
@@ -264,8 +219,6 @@ class Simulation:
             The threads of a closed loop of one node then go on one after the other, and take the turns that were
             measured there: the interpreter runs one thread at a time. What was not measured takes no time.
         like: Sample requests, for policies that pick: each request is like one that is drawn from these.
-        cluster: The machines on which instances live, and which fail. None for none. What ran on a machine that has
-            gone fails, or runs once more at the head of the queue. The instance is built anew where there is room.
     """
 
     def __init__(
@@ -277,16 +230,12 @@ class Simulation:
         seed: int = 0,
         wake_s: float = 0.0,
         like: Sequence[Mapping[str, Any]] = (),
-        cluster: SimulatedCluster | None = None,
     ) -> None:
-        self.flows, self.times, self.cluster = flows, times, cluster
+        self.flows, self.times = flows, times
         self.draw = random.Random(seed).random  # noqa: S311 - no secret
         self._draw_like = random.Random(seed + 1).randrange  # noqa: S311 - no secret
         self.config, self._wake_s, self._like = config, wake_s, [*like] or [{}]
-        self.probes: list[object] = []
-        self._attached = ExitStack()
         self.seen = _Seen(batches={name: [] for name in flows}, busy=dict.fromkeys(flows, 0.0))
-        self.on_machines: dict[tuple[str, int], SimulatedBatches] = {}
         self.awake: dict[int, float] = {}
         self.running = 0
         self.error: InputError | None = None
@@ -328,9 +277,10 @@ class Simulation:
     def open_loop(self, arrivals: Iterable[float], about: dict[str, Any], warm_up: int) -> Point:
         """Simulate requests that arrive at given times, in seconds.
 
-        The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come.
+        The figures leave out the first ``warm_up`` answers, and the requests that end after the last one has come, which count
+        where each is an `Arrival`.
         The thread that sends wakes up for each request, and the thread that waits for its answer at the end. An `Arrival` has the
-        priority, the weight and the deadline of its request.
+        priority, the weight and the deadline of its request, and is told how long that took.
         Latencies count from the given arrival time.
         """
         self._is_open = True
@@ -343,13 +293,7 @@ class Simulation:
                     yield self._last_sent
 
             def submit(request: dict[str, Any]) -> Any:
-                request[_SENT].at = self.now()
-                how: dict[str, Any] = {}
-                at = self._last_sent
-                if isinstance(at, Arrival):
-                    request |= {"request_id": at.name, "request_size": at.weight}
-                    how = {"priority": at.priority, "timeout": at.timeout_s}
-                sent.append(pipe.submit(request, **how))
+                sent.append(self._submit(pipe, request))
                 while sent[0].done() and len(sent) > 1:
                     sent.popleft()
                 return sent[-1]
@@ -366,6 +310,16 @@ class Simulation:
         self._run(run)
         return self._point(about, warm_up)
 
+    def _submit(self, pipe: headrace.Pipeline, request: dict[str, Any]) -> Future[Any]:
+        request[_SENT].at = self.now()
+        at = self._last_sent
+        if not isinstance(at, Arrival):
+            return pipe.submit(request)
+        request["request_size"] = max(1, at.visit.own_weight)
+        future = pipe.submit(request, priority=at.visit.priority, timeout=at.timeout_s)
+        future.add_done_callback(lambda _: setattr(at, "took_s", self.now() - at))
+        return future
+
     # How it runs.
 
     def _run(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
@@ -379,28 +333,18 @@ class Simulation:
                 self.now = undo.enter_context(testing.virtual_time(limit_s=math.inf))
             except RuntimeError as error:
                 raise SetupError(f"nothing can be simulated here: {error}") from error
-            try:
-                self._send_all(load)
-            except RuntimeError:
-                if self.cluster is None:  # else requests may wait for a machine that never comes
-                    raise
+            self._send_all(load)
         if self.error is not None:
             raise self.error
 
     def _send_all(self, load: Callable[[headrace.Pipeline], Sequence[threading.Thread]]) -> None:
         pipe = headrace.pipe(self.config)
-        for probe in self.probes:
-            self._attached.enter_context(attached(pipe, probe))
         threads = [*load(pipe)]
-        if self.cluster is not None:
-            args = (self.on_machines, self.draw, self.now, let_pass)
-            threading.Thread(target=self.cluster.run, args=args, daemon=True).start()
         for one in threads:
             one.start()
         for one in threads:
             one.join()
         pipe.close(timeout=None)
-        self._attached.close()
         self._over = self.now()
 
     def _requests(self) -> Iterator[dict[str, Any]]:
@@ -461,6 +405,8 @@ class Simulation:
         seen, end = self.seen, self._last_sent
         seen.answers.sort(key=lambda one: one[0])
         ended = [at for at, _ in seen.answers]
+        if isinstance(end, Arrival):  # all that came are of interest, also where they are too many
+            end = math.nextafter(max([self._over, *ended[-1:]]), math.inf)
         start = ended[warm_up - 1] if 0 < warm_up <= len(ended) else 0.0
         start = min(start, end)
         first, last = bisect_left(ended, start), bisect_left(ended, end)
@@ -480,6 +426,4 @@ class Simulation:
         }
         beyond = {n: sorted(t.extrapolated) for n, t in self.times.items() if t.extrapolated}
         more: dict[str, Any] = {"simulated": True, "utilisation": busy, "extrapolated": beyond}
-        if self.cluster is not None:
-            more["cluster"] = self.cluster.figures()
         return Point(about, SIMULATED_CLOCK, window, nodes=sizes, more=more)

@@ -21,17 +21,13 @@ import os
 from typing import TYPE_CHECKING, NamedTuple
 
 from headrace_observe.codes import bounded
-from headrace_observe.trace_store import Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["TAIL", "BatchHeard", "ElementHeard", "EventMaker", "RequestHeard", "SpanHeard"]
+__all__ = ["BatchHeard", "ElementHeard", "EventMaker", "RequestHeard", "SpanHeard"]
 
 _THREADS, _DEVICES, _FIRST_NODE = 1, 2, 3
-
-TAIL = "]}"
-"""The last line of the file."""
 
 
 class ElementHeard(NamedTuple):
@@ -115,7 +111,7 @@ class EventMaker:
         self._device_tracks: dict[tuple[str, int], int] = {}
         self._arrows = 0
 
-    def batch(self, heard: BatchHeard) -> list[Event]:
+    def batch(self, heard: BatchHeard) -> list[str]:
         """Return the events of a batch, and of the elements and spans inside it."""
         start, end = self._ns(heard.started), self._ns(heard.ended)
         if start < 0:
@@ -142,7 +138,7 @@ class EventMaker:
                 events.append(_slice(_DEVICES, track, "device", one.name, start, end, args + "}"))
         return events
 
-    def request(self, heard: RequestHeard) -> list[Event]:
+    def request(self, heard: RequestHeard) -> list[str]:
         """Give the events of a request at one node: the request, its wait, its run, and the arrow to its batch."""
         start, end = self._ns(heard.started), self._ns(heard.ended)
         if start < 0:
@@ -165,20 +161,24 @@ class EventMaker:
             events += self._arrow(process, lane, start, self._thread(batch.thread), begun)
         return events
 
-    def _arrow(self, process: int, lane: int, start: int, thread: int, begun: int) -> list[Event]:
+    def _arrow(self, process: int, lane: int, start: int, thread: int, begun: int) -> list[str]:
         self._arrows += 1
         same = f'"cat":"flow","name":"runs in","id":{self._arrows}'
         tail = f'{{"ph":"s","pid":{process},"tid":{lane},"ts":{_us(start)},{same}}}'
         head = f'{{"ph":"f","bp":"e","pid":{_THREADS},"tid":{thread},"ts":{_us(begun)},{same}}}'
         # If both have the same time, the tail comes first, because readers take events in the order of the file.
-        return [Event(start, 0, start, tail), Event(begun, 1, start, head)]
+        return [tail, head]
 
-    def head(self, about: dict[str, object]) -> list[str]:
-        """Return the first lines of the file: the data ``about`` the trace, and the names of all tracks."""
+    @staticmethod
+    def head(about: dict[str, object]) -> str:
+        """Return the beginning of the file: the data ``about`` the trace, and its first event."""
         text = json.dumps({**about, "pid": os.getpid()})
         opening = f'{{"displayTimeUnit":"ms","otherData":{text},"traceEvents":[\n'
-        lines = [opening + _named("process", _THREADS, 0, "threads")]
-        lines += [_named("thread", _THREADS, track, name) for track, name in self._threads.values()]
+        return opening + _named("process", _THREADS, 0, "threads")
+
+    def tracks(self) -> list[str]:
+        """Return the names of all tracks of the events so far."""
+        lines = [_named("thread", _THREADS, track, name) for track, name in self._threads.values()]
         if self._devices:
             lines.append(_named("process", _DEVICES, 0, "devices"))
         for (where, lane), track in self._device_tracks.items():
@@ -186,8 +186,8 @@ class EventMaker:
             lines.append(_named("thread", _DEVICES, track, name))
         for node, (process, lanes) in self._nodes.items():
             lines.append(_named("process", process, 0, f"requests of {node}"))
-            for lane in range(1, lanes.count + 1):
-                lines.append(_named("thread", process, lane, f"requests {lane}"))
+            every = range(1, lanes.count + 1)
+            lines += [_named("thread", process, lane, f"requests {lane}") for lane in every]
         return lines
 
     def _ns(self, at: float) -> int:
@@ -208,12 +208,11 @@ class EventMaker:
 
 def _slice(
     process: int, track: int, category: str, name: str, start: int, end: int, args: str
-) -> Event:
-    text = (
+) -> str:
+    return (
         f'{{"ph":"X","pid":{process},"tid":{track},"ts":{_us(start)},"dur":{_us(end - start)},'
         f'"cat":"{category}","name":{_text(name)},"args":{args}}}'
     )
-    return Event(start, start - end, start, text)
 
 
 def _named(what: str, process: int, track: int, name: str) -> str:

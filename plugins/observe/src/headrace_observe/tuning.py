@@ -63,7 +63,7 @@ class Trials:
     run: Callable[[tuple[int, ...]], Point]
     done: list[Trial] = field(default_factory=list)
 
-    def search(self, runs: int, *, how: str = "auto", seed: int = 0) -> str:
+    def search(self, runs: int, *, seed: int = 0) -> None:
         """Search with this many runs. The last ones measure the best trials again.
 
         The trial that looks best after one run of each is partly lucky. So if there are eight runs or more, a
@@ -72,21 +72,16 @@ class Trials:
 
         Args:
             runs: The number of measurements in all.
-            how: The search, as for `headrace_observe.search.search`.
             seed: The same seed and the same figures give the same search.
-
-        Returns:
-            The search that was used.
         """
         different = math.prod(len(one.values) for one in self.space)
         again = runs // _AGAIN if runs >= 2 * _AGAIN else 0
         explored = runs if different <= runs else runs - again
-        found = search(self.space, self.evaluate, explored, how=how, seed=seed)
+        search(self.space, self.evaluate, explored, seed=seed)
         for _ in range(min(again, runs - len(self.done))):
             leaders = self._by_rank()[:_LEADERS]
             if leaders:
                 self._measure(min(leaders, key=lambda trial: len(trial.runs)))
-        return found
 
     def evaluate(self, values: tuple[int, ...]) -> float:
         """Measure one combination, and give its rank."""
@@ -158,13 +153,12 @@ class Trials:
         pairs = zip(self.space, trial.values, strict=True)
         return ", ".join(f"{one.name}={value}" for one, value in pairs)
 
-    def to_dict(self, *, how: str, interrupted: bool) -> dict[str, Any]:
+    def to_dict(self, *, interrupted: bool) -> dict[str, Any]:
         """Return everything as plain data for JSON."""
         best, frontier = self.best, {id(trial) for trial in self.frontier()}
         return {
             "kind": "tune",
             "goal": self.goal.text,
-            "search": how,
             "interrupted": interrupted,
             "reached": best is not None and self.reached(best),
             "space": {one.name: list(one.values) for one in self.space},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json as _json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
@@ -31,7 +30,6 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.batch_times import BatchTimes
 from headrace_observe.bench import measure_loads
 from headrace_observe.commands.shared import (
     Arrivals,
@@ -51,14 +49,17 @@ from headrace_observe.commands.shared import (
     print_table,
     samples_of,
 )
+from headrace_observe.cures import replay_of
 from headrace_observe.environment import environment
 from headrace_observe.measurement import Plan, Point
+from headrace_observe.memory import Memory
 from headrace_observe.plots import check_plot
+from headrace_observe.remembering import Remember
 from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.samples import random_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace_observe.bench import LoadSpec
 
@@ -120,8 +121,8 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--save-times",
             metavar="FILE",
-            help="Write the times of batches by size, for `headrace simulate`. The probe that notes "
-            "them runs during the measurement.",
+            help="Write the last 20,000 runs of each load, for `headrace simulate` and `headrace tune`. "
+            "The probe Remember notes them during the measurement.",
         ),
     ] = None,
     json: Json = False,
@@ -150,7 +151,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
       headrace bench Identity --data uint8:16 --seconds 2 --json
       headrace bench line.toml photos/ --rate 50,100,200 --plot load.html
       headrace bench line.toml other.toml photos/
-      headrace bench line.toml photos/ --save-times times.json
+      headrace bench line.toml photos/ --save-times times.jsonl
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, "1,10,40")
     plan = Plan(warm_up, tolerance=percent(stable, "--stable"), seconds=seconds)
@@ -174,13 +175,12 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
                 made = headrace.pipe(source, allow_import=not no_import, progress=bars)
             opened.callback(made.close, drain=False, timeout=CLOSE_S)
             pipelines.append(made)
-            if save_times is not None:
-                times = BatchTimes(BatchTimes.Options(path=Path(save_times)))
-                opened.callback(times.close)
-                opened.enter_context(attached(made, times))
         samples = _samples(files, data or (), pipelines[0])
         explained = [headrace.explain(made.config) for made in pipelines]
-        whole = _in_turn(pipelines, samples, loads, plan, points)
+        kept: list[Memory] | None = None if save_times is None else []
+        whole = _in_turn(pipelines, samples, loads, plan, points, kept)
+        if kept and save_times is not None:
+            _save(kept, pipelines[0].config, save_times)
     document = _document(names, points, interrupted=not whole)
     for one, found in zip(document["configurations"], explained, strict=True):
         one["explain"] = found
@@ -231,8 +231,12 @@ def _in_turn(
     loads: Sequence[LoadSpec],
     plan: Plan,
     points: list[tuple[int, Point]],
+    kept: list[Memory] | None,
 ) -> bool:
-    """Measure all configurations under one load before the next load; return whether all were completed."""
+    """Measure all configurations under one load before the next load; return whether all were completed.
+
+    What has run under each load is added to ``kept``.
+    """
     try:
         for load in loads:
             for place, pipeline in enumerate(pipelines):
@@ -240,11 +244,36 @@ def _in_turn(
                 def done(point: Point, place: int = place) -> None:
                     points.append((place, point))
 
-                if not measure_loads(pipeline, samples, [load], plan, done):
-                    return False
+                with _keeping(pipeline, kept):
+                    if not measure_loads(pipeline, samples, [load], plan, done):
+                        return False
     except KeyboardInterrupt:
         return False
     return True
+
+
+@contextlib.contextmanager
+def _keeping(pipeline: headrace.Pipeline, kept: list[Memory] | None) -> Iterator[None]:
+    """Add what runs in a block to a list; None: nothing is remembered."""
+    if kept is None:
+        yield
+        return
+    remember = Remember()
+    try:
+        with attached(pipeline, remember):
+            yield
+    finally:
+        kept.append(remember.memory(20_000))
+
+
+def _save(kept: Sequence[Memory], config: headrace.PipelineConfig, path: str) -> None:
+    memory = Memory(
+        [one for each in kept for one in each.visits],
+        [one for each in kept for one in each.changes],
+        kept[0].nodes,
+    )
+    memory.replay = replay_of(config, memory)
+    memory.write(path)
 
 
 def _document(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Annotated, Any, Optional
 
 import typer
@@ -37,8 +36,7 @@ from headrace_observe.environment import environment
 from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
 from headrace_observe.service_times import read_times
-from headrace_observe.simulate import simulation_of
-from headrace_observe.simulated_cluster import read_cluster
+from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.simulation import SIMULATED_CLOCK
 
 __all__ = ["simulate"]
@@ -65,8 +63,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--times",
             metavar="FILE",
-            help="JSON with milliseconds per batch, by node and batch size: from `headrace bench "
-            'CONFIG ... --save-times FILE`, or by hand: {"main": {"1": 2.0, "8": [4.1, 4.3]}}.',
+            help="What `bench --save-times FILE` or `observe why --save FILE` has written, or milliseconds "
+            'per batch, by node and batch size: {"main": {"1": 2.0, "8": [4.1, 4.3]}}.',
         ),
     ],
     clients: Annotated[
@@ -82,15 +80,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
             metavar="FILE",
             help='Sample requests, one JSON object per line, as {"length": 12}: what policies that pick '
             "compare. Each request is like one of them.",
-        ),
-    ] = None,
-    cluster: Annotated[
-        Optional[str],  # noqa: UP045
-        typer.Option(
-            "--cluster",
-            metavar="FILE",
-            help="TOML with the machines on which the nodes with RayActor live, how often they fail, and how long "
-            "instances take to build.",
         ),
     ] = None,
     requests: Annotated[
@@ -122,10 +111,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
 
     \b
     Examples:
-      headrace simulate line.toml --times times.json --clients 1,10,40
-      headrace simulate line.toml --times times.json --rate 200 --set instance_num=8 --seed 1
-      headrace simulate line.toml --times times.json --arrivals monday.txt --json
-      headrace simulate ray.toml --times times.json --rate 2000 --cluster cluster.toml
+      headrace simulate line.toml --times times.jsonl --clients 1,10,40
+      headrace simulate line.toml --times times.jsonl --rate 200 --set instance_num=8 --seed 1
+      headrace simulate line.toml --times times.jsonl --arrivals monday.txt --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     loads = loads_of(clients, rate, arrivals, None, seed=seed, threads=False)
     writable(plot_path, "--plot", [config, times, arrivals or config])
@@ -134,7 +122,6 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         raise WrongArgument(f"--warm-up {warm_up}: it is not below --requests {requests}")
     known = read_times(times)
     samples = [] if like is None else read_samples(like)
-    machines = None if cluster is None else read_cluster(cluster)
     with hinting_at_a_file(config):
         source = source_of(config, settings or ())
         loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
@@ -142,24 +129,16 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     interrupted = False
     try:
         for load in loads:
-            run = simulation_of(loaded, known, seed, like=samples, cluster=machines)
+            run = simulation_of(loaded, known, seed, like=samples)
+            point = foretell(run, load, requests, warm_up)
             if load.clients is not None:
-                left_out = requests // 10 if warm_up is None else warm_up
-                point = run.closed_loop(load.clients, requests, left_out)
                 few = min(requests, _FEW)
                 rates = [
-                    simulation_of(loaded, known, seed, wake_s, samples, machines)
-                    .closed_loop(load.clients, few, few // 10)
-                    .throughput_rps
+                    foretell(simulation_of(loaded, known, seed, wake_s, samples), load, few)
                     for wake_s in _WAKES_S
                 ]
-                rates.append(point.throughput_rps)
-                point.more["throughput_range_rps"] = [round(min(rates), 3), round(max(rates), 3)]
-            else:
-                arriving = load.arrivals()
-                sent = min(requests, len(arriving)) if isinstance(arriving, list) else requests
-                left_out = sent // 10 if warm_up is None else warm_up
-                point = run.open_loop(itertools.islice(arriving, sent), load.about, left_out)
+                found = [one.throughput_rps for one in (point, *rates)]
+                point.more["throughput_range_rps"] = [round(min(found), 3), round(max(found), 3)]
             points.append(point.to_dict())
     except KeyboardInterrupt:
         interrupted = True
@@ -198,12 +177,6 @@ def _print(points: list[dict[str, Any]]) -> None:
             print_data(
                 f"{load_name(point['load'])}: {low:.1f} to {high:.1f} req/s, by how fast threads wake up. "
                 "The loop has several rhythms, and a real run may change between them."
-            )
-        if "cluster" in point:
-            print_data(
-                "{}: simulated cluster of {machines} machines, {machines_lost} failed; {rerun} items ran once more.".format(
-                    load_name(point["load"]), **point["cluster"]
-                )
             )
     beyond = {
         name: sizes for point in points for name, sizes in point["extrapolated"].items() if sizes

@@ -41,19 +41,22 @@ from headrace_observe.commands.shared import (
     print_table,
     samples_of,
 )
+from headrace_observe.cures import MOST
 from headrace_observe.environment import environment
 from headrace_observe.files import write_whole
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
+from headrace_observe.memory import is_dump_file
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
-from headrace_observe.search import SEARCHES
+from headrace_observe.service_times import read_times
+from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.space import as_layer, space_of, within
 from headrace_observe.tuning import Trial, Trials
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace_observe.space import Dimension
 
@@ -104,26 +107,27 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = 24,
     warm_up: Annotated[
-        float,
+        Optional[float],  # noqa: UP045
         typer.Option(
-            "--warm-up", metavar="SECONDS", callback=limited, min=0.0, help="Seconds before each."
+            "--warm-up",
+            metavar="SECONDS",
+            callback=limited,
+            min=0.0,
+            help="Seconds before each.",
+            show_default="0.5",
         ),
-    ] = 0.5,
+    ] = None,
     seconds: Annotated[
-        float,
+        Optional[float],  # noqa: UP045
         typer.Option(
-            "--seconds", metavar="SECONDS", callback=limited, min=0.001, help="Seconds of each."
+            "--seconds",
+            metavar="SECONDS",
+            callback=limited,
+            min=0.001,
+            help="Seconds of each.",
+            show_default="2",
         ),
-    ] = 2.0,
-    how: Annotated[
-        str,
-        typer.Option(
-            "--search",
-            metavar="climb|optuna|auto",
-            help="climb (one key at a time, then two), optuna (after two climbs), or auto: "
-            "optuna if installed.",
-        ),
-    ] = "auto",
+    ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The TOML file for the best.")
     ] = "tuned.toml",
@@ -146,16 +150,21 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     is written, and the exit status is 1. Ctrl-C writes the best until then, if it keeps the limits, and ends with
     130.
 
+    Where INPUT is a file of `observe why --save` or `bench --save-times`, nothing is measured: each combination is simulated with
+    the requests and the times in it, the last 20,000 requests unless --clients or --rate say otherwise.
+
     \b
     Examples:
       headrace tune line.toml photos/ --goal "max throughput; p99 < 50ms"
+      headrace tune line.toml monday.jsonl --goal "min p99"
       headrace tune page.toml pages/ --goal "min p99" --range read.max=1..64 --rate 20
       headrace run tuned.toml photos/
     """  # noqa: D301 - typer keeps the lines after a backspace character
     wanted = read_goal(goal)
-    loads = loads_of(clients, rate, None, "40")
-    _check(how, loads, [config, *(inputs or ())], output, plot_path)
-    samples = samples_of(inputs or (), data or ())
+    dump = _dump_of(inputs or (), data or (), warm_up, seconds)
+    loads = loads_of(clients, rate, dump if clients is None and rate is None else None, "40")
+    _check(loads, [config, *(inputs or ())], output, plot_path)
+    once = _runner(dump, inputs or (), data or (), loads[0], warm_up, seconds, no_import=no_import)
     source = source_of(config, settings or ())
     with hinting_at_a_file(config):
         loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
@@ -163,23 +172,22 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     if written.keys() != {"extends"}:
         _check_meaning(output, written, loaded, no_import=no_import)
     explained = headrace.explain(loaded)
-    space = space_of(explained["nodes"], ranges or (), explained["threads"])
     one_node = "backend" in loaded.to_dict()
     with printing_warnings():
-        space = _that_can_differ(space, loaded)
+        space = space_of(explained["nodes"], ranges or (), explained["threads"])
+        space = _that_can_differ(space, loaded, dump)
 
     def changed(values: tuple[int, ...]) -> dict[str, Any]:
         return layered(source, as_layer(space, values, one_node=one_node))
 
     def run(values: tuple[int, ...]) -> Point:
         print_message(f"trying {tried.named(Trial(values))}")
-        plan = Plan(warm_up, seconds=seconds)
-        return _measured(changed(values), samples, loads[0], plan, no_import=no_import)
+        return once(changed(values))
 
-    tried, interrupted, found = Trials(space, wanted, run), False, how
+    tried, interrupted = Trials(space, wanted, run), False
     with printing_warnings():
         try:
-            found = tried.search(trials, how=how)
+            tried.search(trials)
         except KeyboardInterrupt:
             interrupted = True
     best = tried.best
@@ -187,7 +195,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     if best is not None and reached:
         _write(output, _extending(output, config, changed(best.values)), best, goal)
     document = {
-        **tried.to_dict(how=found, interrupted=interrupted),
+        **tried.to_dict(interrupted=interrupted),
         "config": config,
         "explain": explained,
     }
@@ -204,20 +212,37 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
 
 
 def _check(
-    how: str, loads: Sequence[LoadSpec], read: Sequence[str], output: str, plot_path: str | None
+    loads: Sequence[LoadSpec], read: Sequence[str], output: str, plot_path: str | None
 ) -> None:
     """Refuse wrong options before anything is measured."""
-    if how not in SEARCHES:
-        raise WrongArgument(f"--search: expected one of {', '.join(SEARCHES)}, got {how!r}")
     if len(loads) != 1:
         raise WrongArgument("give one load: one number of --clients, or one --rate")
     check_outputs({"--output": output, "--plot": plot_path}, read)
     check_plot(plot_path)
 
 
-def _that_can_differ(space: list[Dimension], config: headrace.PipelineConfig) -> list[Dimension]:
-    """Build the configuration once, and leave out what its backends do not take; where it cannot be built, trials tell."""
-    if all(one.key != "max" for one in space):
+def _dump_of(
+    inputs: Sequence[str], data: Sequence[str], warm_up: float | None, seconds: float | None
+) -> str | None:
+    """Return the input that is no request and has what was remembered; None for none."""
+    if data or not inputs or not is_dump_file(inputs[0]):
+        return None
+    if len(inputs) > 1 or warm_up is not None or seconds is not None:
+        what = "it takes no other INPUT, no --seconds and no --warm-up"
+        raise WrongArgument(f"{inputs[0]} is simulated: {what}")
+    return inputs[0]
+
+
+def _that_can_differ(
+    space: list[Dimension], config: headrace.PipelineConfig, dump: str | None
+) -> list[Dimension]:
+    """Build the configuration once, and leave out what its backends do not take; where it cannot be built, trials tell.
+
+    What is simulated is not built.
+    """
+    if dump is not None and any(one.node is None for one in space):
+        raise WrongArgument("--range: global.threads is not simulated")
+    if dump is not None or all(one.key != "max" for one in space):
         return space
     try:
         pipeline = headrace.pipe(config)
@@ -230,6 +255,32 @@ def _that_can_differ(space: list[Dimension], config: headrace.PipelineConfig) ->
     for line in said:
         print_message(line)
     return space
+
+
+def _runner(
+    dump: str | None,
+    inputs: Sequence[str],
+    data: Sequence[str],
+    load: LoadSpec,
+    warm_up: float | None,
+    seconds: float | None,
+    *,
+    no_import: bool,
+) -> Callable[[Mapping[str, Any]], Point]:
+    """Return what measures a configuration; with a dump, what simulates it."""
+    if dump is None:
+        plan = Plan(
+            0.5 if warm_up is None else warm_up, seconds=2.0 if seconds is None else seconds
+        )
+        samples = samples_of(inputs, data)
+        return lambda source: _measured(source, samples, load, plan, no_import=no_import)
+    times = read_times(dump)
+
+    def foretold(source: Mapping[str, Any]) -> Point:
+        found = headrace.PipelineConfig.load(source, allow_import=not no_import)
+        return foretell(simulation_of(found, times), load, MOST)
+
+    return foretold
 
 
 def _measured(

@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 from headrace_cli.for_plugins import OK, Json, print_data, print_message
 from headrace_observe.commands.shared import KeyFile, print_document, writable
 from headrace_observe.commands.top import key_in, read_url
-from headrace_observe.cures import MOST, cures
+from headrace_observe.cures import cures
 from headrace_observe.explaining import slowest
 from headrace_observe.explaining import why as explained
 from headrace_observe.memory import parse_dump, read_dump
@@ -36,7 +36,7 @@ def why(
         typer.Option(
             "--save",
             metavar="FILE",
-            help="Write what the server remembers into a file, which `headrace simulate` reads as well.",
+            help="Write what the server remembers into a file, which `headrace simulate` and `headrace tune` read.",
         ),
     ] = None,
     key_file: KeyFile = None,
@@ -45,8 +45,8 @@ def why(
     """Say where the time of a request went, and what would have helped. Without a request: of the slowest ten.
 
     The pipeline needs `probes = ["Remember(64MiB)"]` under [global]. A server gives the 20,000 runs around the request. What
-    would have helped is simulated, with at most 5,000 of these requests and the times that batches took. It needs the extra
-    `headrace-observe[simulate]`.
+    would have helped is simulated, with the requests since the pipeline had nothing to do, and the times that batches took. It
+    needs the extra `headrace-observe[simulate]`.
 
     \b
     Examples:
@@ -84,9 +84,9 @@ def why(
         told = f"{cure.ms:.1f} ms" if cure.ms is not None else f"not simulated: {cure.why_not}"
         print_data(f"with {cure.setting}: {told}")
     if tried and tried[0].ms is not None:
-        around = min(MOST, len(memory.visits))
         print_data(
-            f"Simulated with the {around} runs around it, which give {tried[0].ms:.1f} ms for the settings as they are."
+            f"Simulated with the {tried[0].requests} requests since the pipeline was idle, which give "
+            f"{tried[0].ms:.1f} ms for the settings as they are."
         )
     why_not = why_not or (tried[0].why_not if tried else "")
     if why_not:
