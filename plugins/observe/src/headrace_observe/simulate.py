@@ -68,11 +68,9 @@ def simulation_of(
                 )
             raise InputError(what)
         _check_like(name, policies[name][0], like)
-    led_to = {one for node in nodes.values() for one in (*node.next, *node.links.reposts)}
-    roots = [name for name in nodes if name not in led_to]
-    if len(roots) != 1:
+    if len(plan.roots) != 1:
         raise SetupError(
-            f"only configurations with one entry node are simulated, this has {', '.join(roots)}",
+            f"only configurations with one entry node are simulated, this has {', '.join(plan.roots)}",
             hint="Simulate each of them with its own configuration.",
         )
     flows = _by_counts(nodes, times)
@@ -84,7 +82,7 @@ def simulation_of(
     for name, node in nodes.items():
         made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
     machines = None if cluster is None else cluster_of(nodes, cluster)
-    return Simulation(made, flows, roots[0], times, seed, wake_s, like, machines)
+    return Simulation(made, flows, plan.roots[0], times, seed, wake_s, like, machines)
 
 
 _COPIED = (
