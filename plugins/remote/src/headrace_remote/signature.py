@@ -10,28 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.errors import SetupError
+from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 __all__ = ["DTYPES", "Port", "Signature", "read_signature"]
 
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "BF16": np.dtype("<f4"),
-    "BYTES": np.dtype(object),
-}
+DTYPES: Final = {**DATATYPES, "BF16": np.dtype("<f4")}
 """The datatypes of the protocol, and the dtypes that requests and results have; BF16, which numpy lacks, is float32."""
 
 _UNBOUNDED: Final = (1 << 31) - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,6 +11,7 @@ import numpy as np
 from headrace.errors import BackendError, InputError
 from headrace_formats import read_json
 from headrace_remote.signature import DTYPES
+from headrace_tensors import DATATYPES, bf16_bits, bf16_values, join_elements, read_elements
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
@@ -26,7 +26,6 @@ __all__ = ["SEQUENCE", "Item", "Sequenced", "group_of", "read_item", "read_rows"
 SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
 """Keys of a request, and parameters of the protocol, that say to which sequence it belongs and where it stands in it."""
 
-_LENGTH: Final = struct.Struct("<I")
 _KINDS: Final = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "O": "O"}
 """The kinds of Python's numbers that become a dtype of a kind."""
 
@@ -279,13 +278,9 @@ def _element(value: Any) -> bytes | None:
 def _elements_of(array: NDArray[Any], port: Port) -> bytes | NDArray[Any]:
     """Return the elements in row-major order, little-endian; an array in that form is not copied."""
     if port.datatype == "BYTES":
-        flat = array.reshape(-1)
-        return b"".join([part for one in flat for part in (_LENGTH.pack(len(one)), one)])
+        return join_elements(array.reshape(-1))
     if port.datatype == "BF16":
-        bits = np.ascontiguousarray(array).view("<u4")
-        # The nearest BF16, ties to even; NaN keeps a bit of its fraction.
-        nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
-        array = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
+        array = bf16_bits(array)
     return np.ascontiguousarray(array)
 
 
@@ -311,36 +306,22 @@ def read_rows(
     count = math.prod(shape)
     if datatype == "BYTES":
         array = np.empty(count, object)
-        array[:] = _elements(name, count, data, is_json=is_json, text=text)
+        try:
+            elements = read_elements(data, count)
+            array[:] = [read_json(e) if is_json else e.decode() if text else e for e in elements]
+        except ValueError as error:
+            raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
         alone = is_json and not port.batched and count == 1
         return array.reshape(() if alone else shape)
-    dtype = np.dtype("<u2") if datatype == "BF16" else DTYPES[datatype]
+    dtype = DATATYPES[datatype]
     if min(shape, default=0) < 0 or len(data) != count * dtype.itemsize:
         raise BackendError(
             f"the server sent {len(data)} bytes for output {name!r}, {datatype} {list(shape)}"
         )
     array = np.frombuffer(data, dtype)
     if datatype == "BF16":
-        array = (array.astype("<u4") << 16).view("<f4")
+        array = bf16_values(array)
     return array.reshape(shape)
-
-
-def _elements(name: str, count: int, data: Any, *, is_json: bool, text: bool) -> list[Any]:
-    found: list[Any] = []
-    place, view = 0, memoryview(data)
-    try:
-        for _ in range(count):
-            (length,) = _LENGTH.unpack_from(view, place)
-            place += 4 + length
-            raw = bytes(view[place - length : place])
-            found.append(read_json(raw) if is_json else raw.decode() if text else raw)
-    except (struct.error, ValueError) as error:
-        raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
-    if place != len(view):
-        raise BackendError(
-            f"the server sent {len(view)} bytes for output {name!r}, whose elements end at {place}"
-        )
-    return found
 
 
 def result_of(arrays: Sequence[NDArray[Any]], signature: Signature, start: int, item: Item) -> Any:

@@ -49,23 +49,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "Graphs": "graphs",
-    "JpegHeader": "jpeg",
-    "Model": "loading",
-    "Normalization": "normalization",
-    "OwnStream": "own_stream",
-    "as_tensor": "tensors",
-    "check_device": "devices",
-    "check_jpeg": "jpeg",
-    "convert_color": "images",
-    "crop_image": "images",
-    "kind_of": "loading",
-    "listed_devices": "devices",
-    "load_model": "loading",
-    "load_module": "modules",
-    "load_weights": "modules",
-    "pad_image": "images",
-    "resize_image": "images",
+    "devices": "check_device listed_devices",
+    "graphs": "Graphs",
+    "images": "convert_color crop_image pad_image resize_image",
+    "jpeg": "JpegHeader check_jpeg",
+    "loading": "Model kind_of load_model",
+    "modules": "load_module load_weights",
+    "normalization": "Normalization",
+    "own_stream": "OwnStream",
+    "tensors": "as_tensor",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)
