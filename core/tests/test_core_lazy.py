@@ -9,7 +9,7 @@ INIT = """
 from headrace.lazy import lazy_names
 
 __all__ = ["Scale", "grow"]
-__getattr__, __dir__ = lazy_names(__name__, {"Scale": "things", "grow": "things:_grow", "tools": ""})
+__getattr__, __dir__ = lazy_names(__name__, {"things": "Scale grow:_grow", "": "tools"})
 """
 
 

@@ -101,3 +101,12 @@ def test_the_schema_refuses_what_is_no_plan():
     plain["nodes"]["rest"]["links"]["or"] = "yes"
     del plain["nodes"]["alias"]["tree"]
     assert len([*validator.iter_errors(plain)]) == 3
+
+
+def test_the_roots_are_the_nodes_to_which_no_other_one_leads():
+    def roots(**b):
+        config = {"a": {"backend": "Identity"}, "b": {"backend": "Identity", **b}}
+        return headrace.PipelineConfig.load(config).plan().roots
+
+    assert roots() == ("a", "b")
+    assert roots(next="a") == roots(backend="S[Forward[node.a],Identity]") == ("b",)

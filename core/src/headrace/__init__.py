@@ -49,27 +49,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "PENDING": "_contract.checked",
-    "Backend": "_contract.backend",
-    "FilePath": "_contract.options",
-    "InitContext": "_contract.backend",
-    "Options": "_contract.options",
-    "OutputPath": "_contract.options",
-    "Pipeline": "_build.pipeline",
-    "PipelineConfig": "_plan.pipeline_config",
-    "errors": "",
-    "explain": "_plan.pipeline_config",
-    "hookspecs": "",
-    "isolation": "",
-    "keys": "",
-    "lazy": "",
-    "parse": "_expression.parser",
-    "pipe": "_build.compose",
-    "plan": "",
-    "plugins": "",
-    "policies": "",
-    "register": "_registry.registry",
-    "words": "",
+    "": "errors hookspecs isolation keys lazy plan plugins policies words",
+    "_build.compose": "pipe",
+    "_build.pipeline": "Pipeline",
+    "_contract.backend": "Backend InitContext",
+    "_contract.checked": "PENDING",
+    "_contract.options": "FilePath Options OutputPath",
+    "_expression.parser": "parse",
+    "_plan.pipeline_config": "PipelineConfig explain",
+    "_registry.registry": "register",
 }
 
 if not TYPE_CHECKING:  # with these a type checker would accept every name

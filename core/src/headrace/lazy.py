@@ -5,7 +5,7 @@ A package that only names its backends stays light. Its ``__init__.py`` says whe
     from headrace.lazy import lazy_names
 
     __all__ = ["Scale", "scale_image"]
-    __getattr__, __dir__ = lazy_names(__name__, {"Scale": "backend", "scale_image": "images"})
+    __getattr__, __dir__ = lazy_names(__name__, {"backend": "Scale", "images": "scale_image"})
 """
 
 from __future__ import annotations
@@ -25,27 +25,29 @@ def lazy_names(
 
     Args:
         package: The name of the package, its ``__name__``.
-        homes: Of each public name the module within the package that defines it, as ``"images"``. ``"images:resize"`` where it
-            has another name there. ``""`` where it is a module of the package.
+        homes: For each module within the package, as ``"images"``, the public names that it defines, as ``"crop resize"``.
+            ``"resize:_resize"`` where a name is another one there. Below ``""`` are modules of the package.
 
     Returns:
         A function that imports a name when it is first used, and raises AttributeError for any other. And one that lists
         them, and what else the package has in ``__all__``.
     """
+    pairs = [(home, one.split(":")) for home, names in homes.items() for one in names.split()]
+    found = {name: (home, *other) for home, (name, *other) in pairs}
 
     def get(name: str) -> Any:
         here = sys.modules[package]
-        if name not in homes:
+        if name not in found:
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=here)  # Python suggests the nearest name
-        home, _, attribute = homes[name].partition(":")
+        home, *other = found[name]
         value: Any = import_module(f"{package}.{home or name}")
         if home:
-            value = getattr(value, attribute or name)
+            value = getattr(value, *(other or [name]))
         setattr(here, name, value)
         return value
 
     def names() -> list[str]:
-        return sorted({*homes, *sys.modules[package].__all__})
+        return sorted({*found, *sys.modules[package].__all__})
 
     return get, names

@@ -211,6 +211,7 @@ class Plan(_Data):
         warnings: The keys without effect, since a nearer value wins everywhere. ``headrace check`` warns of more.
         nodes: The nodes by name, in file order.
         probes: The probes, as written.
+        roots: The nodes at which a request without ``node_name`` may begin, in file order: no other node leads to them. Not in JSON.
     """
 
     headrace: str
@@ -219,6 +220,7 @@ class Plan(_Data):
     warnings: tuple[Problem, ...]
     nodes: Mapping[str, Node]
     probes: tuple[str, ...] = ()
+    roots: SkipJsonSchema[tuple[str, ...]] = field(default=(), repr=False, compare=False)
 
     @staticmethod
     def json_schema() -> dict[str, Any]:

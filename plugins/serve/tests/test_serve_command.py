@@ -354,12 +354,17 @@ def element(name, *children, **built):
     return {"name": name, "built": built, "children": list(children)}
 
 
+def signature_of(tree):
+    node = {"tree": tree, "range": [1, 4]}
+    return read_signature(node, [node])
+
+
 def test_a_model_behind_other_backends_gives_the_outputs_alone():
     port = {"dtype": "float32", "shape": [None, 5], "batched": True}
     state = {"dtype": "float32", "shape": [2, None, 3], "batched": True, "batch_axis": 1}
     model = element("OnnxTensor", inputs={"x": port}, outputs={"y": port, "s": state})
     tree = element("S", element("DecodeMat"), model)
-    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    found = signature_of(tree)
     assert [(p.name, p.datatype, p.shape, p.each) for p in found.inputs.values()] == [
         ("data", "BYTES", (-1,), True)
     ]
@@ -383,7 +388,7 @@ def test_a_model_behind_other_backends_gives_the_outputs_alone():
 def test_words_that_move_tensors_or_wait_for_them_are_no_part_of_the_signature(around):
     port = {"dtype": "float32", "shape": [None, 5]}
     tree = around(element("TorchModule", inputs={"x": port}, outputs={"y": port}))
-    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    found = signature_of(tree)
     ports = [*found.inputs.values(), *found.outputs.values()]
     assert [(p.name, p.datatype, p.shape) for p in ports] == [
         ("x", "FP32", (-1, 5)),
@@ -458,14 +463,14 @@ def test_what_is_wrong_with_a_dict_names_its_model():
 )  # fmt: skip
 def test_what_backends_of_others_call_inputs_is_not_taken_for_tensors(inputs):
     tree = {"name": "Theirs", "built": {"inputs": inputs}, "children": []}
-    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    found = signature_of(tree)
     assert list(found.inputs) == ["data"]
 
 
 def test_an_input_without_axes_has_no_rows():
     port = {"dtype": "float32", "shape": []}
     tree = {"name": "Theirs", "built": {"inputs": {"x": port}}, "children": []}
-    found = read_signature({"nodes": {"main": {"tree": tree, "range": [1, 4], "next": []}}})
+    found = signature_of(tree)
     assert found.inputs["x"].batch_axis is None
 
 

@@ -110,7 +110,7 @@ def test_a_request_with_many_inputs_or_outputs_is_refused_before_they_are_read(s
 @pytest.mark.parametrize("side", ["read", "written"])
 def test_health_is_answered_while_many_elements_are_read_or_written(serving, monkeypatch, side):
     begun, go_on = threading.Event(), threading.Event()
-    module, name = (datatypes, "_elements") if side == "read" else (tensors, "joined_elements")
+    module, name = (datatypes, "read_elements") if side == "read" else (tensors, "join_elements")
     usual = getattr(module, name)
 
     def slow(*args):

@@ -24,8 +24,9 @@ from tritonclient.utils import triton_to_np_dtype
 
 from headrace.errors import InputError
 from headrace_serve import Server
-from headrace_serve.datatypes import as_bf16_bits, from_json
+from headrace_serve.datatypes import from_json
 from headrace_serve.grpc.messages import message
+from headrace_tensors import bf16_bits
 
 MUTATIONS = runpy.run_path(str(Path(__file__).with_name("mutations.py")))
 
@@ -58,8 +59,8 @@ def test_floats_are_rounded_to_bf16_as_ml_dtypes_does():
     every = (np.arange(1 << 16, dtype="<u4")[:, None] << 16 | below).reshape(-1).view("<f4")
     numbers = every[~np.isnan(every)]
     expected = numbers.astype(ml_dtypes.bfloat16).view("<u2")
-    assert (as_bf16_bits(numbers) == expected).all()
-    assert np.isnan(as_bf16_bits(every[np.isnan(every)]).view(ml_dtypes.bfloat16)).all()
+    assert (bf16_bits(numbers) == expected).all()
+    assert np.isnan(bf16_bits(every[np.isnan(every)]).view(ml_dtypes.bfloat16)).all()
 
 
 @pytest.fixture(scope="module")
@@ -156,11 +157,10 @@ def test_tensors_as_json(clients, tensor, binary_in, binary_out):
 
 @given(hnp.arrays(np.float32, 5))
 def test_floats_become_the_nearest_bf16(array):
-    from headrace_serve.datatypes import as_bf16_bits
 
     with np.errstate(over="ignore"):
         wanted = array.astype(ml_dtypes.bfloat16)
-    got = as_bf16_bits(array).view(ml_dtypes.bfloat16)
+    got = bf16_bits(array).view(ml_dtypes.bfloat16)
     numbers = ~np.isnan(array)
     assert (np.isnan(got) == ~numbers).all()
     assert (got.view("u2") == wanted.view("u2"))[numbers].all()

@@ -66,7 +66,7 @@ def compose(
     builder.behind = [own.check(config, name) for name, own in owned]
     return Blueprint(
         nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
-        order=tuple(plan.order),
+        order=tuple(plan.links),
         probes={
             one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
             for one in plan.probes

@@ -277,11 +277,6 @@ class PipelinePlan:
     warnings: tuple[Problem, ...] = ()
 
     @property
-    def order(self) -> list[str]:
-        """The names of the nodes in file order."""
-        return list(self.links)
-
-    @property
     def roots(self) -> list[Element]:
         """The expressions of all nodes."""
         return [root for node in self.nodes.values() for root in node.roots]

@@ -127,7 +127,7 @@ class PipelineConfig:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names of the nodes, in file order."""
-        return tuple(self._plan.order)
+        return tuple(self._plan.links)
 
     @property
     def files(self) -> tuple[Path, ...]:

@@ -20,6 +20,7 @@ from headrace._plan.declared import narrow
 from headrace._plan.element import elements_of
 from headrace._plan.word import owns_thread, word_of
 from headrace._portable import error_text
+from headrace._running.route import roots
 from headrace._version import __version__
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
         threads=plan.threads,
         asks_for=distributions_of(_roots_written(plan), {("headrace", __version__), *brought}),
         warnings=with_lines(plan.warnings),
-        nodes={name: _node(plan, plan.nodes[name]) for name in plan.order},
+        nodes={name: _node(plan, plan.nodes[name]) for name in plan.links},
         probes=tuple(probe.text for probe in plan.probes),
+        roots=roots(plan.links),
     )
 
 

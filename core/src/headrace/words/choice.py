@@ -40,6 +40,8 @@ _log = logging.getLogger("headrace.build")
 class _Chosen(Word):
     """Base of the containers that stand for one child once they are built."""
 
+    takes = (1, None)
+
     @classmethod
     def _read_keys(cls, element: Element, built: Mapping[Element, Backend]) -> ReadKeys:
         """Return what any child reads that may be chosen."""
@@ -88,7 +90,6 @@ class ModelLoader(_Chosen):
             description="The model; its suffix chooses the child."
         )
 
-    takes = (1, None)
     bracket = Bracket(prefixes=("*",))
     _keys_of_child = 0
 
@@ -145,7 +146,6 @@ class Fallback(_Chosen):
             backend = "Fallback[NotInstalled,Upper]"
     """
 
-    takes = (1, None)
     bracket = Bracket(combine_ranges=_of_any)
     choice: dict[str, Any]
     choices: dict[str, dict[str, Any]]

@@ -18,7 +18,6 @@ from headrace_models.watching import Watching
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
-    from types import TracebackType
 
     from headrace import Pipeline, PipelineConfig
 
@@ -148,12 +147,7 @@ class Models(Operations):
     def __enter__(self) -> Models:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

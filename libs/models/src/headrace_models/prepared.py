@@ -12,7 +12,6 @@ from headrace_models.version import as_headrace_error, first_line
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
-    from types import TracebackType
 
     from headrace import Pipeline
     from headrace_models.model import Model
@@ -94,10 +93,5 @@ class Prepared:
     def __enter__(self) -> Prepared:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -19,4 +19,4 @@ __version__ = "0.1.0"
 
 __all__ = ["Process", "__version__"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"Process": "process"})
+__getattr__, __dir__ = lazy_names(__name__, {"process": "Process"})

@@ -46,25 +46,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "ImageHeader": "headers",
-    "LetterBoxTransform": "transforms",
-    "Normalization": "tensors",
-    "boxes_to_image": "transforms",
-    "center_crop_image": "crops",
-    "check_image_file": "headers",
-    "convert_color": "images",
-    "crop_image": "crops",
-    "crop_quad": "crops",
-    "decode_image": "image_files",
-    "encode_image": "image_files",
-    "filter_detections": "boxes",
-    "image_to_tensor": "tensors",
-    "letterbox_image": "canvas",
-    "nms": "boxes",
-    "resize_image": "images",
-    "softmax": "scores",
-    "tensor_to_image": "tensors",
-    "top_k": "scores",
+    "boxes": "filter_detections nms",
+    "canvas": "letterbox_image",
+    "crops": "center_crop_image crop_image crop_quad",
+    "headers": "ImageHeader check_image_file",
+    "image_files": "decode_image encode_image",
+    "images": "convert_color resize_image",
+    "scores": "softmax top_k",
+    "tensors": "Normalization image_to_tensor tensor_to_image",
+    "transforms": "LetterBoxTransform boxes_to_image",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -81,26 +81,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "Alike": "alike",
-    "Budget": "budget",
-    "Cache": "cache",
-    "Concurrency": "concurrency",
-    "Iterate": "iterate",
-    "KVStorage": "storage",
-    **dict.fromkeys(("Repost", "Restart"), "repost"),
-    "Script": "script",
-    "call": "script",
-    "part": "script",
-    "Once": "once",
-    "Shadow": "shadow",
-    "StateFul": "stateful",
-    "Loop": "again",
-    **dict.fromkeys(("HasKey", "NotHasKey", "Random"), "branching"),
-    **dict.fromkeys(("Observer", "Queue", "Recv", "Send"), "queues"),
-    **dict.fromkeys(
-        ("Condition", "ConditionPolicy", "Count", "Enough", "FreeInstances"), "conditions"
-    ),
-    **dict.fromkeys(("Idle", "Verdict", "Waited", "Weight", "When"), "conditions"),
+    "again": "Loop",
+    "alike": "Alike",
+    "branching": "HasKey NotHasKey Random",
+    "budget": "Budget",
+    "cache": "Cache",
+    "concurrency": "Concurrency",
+    "conditions": "Condition ConditionPolicy Count Enough FreeInstances Idle Verdict Waited "
+    "Weight When",
+    "iterate": "Iterate",
+    "once": "Once",
+    "queues": "Observer Queue Recv Send",
+    "repost": "Repost Restart",
+    "script": "Script call part",
+    "shadow": "Shadow",
+    "stateful": "StateFul",
+    "storage": "KVStorage",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -25,17 +25,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "Benchmark": "bench",
-    "OpenTelemetry": "otel",
-    "Prometheus": "prometheus",
-    "Remember": "remembering",
-    "Trace": "tracing",
-    "Timer": "timer",
-    "gpus": "gpu",
-    "inspect": "inspecting",
-    "setup_logging": "logs",
-    "trace": "tracing",
-    "why": "explaining",
+    "bench": "Benchmark",
+    "explaining": "why",
+    "gpu": "gpus",
+    "inspecting": "inspect",
+    "logs": "setup_logging",
+    "otel": "OpenTelemetry",
+    "prometheus": "Prometheus",
+    "remembering": "Remember",
+    "timer": "Timer",
+    "tracing": "Trace trace",
 }
 
 __all__ = [

@@ -17,7 +17,6 @@ from headrace_observe.usage import meter
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -134,12 +133,7 @@ class Benchmark:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 

@@ -62,11 +62,9 @@ def simulation_of(
                 f"there are no times of the node {name!r}; the file has {', '.join(sorted(times))}"
             )
         _check_like(name, policies[name][0], like)
-    led_to = {one for node in nodes.values() for one in (*node.next, *node.links.reposts)}
-    roots = [name for name in nodes if name not in led_to]
-    if len(roots) != 1:
+    if len(plan.roots) != 1:
         raise SetupError(
-            f"only configurations with one entry node are simulated, this has {', '.join(roots)}",
+            f"only configurations with one entry node are simulated, this has {', '.join(plan.roots)}",
             hint="Simulate each of them with its own configuration.",
         )
     flows = _by_counts(nodes, times)
@@ -77,7 +75,7 @@ def simulation_of(
         made["import"] = [str(path).replace("$", "$$") for path in config.files]
     for name, node in nodes.items():
         made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
-    return Simulation(made, flows, roots[0], times, seed, wake_s, like)
+    return Simulation(made, flows, plan.roots[0], times, seed, wake_s, like)
 
 
 def foretell(run: Simulation, load: LoadSpec, requests: int, warm_up: int | None = None) -> Point:

@@ -14,7 +14,6 @@ from headrace_observe.figures import latency_ms
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
     from typing_extensions import Self
 
@@ -83,12 +82,7 @@ class Timer:
         _active.set((*_active.get(), (self, self._clock())))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if self._wait is not None:
                 self._wait()

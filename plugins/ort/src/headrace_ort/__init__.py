@@ -32,11 +32,10 @@ __all__ = [
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 _HOME = {
-    "OnnxTensor": "backend",
-    "check_providers": "providers",
-    "choose_providers": "providers",
-    "make_session": "session",
-    "read_signature": "signature",
+    "backend": "OnnxTensor",
+    "providers": "check_providers choose_providers",
+    "session": "make_session",
+    "signature": "read_signature",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

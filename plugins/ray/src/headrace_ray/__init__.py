@@ -16,4 +16,4 @@ __version__ = "0.1.0"
 
 __all__ = ["RayActor", "__version__"]
 
-__getattr__, __dir__ = lazy_names(__name__, {"RayActor": "backend"})
+__getattr__, __dir__ = lazy_names(__name__, {"backend": "RayActor"})

@@ -17,6 +17,9 @@ __version__ = "0.1.0"
 
 __all__ = ["ConnectionLostError", "Remote", "ServersAwayError", "__version__"]
 
-_HOME = {"ConnectionLostError": "errors", "Remote": "backend", "ServersAwayError": "errors"}
+_HOME = {
+    "backend": "Remote",
+    "errors": "ConnectionLostError ServersAwayError",
+}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

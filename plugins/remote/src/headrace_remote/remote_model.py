@@ -283,7 +283,11 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
 def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
     """Return an item without rows and optional inputs; its other axes of any length have one element."""
     shapes = tuple(
-        None if port.optional else tuple(abs(n) for n in port.sample_shape)
+        None
+        if port.optional
+        else tuple(
+            1 if n is None else n for n in (port.sample_shape if port.batched else port.shape)
+        )
         for port in signature.inputs
     )
     # Zeros are also BYTES elements without bytes, each with its length of four bytes.

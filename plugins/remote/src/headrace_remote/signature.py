@@ -2,36 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
+import headrace_tensors as tensors
 from headrace.errors import SetupError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 __all__ = ["DTYPES", "Port", "Signature", "read_signature"]
 
-DTYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "BF16": np.dtype("<f4"),
-    "BYTES": np.dtype(object),
-}
+DTYPES: Final = {**tensors.DATATYPES, "BF16": np.dtype("<f4")}
 """The datatypes of the protocol, and the dtypes that requests and results have; BF16, which numpy lacks, is float32."""
 
 _UNBOUNDED: Final = (1 << 31) - 1
@@ -45,71 +28,36 @@ _OTHER_KEYS: Final = (
 
 
 @dataclass(frozen=True)
-class Port:
+class Port(tensors.Port):
     """One input or output.
 
     Attributes:
-        name: The name in the protocol.
         datatype: One of `DTYPES`.
-        shape: The length of each axis, -1 for any length, the batch axis included.
         key: The key of the request for an input, ``""`` for an output.
-        batched: Whether the first axis is the batch axis.
-        optional: Whether a request may lack this input, since the model has a value for it.
     """
 
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    key: str
-    batched: bool
-    optional: bool = False
-
-    @cached_property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of arrays in requests and results."""
-        return DTYPES[self.datatype]
-
-    @cached_property
-    def sample_shape(self) -> tuple[int, ...]:
-        """The shape of one sample, without the batch axis."""
-        return self.shape[1:] if self.batched else self.shape
-
-    def text(self) -> str:
-        """Return dtype and shapes as text for errors."""
-        name = "bytes or str" if self.datatype == "BYTES" else DTYPES[self.datatype].name
-        whole = f"{name} {_axes(self.shape)}"
-        if not self.batched:
-            return whole
-        return f"{name} {_axes(self.shape[1:])} (one sample) or {whole} (`request_size` rows)"
-
-    def describe(self) -> dict[str, Any]:
-        """Return dtype and shape for `describe`; `None` is an axis of any length."""
-        dtype = "BYTES" if self.datatype == "BYTES" else DTYPES[self.datatype].name
-        shape = [None if n < 0 else n for n in self.shape]
-        return {"dtype": dtype, "shape": shape, "batched": self.batched}
+    datatype: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True)
-class Signature:
-    """Inputs and outputs of a model, and how many rows one call may have.
+class Signature(tensors.Signature):
+    """Inputs and outputs of a model, in the server's order, and how many rows one call may have.
 
     Attributes:
-        inputs, outputs: The ports in the server's order. Outputs are those that are asked for.
-        batched: Whether several requests go in one call.
+        keys: The keys of requests by input name.
         max_rows: The most rows of a call. None: any number.
     """
 
-    inputs: tuple[Port, ...]
-    outputs: tuple[Port, ...]
-    batched: bool
-    max_rows: int | None
+    keys: Mapping[str, str] = field(default_factory=dict)
+    max_rows: int | None = None
 
     @cached_property
     def usual(self) -> Port | None:
         """The only input, where arrays are sent as they are; else None."""
         if len(self.inputs) != 1:
             return None
-        one = self.inputs[0]
+        one: Port = self.inputs[0]
         return one if one.batched and one.datatype not in ("BYTES", "BF16") else None
 
     @cached_property
@@ -129,22 +77,6 @@ class Signature:
         """Whether there is one output only, whose rows are arrays."""
         one = self.outputs[0]
         return len(self.outputs) == 1 and one.batched and one.datatype != "BYTES"
-
-
-def _axes(shape: Iterable[int]) -> str:
-    return f"[{', '.join('*' if n < 0 else str(n) for n in shape)}]"
-
-
-def _refuse_unknown(option: str, names: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            asked = f"Did you mean {near[0]!r}? " if near else ""
-            raise SetupError(
-                f"{option} names {name!r}, which the model does not have",
-                hint=f"{asked}It has: {', '.join(known)}.",
-            )
 
 
 def read_signature(
@@ -186,9 +118,8 @@ def read_signature(
             hint="A model of KServe names them in get_input_types and get_output_types, one of MLServer in inputs and "
             "outputs of its model-settings.json.",
         )
-    _refuse_unknown("inputs", keys, names_in)
-    _refuse_unknown("outputs", outputs or (), names_out)
-    _refuse_unknown("unbatched", unbatched, [*names_in, *names_out])
+    tensors.refuse_unknown("outputs", outputs or (), names_out)
+    tensors.refuse_unknown("unbatched", unbatched, [*names_in, *names_out])
     wanted = names_out if outputs is None else list(outputs)
     by_name = {one.name: one for one in metadata.outputs}
     max_batch_size = None if config is None else int(config.max_batch_size)
@@ -198,28 +129,24 @@ def read_signature(
     whole = _is_batched(used, max_batch_size, by_item=by_item, unbatched=unbatched, said=batched)
     whole = whole and bool(needed)  # else nothing says how many rows a call has
 
-    def port(one: Any, key: str) -> Port:
-        shape = tuple(one.shape)
-        has_axis = whole and one.name not in unbatched and bool(shape) and shape[0] == -1
+    def port(one: Any, key: str = "") -> Port:
+        shape = tuple(None if n < 0 else n for n in one.shape)
+        has_axis = whole and one.name not in unbatched and shape[:1] == (None,)
         if max_batch_size:  # then the dims lack the batch axis
             has_axis = has_axis and optional.get(one.name) != len(shape)
-        return Port(one.name, one.datatype, shape, key, has_axis, one.name in optional)
+        dtype = "BYTES" if one.datatype == "BYTES" else DTYPES[one.datatype].name
+        return Port(
+            one.name, dtype, shape, has_axis, one.datatype, key, optional=one.name in optional
+        )
 
-    read = _keys_of([one.name for one in needed], optional, keys)
+    every = tensors.Signature(tuple(port(one) for one in metadata.inputs))
+    read = tensors.choose_keys(every, keys, _OTHER_KEYS)
     inputs = tuple(port(o, read[o.name]) for o in metadata.inputs if o.name in read)
-    given = tuple(port(by_name[name], "") for name in wanted)
+    given = tuple(port(by_name[name]) for name in wanted)
     alone = not whole or not all(one.batched or one.optional for one in (*inputs, *given))
     bounded = max_batch_size is not None and 0 < max_batch_size < _UNBOUNDED
     most = max_batch_size if bounded else None
-    return Signature(inputs, given, not alone, 1 if alone else most)
-
-
-def _keys_of(needed: list[str], optional: Iterable[str], keys: Mapping[str, str]) -> dict[str, str]:
-    """Return the key of the request by input name, without optional inputs whose name is a key that is read already."""
-    alone = {needed[0]: "data"} if len(needed) == 1 else {name: name for name in needed}
-    read = {**alone, **keys}
-    taken = {*read.values(), *_OTHER_KEYS}
-    return {**{name: name for name in optional if name not in taken}, **read}
+    return Signature(inputs, given, keys=read, max_rows=1 if alone else most)
 
 
 def _is_batched(

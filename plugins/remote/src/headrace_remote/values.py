@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import struct
 import zlib
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+import headrace_tensors as tensors
 from headrace.errors import BackendError, InputError
 from headrace_formats import read_json
 from headrace_remote.signature import DTYPES
@@ -25,10 +25,6 @@ __all__ = ["SEQUENCE", "Item", "Sequenced", "group_of", "read_item", "read_rows"
 
 SEQUENCE: Final = ("sequence_id", "sequence_start", "sequence_end")
 """Keys of a request, and parameters of the protocol, that say to which sequence it belongs and where it stands in it."""
-
-_LENGTH: Final = struct.Struct("<I")
-_KINDS: Final = {"b": "b", "i": "i", "u": "iu", "f": "fiu", "O": "O"}
-"""The kinds of Python's numbers that become a dtype of a kind."""
 
 
 class Sequenced(NamedTuple):
@@ -94,39 +90,19 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
         value = request.get(usual.key)
         # Most requests are an array for a model with one input, which needs none of the work below.
         if type(value) is np.ndarray and value.dtype == usual.dtype and value.flags.c_contiguous:
-            fixed, shape = usual.sample_shape, value.shape
+            fixed, shape = usual.exact, value.shape
             if shape == fixed and size == 1:
                 return Item(1, True, (fixed,), (value,), sequence)
             if shape[1:] == fixed and shape[:1] == (size,):
                 return Item(size, False, (fixed,), (value,), sequence)
-    sample: bool | None = None
-    shapes: list[tuple[int, ...] | None] = []
-    parts: list[bytes | NDArray[Any]] = []
-    for port in signature.inputs:
-        if port.key not in request:
-            if port.optional:
-                shapes.append(None)
-                parts.append(b"")
-                continue
-            raise InputError("the request lacks a key", key=port.key, expected=port.text())
-        array = _array(request[port.key], port)
-        shape = array.shape
-        if port.batched:
-            alone = len(shape) == len(port.shape) - 1
-            if sample is not None and sample is not alone:
-                raise InputError(
-                    "some inputs of this request have a batch axis, others have none",
-                    key=port.key,
-                    expected=port.text(),
-                    got=_said(array),
-                )
-            sample = alone
-            shape = _sample_shape(array, port, size, alone=alone)
-        _check_shape(array, shape, port)
-        shapes.append(shape)
-        parts.append(_elements_of(array, port))
-    rows = size if sample is False else 1
-    return Item(rows, bool(sample), tuple(shapes), tuple(parts), sequence)
+    read = tensors.read_item(request, signature, signature.keys, _array)
+    found = [(port, read.tensors.get(port.name)) for port in signature.inputs]
+    shapes = tuple(
+        None if array is None else array.shape[1:] if port.batched else array.shape
+        for port, array in found
+    )
+    parts = tuple(b"" if array is None else _elements_of(array, port) for port, array in found)
+    return Item(read.rows, read.sample, shapes, parts, sequence)
 
 
 def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
@@ -182,64 +158,14 @@ def group_of(item: Item, signature: Signature) -> Hashable:
     return item.shapes, *(one if isinstance(one, bytes) else one.tobytes() for one in values)
 
 
-def _sample_shape(array: NDArray[Any], port: Port, size: int, *, alone: bool) -> tuple[int, ...]:
-    """Return the shape of an array without its batch axis, whose length must be ``request_size``."""
-    rows = 1 if alone else (array.shape[0] if array.ndim else 0)
-    if rows != size and (alone or array.ndim == len(port.shape)):
-        raise InputError(
-            "the number of rows is not `request_size`",
-            key=port.key,
-            expected=f"{size} rows",
-            got=f"{rows} in {_said(array)}",
-        )
-    return array.shape if alone else array.shape[1:]
-
-
-def _check_shape(array: NDArray[Any], shape: Sequence[int], port: Port) -> None:
-    wanted = port.sample_shape
-    if shape == wanted:
-        return
-    fits = len(shape) == len(wanted)
-    if not fits or any(want not in (-1, got) for want, got in zip(wanted, shape, strict=True)):
-        raise InputError("wrong shape", key=port.key, expected=port.text(), got=_said(array))
-
-
-def _said(array: NDArray[Any]) -> str:
-    return f"{array.dtype} {list(array.shape)}"
-
-
-def _array(value: Any, port: Port) -> NDArray[Any]:
+def _array(value: Any, port: Port, key: str) -> NDArray[Any]:
     """Return a value as an array of the port's dtype; the dtype of an array is never converted."""
-    wanted = DTYPES[port.datatype]
-    if type(value) is np.ndarray and value.dtype == wanted and wanted.kind != "O":
-        return value
     if port.datatype == "BYTES":
-        return _texts(value, port)
-    plain = isinstance(value, (bool, int, float, list, tuple))
-    try:
-        if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-            array = np.from_dlpack(value)
-        else:
-            array = np.asarray(value)
-    except Exception as error:  # a foreign array may raise anything
-        raise InputError(
-            f"this is nothing numpy can read ({error})",
-            key=port.key,
-            expected=port.text(),
-            got=type(value).__name__,
-        ) from error
-    if array.dtype == wanted:
-        return array
-    if plain and (not array.size or array.dtype.kind in _KINDS[wanted.kind]):
-        with np.errstate(over="ignore"):
-            made = array.astype(wanted)
-        same = array.dtype.kind == "f" or not array.size or bool((made == array).all())
-        if same and (wanted.kind != "f" or not (np.isinf(made) & np.isfinite(array)).any()):
-            return made
-    raise InputError("wrong dtype", key=port.key, expected=port.text(), got=_said(array))
+        return _texts(value, port, key)
+    return tensors.host_array(value, port, key)
 
 
-def _texts(value: Any, port: Port) -> NDArray[Any]:
+def _texts(value: Any, port: Port, key: str) -> NDArray[Any]:
     """Return bytes and texts as an array of bytes; one without axes is one element."""
     if isinstance(value, (str, bytes, bytearray, memoryview)):
         array: NDArray[Any] = np.empty((), object)
@@ -250,9 +176,9 @@ def _texts(value: Any, port: Port) -> NDArray[Any]:
         array = np.empty((), object)
     flat = [_element(one) for one in array.reshape(-1)]
     if None in flat:
-        got = _said(array) if type(value) is np.ndarray else type(value).__name__
+        got = tensors.text_of(value) if type(value) is np.ndarray else type(value).__name__
         raise InputError(
-            "this is neither bytes nor text", key=port.key, expected=port.text(), got=got
+            "this is neither bytes nor text", key=key, expected=port.accepts(), got=got
         )
     made = np.empty(len(flat), object)
     made[:] = flat
@@ -279,13 +205,9 @@ def _element(value: Any) -> bytes | None:
 def _elements_of(array: NDArray[Any], port: Port) -> bytes | NDArray[Any]:
     """Return the elements in row-major order, little-endian; an array in that form is not copied."""
     if port.datatype == "BYTES":
-        flat = array.reshape(-1)
-        return b"".join([part for one in flat for part in (_LENGTH.pack(len(one)), one)])
+        return tensors.join_elements(array.reshape(-1))
     if port.datatype == "BF16":
-        bits = np.ascontiguousarray(array).view("<u4")
-        # The nearest BF16, ties to even; NaN keeps a bit of its fraction.
-        nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
-        array = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
+        array = tensors.bf16_bits(array)
     return np.ascontiguousarray(array)
 
 
@@ -311,36 +233,22 @@ def read_rows(
     count = math.prod(shape)
     if datatype == "BYTES":
         array = np.empty(count, object)
-        array[:] = _elements(name, count, data, is_json=is_json, text=text)
+        try:
+            elements = tensors.read_elements(data, count)
+            array[:] = [read_json(e) if is_json else e.decode() if text else e for e in elements]
+        except ValueError as error:
+            raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
         alone = is_json and not port.batched and count == 1
         return array.reshape(() if alone else shape)
-    dtype = np.dtype("<u2") if datatype == "BF16" else DTYPES[datatype]
+    dtype = tensors.DATATYPES[datatype]
     if min(shape, default=0) < 0 or len(data) != count * dtype.itemsize:
         raise BackendError(
             f"the server sent {len(data)} bytes for output {name!r}, {datatype} {list(shape)}"
         )
     array = np.frombuffer(data, dtype)
     if datatype == "BF16":
-        array = (array.astype("<u4") << 16).view("<f4")
+        array = tensors.bf16_values(array)
     return array.reshape(shape)
-
-
-def _elements(name: str, count: int, data: Any, *, is_json: bool, text: bool) -> list[Any]:
-    found: list[Any] = []
-    place, view = 0, memoryview(data)
-    try:
-        for _ in range(count):
-            (length,) = _LENGTH.unpack_from(view, place)
-            place += 4 + length
-            raw = bytes(view[place - length : place])
-            found.append(read_json(raw) if is_json else raw.decode() if text else raw)
-    except (struct.error, ValueError) as error:
-        raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
-    if place != len(view):
-        raise BackendError(
-            f"the server sent {len(view)} bytes for output {name!r}, whose elements end at {place}"
-        )
-    return found
 
 
 def result_of(arrays: Sequence[NDArray[Any]], signature: Signature, start: int, item: Item) -> Any:

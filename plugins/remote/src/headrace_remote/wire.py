@@ -16,6 +16,7 @@ from headrace.errors import BackendError
 from headrace_remote.protocol import message
 from headrace_remote.signature import DTYPES
 from headrace_remote.values import read_rows
+from headrace_tensors import CONTENTS, join_elements, split_raw, varint_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,19 +32,9 @@ _REQUEST: Final = message("ModelInferRequest")
 _RESPONSE: Final = message("ModelInferResponse")
 _ID: Final = bytes([3 << 3 | 2])
 _RAW_INPUT: Final = bytes([7 << 3 | 2])
-_RAW_OUTPUT: Final = 6 << 3 | 2
-_OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 6))
 _LONGEST_ID_BYTES: Final = 1024
 _MOST_HEADS: Final = 256
 _LONGEST_OUTLINE_BYTES: Final = 2048
-
-_CONTENTS: Final = {
-    "BOOL": "bool_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
-    "INT64": "int64_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
-    "UINT32": "uint_contents", "UINT64": "uint64_contents", "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-}  # fmt: skip
-"""The fields of typed contents, which servers may use in place of raw bytes; BYTES are read apart."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +103,7 @@ class Writer:
         if identifier:
             raw = identifier.encode("utf-8", "replace")[:_LONGEST_ID_BYTES]
             raw = raw.decode("utf-8", "ignore").encode()
-            parts += (_ID, _varint_of(len(raw)), raw)
+            parts += (_ID, varint_of(len(raw)), raw)
         if items[0].sequence is not None:
             parts.append(_parameters_of(items[0].sequence))
         for place, port in enumerate(self._inputs):
@@ -120,7 +111,7 @@ class Writer:
                 continue
             buffers = [item.parts[place] for item in (items if port.batched else items[:1])]
             size = sum([one.nbytes if isinstance(one, np.ndarray) else len(one) for one in buffers])
-            parts += (_RAW_INPUT, _varint_of(size), *buffers)
+            parts += (_RAW_INPUT, varint_of(size), *buffers)
         return b"".join(parts)
 
     def _head(self, rows: int, shapes: tuple[tuple[int, ...] | None, ...]) -> bytes:
@@ -150,15 +141,6 @@ def _parameters_of(sequence: Sequenced) -> bytes:
     return written
 
 
-def _varint_of(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
-
-
 class Reader:
     """Reads the bytes of ``ModelInferResponse``.
 
@@ -178,7 +160,7 @@ class Reader:
         Raises:
             BackendError: The bytes are no such message, or lack an output.
         """
-        rest, raw = _split(data)
+        rest, raw = split_raw(data, 6)
         made = self._outlines.get(rest)
         if made is None:
             made = _Outline(_parsed(rest), self._outputs)
@@ -233,23 +215,6 @@ def _described(output: Any, place: int) -> tuple[int, str, tuple[int, ...], bool
     return place, datatype, tuple(output.shape), is_json
 
 
-def _split(data: bytes) -> tuple[bytes, list[Any]]:
-    """Return a message without its raw tensors, and these; a message with other fields comes back whole."""
-    view, place, rest = memoryview(data), 0, []
-    raw: list[Any] = []
-    while place < len(data):
-        start, tag = place, data[place]
-        length, place = _read_varint(data, place + 1)
-        if (tag != _RAW_OUTPUT and tag not in _OTHERS) or length < 0 or place + length > len(data):
-            return data, []
-        if tag == _RAW_OUTPUT:
-            raw.append(view[place : place + length])
-        else:
-            rest.append(view[start : place + length])
-        place += length
-    return b"".join(rest), raw
-
-
 def _parsed(data: bytes) -> Any:
     try:
         return _RESPONSE.FromString(data)
@@ -257,22 +222,11 @@ def _parsed(data: bytes) -> Any:
         raise BackendError(f"the server's answer is no ModelInferResponse: {error}") from error
 
 
-def _read_varint(data: bytes, place: int) -> tuple[int, int]:
-    """Return the value of a varint of up to five bytes (-1 if there is none), and the place behind it."""
-    value = 0
-    for shift, byte in enumerate(data[place : place + 5]):
-        value |= (byte & 127) << 7 * shift
-        if byte < 128:
-            return value, place + shift + 1
-    return -1, place
-
-
 def _from_contents(name: str, datatype: str, contents: Any) -> bytes:
     """Return typed contents as the raw bytes of the same elements."""
     if datatype == "BYTES":
-        values = contents.bytes_contents
-        return b"".join([part for one in values for part in (len(one).to_bytes(4, "little"), one)])
-    field = _CONTENTS.get(datatype)
+        return join_elements(contents.bytes_contents)
+    field = CONTENTS.get(datatype)
     if field is None:
         raise BackendError(f"the server sent output {name!r}, {datatype}, without raw contents")
     return np.array(getattr(contents, field), DTYPES[datatype]).tobytes()

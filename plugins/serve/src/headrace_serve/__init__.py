@@ -23,12 +23,12 @@ __version__ = "0.1.0"
 __all__ = ["Keys", "Limits", "ModelManager", "Server", "Tls", "__version__", "asgi"]
 
 _HOMES = {
-    "Keys": "keys",
-    "Limits": "limits",
-    "ModelManager": "models.manager",
-    "Server": "operating.server",
-    "Tls": "tls",
-    "asgi": "http.rest",
+    "http.rest": "asgi",
+    "keys": "Keys",
+    "limits": "Limits",
+    "models.manager": "ModelManager",
+    "operating.server": "Server",
+    "tls": "Tls",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

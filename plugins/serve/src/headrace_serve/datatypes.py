@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.errors import NotJsonError
+from headrace_tensors import DATATYPES, bf16_values, read_elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "DATATYPES",
     "ONLY_BINARY",
-    "as_bf16_bits",
     "as_json_values",
     "check_size",
     "datatype_of",
@@ -28,28 +26,9 @@ __all__ = [
     "from_json",
     "from_numbers",
     "from_text",
-    "joined_elements",
     "of_dtype_name",
     "raw_bytes",
 ]
-
-DATATYPES: Final[dict[str, np.dtype[Any]]] = {
-    "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("<u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("<i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-    "BF16": np.dtype("<u2"),
-    "BYTES": np.dtype(object),
-}
-"""Each datatype of the protocol with its numpy dtype. numpy has no BF16, so uint16 holds its bits."""
 
 _ITEM_BYTES: Final = {name: dtype.itemsize for name, dtype in DATATYPES.items()}
 _NAMES: Final = {dtype.name: name for name, dtype in DATATYPES.items() if name != "BF16"}
@@ -60,7 +39,6 @@ _JSON_TYPES: Final = {
     "b": frozenset({bool}), "i": frozenset({int}), "u": frozenset({int}), "f": frozenset({int, float})
 }  # fmt: skip
 """The types of JSON's values that tensors hold, by the kind of their dtype."""
-_LENGTH: Final = struct.Struct("<I")
 
 
 def of_dtype_name(name: str) -> str | None:
@@ -100,20 +78,17 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
         InputError: The number of bytes is not what shape and datatype ask for.
     """
     if datatype == "BYTES":
-        return _elements(name, math.prod(shape), data).reshape(shape)
+        flat = np.empty(math.prod(shape), object)
+        try:
+            flat[:] = read_elements(data, flat.size)
+        except ValueError as error:
+            raise InputError(f"input {name!r}: {error}") from None
+        return flat.reshape(shape)
     check_size(name, datatype, shape, len(data))
     array = np.frombuffer(data, DATATYPES[datatype])
     if datatype == "BF16":
-        array = (array.astype("<u4") << 16).view("<f4")
+        array = bf16_values(array)
     return array.reshape(shape)
-
-
-def as_bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Round each float32 to the nearest BF16, ties to even, and give its bits as uint16; NaN stays NaN."""
-    bits = np.ascontiguousarray(array, "<f4").view("<u4")
-    nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
-    made: NDArray[np.uint16] = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
-    return made
 
 
 def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
@@ -129,29 +104,6 @@ def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> N
             expected=f"{expected} bytes for {datatype} {list(shape)}",
             got=f"{size} bytes",
         )
-
-
-def _elements(name: str, elements: int, data: Any) -> NDArray[Any]:
-    """Read the elements of a BYTES tensor, each of which follows its length."""
-    if elements * _LENGTH.size > len(data):
-        raise InputError(f"input {name!r}: {len(data)} bytes cannot hold {elements} elements")
-    found = np.empty(elements, object)
-    view = memoryview(data)
-    place = 0
-    for index in range(elements):
-        if place + _LENGTH.size > len(view):
-            raise InputError(f"input {name!r} ends before element {index} of {elements}")
-        (length,) = _LENGTH.unpack_from(view, place)
-        place += _LENGTH.size
-        if place + length > len(view):
-            raise InputError(
-                f"input {name!r}: element {index} says it has {length} bytes, {len(view) - place} are left"
-            )
-        found[index] = bytes(view[place : place + length])
-        place += length
-    if place != len(view):
-        raise InputError(f"input {name!r} has {len(view) - place} bytes behind its last element")
-    return found
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
@@ -227,15 +179,6 @@ def _numbers(name: str, datatype: str, flat: list[Any]) -> NDArray[Any]:
     if odd and np.isfinite(raw[~finite].astype(np.float64)).any():
         raise InputError(f"input {name!r}: data holds values outside of {datatype}")
     return array
-
-
-def joined_elements(array: NDArray[Any]) -> bytes:
-    """Return the bytes of a BYTES tensor, in which each element follows its length."""
-    parts: list[bytes] = []
-    for value in array.flat:
-        raw = raw_bytes(value)
-        parts += (_LENGTH.pack(len(raw)), raw)
-    return b"".join(parts)
 
 
 def raw_bytes(value: str | bytes) -> bytes:

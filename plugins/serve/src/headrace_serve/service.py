@@ -594,7 +594,7 @@ def _not_loaded(model: Model) -> UnavailableError:
 def _full(model: Model) -> OverloadedError | None:
     """Give the error for one more request of a model whose queue is full; None if the queue has room."""
     most = model.queue_size
-    if most is None or model.inside < most or (waiting := model.waiting()) < most:
+    if model.inside < most or (waiting := model.waiting()) < most:
         return None
     text = f"the queue of model {model.name!r} is full"
     return OverloadedError(text, queue_size=most, waiting=waiting)

@@ -17,6 +17,9 @@ __version__ = "0.1.0"
 
 __all__ = ["Normalize", "Pool", "Tokenize", "__version__"]
 
-_HOME = {"Normalize": "vectors", "Pool": "vectors", "Tokenize": "tokenize"}
+_HOME = {
+    "tokenize": "Tokenize",
+    "vectors": "Normalize Pool",
+}
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -37,15 +37,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "Graphs": "graphs",
-    "Model": "loading",
-    "Normalization": "normalization",
-    "as_tensor": "tensors",
-    "convert_color": "images",
-    "crop_image": "images",
-    "load_model": "loading",
-    "pad_image": "images",
-    "resize_image": "images",
+    "graphs": "Graphs",
+    "images": "convert_color crop_image pad_image resize_image",
+    "loading": "Model load_model",
+    "normalization": "Normalization",
+    "tensors": "as_tensor",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

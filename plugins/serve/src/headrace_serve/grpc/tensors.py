@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_serve.datatypes import DATATYPES, from_json
+from headrace_serve.datatypes import from_json
 from headrace_serve.grpc.messages import message
 from headrace_serve.inference.messages import Answer, Asked, Encoded
 from headrace_serve.inference.tensors import (
@@ -19,6 +19,7 @@ from headrace_serve.inference.tensors import (
     tensor_view,
 )
 from headrace_serve.outlines import Outline
+from headrace_tensors import CONTENTS, DATATYPES, split_raw, varint_of
 
 if TYPE_CHECKING:
     from headrace_serve.models.model import Model
@@ -29,29 +30,14 @@ __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request"
 REQUEST: Final = message("inference.ModelInferRequest")
 RESPONSE: Final = message("inference.ModelInferResponse")
 
-_CONTENTS: Final = {
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
-}
-"""The field that holds the elements of each datatype; FP16 and BF16 travel as raw bytes only."""
-
-
 _LARGE_BYTES: Final = 64 << 10
-"""From this size of a message on, protobuf's copies of the raw tensors cost more than `_split`."""
+"""From this size of a message on, protobuf's copies of the raw tensors cost more than `split_raw`."""
 
 _SIZE: Final = "binary_data_size"
 _BINARY: Final = "binary_data_output"
 _REGION: Final = "shared_memory_region"
-_RAW_INPUT: Final = 7 << 3 | 2
 _RAW_OUTPUT: Final = bytes([6 << 3 | 2])
 _STREAMED: Final = bytes([2 << 3 | 2])
-_OTHERS: Final = frozenset(number << 3 | 2 for number in range(1, 7))
 
 
 class Received:
@@ -81,45 +67,9 @@ class Received:
 
 def read_message(data: bytes) -> Received:
     """Parse a ``ModelInferRequest``; the raw tensors of a large message are not copied."""
-    if len(data) >= _LARGE_BYTES:
-        split = _split(data)
-        if split is not None:
-            rest, raw = split
-            return Received(REQUEST.FromString(rest), raw, len(data))
-    whole = REQUEST.FromString(data)
-    return Received(whole, list(whole.raw_input_contents), len(data))
-
-
-def _split(data: bytes) -> tuple[bytes, list[memoryview]] | None:
-    """Take ``raw_input_contents`` out of a message.
-
-    None if the message has a field that is not length-delimited, or is malformed. Protobuf then parses it whole.
-    """
-    view, place, rest = memoryview(data), 0, []
-    raw: list[memoryview] = []
-    while place < len(data):
-        start, tag = place, data[place]
-        if tag != _RAW_INPUT and tag not in _OTHERS:
-            return None
-        length, place = _varint(data, place + 1)
-        if length < 0 or place + length > len(data):
-            return None
-        if tag == _RAW_INPUT:
-            raw.append(view[place : place + length])
-        else:
-            rest.append(view[start : place + length])
-        place += length
-    return b"".join(rest), raw
-
-
-def _varint(data: bytes, place: int) -> tuple[int, int]:
-    """Read a varint of up to five bytes; give its value (-1 if there is none) and the place behind it."""
-    value = 0
-    for shift, byte in enumerate(data[place : place + 5]):
-        value |= (byte & 127) << 7 * shift
-        if byte < 128:
-            return value, place + shift + 1
-    return -1, place
+    rest, raw = split_raw(data, 7) if len(data) >= _LARGE_BYTES else (data, [])
+    request = REQUEST.FromString(rest)
+    return Received(request, raw or list(request.raw_input_contents), len(data))
 
 
 def read_request(
@@ -225,14 +175,14 @@ def _tensor(one: Any, datatype: str, shape: tuple[int, ...], raw: bytes | None) 
 
 
 def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:
-    if datatype not in _CONTENTS:
+    if datatype not in CONTENTS:
         raise InputError(f"input {name!r}: {datatype} travels in raw_input_contents only")
     for field, _ in contents.ListFields():
-        if field.name != _CONTENTS[datatype]:
+        if field.name != CONTENTS[datatype]:
             raise InputError(
-                f"input {name!r}: {datatype}", expected=_CONTENTS[datatype], got=field.name
+                f"input {name!r}: {datatype}", expected=CONTENTS[datatype], got=field.name
             )
-    found = getattr(contents, _CONTENTS[datatype])
+    found = getattr(contents, CONTENTS[datatype])
     if len(found) != math.prod(shape):
         raise InputError(
             f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(found)}]"
@@ -257,19 +207,10 @@ def write_response(answer: Answer) -> bytes:
         for name, value in tensor.parameters.items():
             output.parameters[name].string_param = value
         elements = b"" if tensor.placed else tensor_view(tensor)
-        raw += (_RAW_OUTPUT, _as_varint(len(elements)), elements)
+        raw += (_RAW_OUTPUT, varint_of(len(elements)), elements)
     return b"".join([made.SerializeToString(), *raw])
 
 
 def as_streamed(response: bytes) -> bytes:
     """Write a ``ModelStreamInferResponse`` around the bytes of a ``ModelInferResponse``."""
-    return b"".join([_STREAMED, _as_varint(len(response)), response])
-
-
-def _as_varint(value: int) -> bytes:
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return b"".join([_STREAMED, varint_of(len(response)), response])

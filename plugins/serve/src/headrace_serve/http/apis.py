@@ -17,13 +17,14 @@ from headrace import keys
 from headrace.errors import ClosedError, ContractError, InputError
 from headrace_formats import write_json
 from headrace_serve.aside import apart
-from headrace_serve.datatypes import DATATYPES, from_json
+from headrace_serve.datatypes import from_json
 from headrace_serve.errors import BodyTooLargeError, among
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of
 from headrace_serve.models import described
+from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import keys
-from headrace_serve.datatypes import DATATYPES, ONLY_BINARY
+from headrace_serve.datatypes import ONLY_BINARY
 from headrace_serve.http.events import EVENTS
 from headrace_serve.http.plain_route import file_input
 from headrace_serve.inference.classification import CLASSIFICATION
 from headrace_serve.inference.parameters import SEQUENCES, TRACE
+from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -16,13 +16,12 @@ import pydantic
 from headrace.errors import ContractError, InputError, RequestsFailed
 from headrace_formats import FormatError, write_json
 from headrace_serve.datatypes import (
-    DATATYPES,
-    as_bf16_bits,
     datatype_of,
     from_numbers,
 )
 from headrace_serve.errors import NotJsonError
 from headrace_serve.inference.messages import Tensor
+from headrace_tensors import DATATYPES, bf16_bits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -170,7 +169,7 @@ def _tensor(model: Model, name: str, values: list[Any], *, by_item: bool) -> Ten
         if by_item:
             array = np.stack(known) if port.declared else _joined(known)
         if port.datatype == "BF16" and array.dtype == np.float32:  # numpy has no BF16
-            return Tensor(name, "BF16", array.shape, as_bf16_bits(array))
+            return Tensor(name, "BF16", array.shape, bf16_bits(array))
         datatype = datatype_of(array)
         if datatype is not None:
             return Tensor(name, datatype, array.shape, array)

@@ -8,11 +8,12 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.aside import apart
-from headrace_serve.datatypes import DATATYPES, check_size, joined_elements
+from headrace_serve.datatypes import check_size, raw_bytes
 from headrace_serve.errors import unknown_parameter
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Encoded
 from headrace_serve.inference.parameters import with_trace, without_nulls
+from headrace_tensors import DATATYPES, join_elements
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -170,7 +171,7 @@ def complete(asked: Asked, request_id: str, sent: Mapping[str, str], line: Acces
 def tensor_view(tensor: Tensor) -> bytes | memoryview:
     """Return a tensor's elements in row-major order, little-endian; a large array in that form is not copied."""
     if tensor.datatype == "BYTES":
-        return joined_elements(tensor.array)
+        return join_elements(map(raw_bytes, tensor.array.flat))
     array = tensor.array
     array = array.view("u2") if tensor.datatype == "BF16" else array
     array = array.astype(DATATYPES[tensor.datatype], copy=False)

@@ -89,8 +89,6 @@ def config(model: Model) -> dict[str, Any]:
 def _scheduling(model: Model) -> dict[str, Any]:
     """Return the instances of the entry node, and how it batches, if it makes batches of several requests."""
     keys = model.entry_keys
-    if not keys:
-        return {}
     devices = keys["device"] if isinstance(keys["device"], list) else [keys["device"]]
     on_gpu = any(str(one).startswith(("cuda", "gpu")) for one in devices)
     kind = "KIND_GPU" if on_gpu else "KIND_CPU"

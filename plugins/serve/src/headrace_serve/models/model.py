@@ -10,7 +10,7 @@ from headrace.errors import SetupError
 from headrace_serve.counters import Counts
 from headrace_serve.errors import among
 from headrace_serve.models.fields import check_keys, read_fields
-from headrace_serve.models.planned import described, entry_node, queue_size
+from headrace_serve.models.planned import described
 from headrace_serve.models.signature import read_signature
 from headrace_serve.outlines import Outlines
 from headrace_serve.run_times import is_timed
@@ -38,10 +38,9 @@ class Model:
         loading: Whether a new pipeline is being built to take the place of this one.
         reason: Why the model is unloaded. ``""`` if it is not.
         limits: Limits of this model, by name. The smaller of these and the server's limits counts.
-        entry: The name of the node at which requests enter, of several the first.
-        entry_keys: The keys of that node, empty if there are several.
-        queue_size: The most requests that may wait. None: the server refuses none early, because there are several
-            entry nodes.
+        entry: The name of the node at which requests enter.
+        entry_keys: The keys of that node.
+        queue_size: The most requests that may wait.
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
         labels: The labels of the classes of outputs, by the outputs' names.
@@ -93,10 +92,10 @@ class Model:
         self.measured = ExitStack()
         self.pipe: Pipeline = entry.config if pipe is None else pipe
         plan = self.pipe.config.plan()
-        found = described(self.pipe, plan)
-        self.signature = read_signature(found, entry)
-        self.entry, self.entry_keys = entry_node(plan.nodes, found)
-        self.queue_size = queue_size(self.entry_keys)
+        self.signature = read_signature(*described(self.pipe, plan), entry)
+        self.entry = plan.roots[0]
+        self.entry_keys = {k: one.value for k, one in plan.nodes[self.entry].keys.items()}
+        self.queue_size = int(self.entry_keys["queue_size"])
         self.timed = is_timed(self.pipe)
         self.fields = read_fields(entry, self.pipe.config, self.entry)
         _check_labels(name, entry, self.signature)

@@ -1,48 +1,39 @@
-"""What a built pipeline and its plan say about the node at which requests enter."""
+"""What a built pipeline and its plan say about the nodes at which requests enter and end."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError
-from headrace_serve.models.signature import entries_and_ends
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from headrace import Pipeline
-    from headrace.plan import Node, Plan
+    from headrace.plan import Plan
 
-__all__ = ["described", "entry_node", "queue_size"]
+__all__ = ["described"]
 
 
-def described(pipe: Pipeline, plan: Plan) -> dict[str, Any]:
-    """Return the description of a pipeline, completed from its plan.
+def described(pipe: Pipeline, plan: Plan) -> tuple[Any, list[Any]]:
+    """Return the descriptions of the node at which requests enter, and of those at which they end.
 
-    Each node says under ``each`` whether it runs once per element.
+    Each says under ``each`` whether the node runs once per element.
 
     Raises:
         SetupError: There are several nodes at which requests may enter, and clients cannot choose one.
     """
-    found = pipe.describe()
-    for name, node in plan.nodes.items():
-        found["nodes"][name]["each"] = node.links.each is not None
-        found["nodes"][name]["calls"] = list(node.links.calls)
-    entries = entries_and_ends(found["nodes"])[0]
-    if len(entries) > 1:
-        what = f"the pipeline has several nodes at which requests may enter: {', '.join(entries)}"
+    if len(plan.roots) > 1:
+        what = (
+            f"the pipeline has several nodes at which requests may enter: {', '.join(plan.roots)}"
+        )
         raise SetupError(what, hint="Serve a configuration for each.")
-    return found
-
-
-def entry_node(
-    nodes: Mapping[str, Node], described: Mapping[str, Any]
-) -> tuple[str, dict[str, Any]]:
-    """Return name and keys of the node at which requests enter; of several the first one's name, and no keys."""
-    first, *others = entries_and_ends(described["nodes"])[0] or nodes
-    return first, {} if others else {k: one.value for k, one in nodes[first].keys.items()}
-
-
-def queue_size(keys: dict[str, Any]) -> int | None:
-    """Return the ``queue_size`` of the entry node; None if there are several."""
-    return int(keys["queue_size"]) if keys else None
+    nodes = pipe.describe()["nodes"]
+    reached, todo = {*plan.roots}, [*plan.roots]
+    while todo:
+        links = plan.nodes[todo.pop()].links
+        new = {*links.next, *links.reposts} - reached
+        reached |= new
+        todo += new
+    for name, node in plan.nodes.items():
+        nodes[name]["each"] = node.links.each is not None
+    ends = [name for name, node in plan.nodes.items() if name in reached and not node.next]
+    return nodes[plan.roots[0]], [nodes[name] for name in ends]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.models.entries import InputEntry, ModelEntry
 
-__all__ = ["THROUGH", "Port", "Signature", "entries_and_ends", "read_signature"]
+__all__ = ["THROUGH", "Port", "Signature", "read_signature"]
 
 THROUGH = (
     *("S", "Sequential", "BackgroundThread", "Reflect", "With", "DI", "Aspect", "Process"),
@@ -95,7 +95,11 @@ class Signature:
         return bool(ports) and all(port.batch_axis == 0 for port in ports)
 
 
-def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None) -> Signature:
+def read_signature(
+    root: Mapping[str, Any],
+    ends: Sequence[Mapping[str, Any]],
+    entry: ModelEntry | None = None,
+) -> Signature:
     """Return the signature of a pipeline.
 
     If the first backend of the entry node describes its inputs (those of ONNX Runtime, torch and TensorRT
@@ -104,8 +108,9 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
     otherwise the one output ``result``, BYTES ``[-1]``.
 
     Args:
-        described: The result of ``pipe.describe()``. A node may have ``each`` if it runs once per element. ``front``
-            says that requests pass other backends before and behind the nodes.
+        root: The node at which requests enter, as ``pipe.describe()`` gives it. A node may have ``each`` if it runs once per
+            element.
+        ends: The nodes at which requests end.
         entry: The entry of the model. Inputs and outputs that it declares are not changed.
 
     Raises:
@@ -113,36 +118,32 @@ def read_signature(described: Mapping[str, Any], entry: ModelEntry | None = None
             none of the model.
     """
     outputs = None if entry is None else entry.outputs
-    nodes = described["nodes"]
-    names, ends = entries_and_ends(nodes)
-    roots, sinks = [nodes[name] for name in names], [nodes[name] for name in ends]
-    max_rows = roots[0]["range"][1] if len(roots) == 1 else None
     if entry is not None and entry.inputs is not None:
         taken = {name: _said_input(name, one, entry) for name, one in entry.inputs.items()}
     else:
-        taken = _read(roots, "inputs", first=True) or _default_inputs()
+        taken = _read([root], "inputs", first=True) or _default_inputs()
         for name, port in taken.items():
             if port.key in NO_INPUTS:
                 what = f"input {name!r} of the model is the key {port.key!r} of a request, which is reserved"
                 raise SetupError(what, hint=f'Give it another key: inputs = {{{name} = "..."}}.')
     if outputs is not None:
-        _check_outputs(outputs, _read(sinks, "outputs", first=False))
+        _check_outputs(outputs, _read(ends, "outputs", first=False))
         given = {
             name: Port(name, one.datatype, tuple(one.shape), declared=True)
             for name, one in outputs.items()
         }
     else:
-        given = _read(sinks, "outputs", first=False) or {"result": Port("result", "BYTES", (-1,))}
+        given = _read(ends, "outputs", first=False) or {"result": Port("result", "BYTES", (-1,))}
     if any(port.each for port in taken.values()):
         given = _of_items(given)
     elif outputs is not None and all(port.batch_axis == 0 for port in taken.values()):
         given = {name: replace(port, batch_axis=0) for name, port in given.items()}
-    return Signature(taken, given, max_rows, _sequence_key(roots))
+    return Signature(taken, given, root["range"][1], _sequence_key(root))
 
 
-def _sequence_key(roots: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return the key of sequences that the outermost backend of the only entry node describes (`StateFul` does)."""
-    built = roots[0]["tree"]["built"] if len(roots) == 1 else None
+def _sequence_key(root: Mapping[str, Any]) -> str | None:
+    """Return the key of sequences that the outermost backend of the entry node describes (`StateFul` does)."""
+    built = root["tree"]["built"]
     key = built.get("sequence_key") if isinstance(built, dict) else None
     return key if isinstance(key, str) else None
 
@@ -153,41 +154,6 @@ def _check_outputs(said: Mapping[str, Any], built: Mapping[str, Port]) -> None:
         if name not in built:
             what = f"the entry declares an output {name!r}, which the model does not have"
             raise SetupError(what, hint=among(name, built))
-
-
-def entries_and_ends(nodes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Return the nodes at which requests may enter, and those at which a request that enters there may end.
-
-    Nodes that the expressions of others call are neither.
-
-    Args:
-        nodes: ``nodes`` of ``pipe.describe()``.
-    """
-    called = {name: list(_called(node["tree"])) for name, node in nodes.items()}
-    after = {
-        name: [*node["next"], *(one for one, goes_on in called[name] if goes_on)]
-        for name, node in nodes.items()
-    }
-    led = {one for name, found in called.items() for one, _ in found if one != name}
-    led.update(one for node in nodes.values() for one in (*node["next"], *node.get("calls", ())))
-    entries = [name for name in nodes if name not in led]
-    todo, seen = list(entries), dict.fromkeys(entries)
-    while todo:
-        new = [one for one in after[todo.pop()] if one not in seen]
-        seen.update(dict.fromkeys(new))
-        todo += new
-    return entries, [name for name in nodes if name in seen and not nodes[name]["next"]]
-
-
-def _called(tree: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
-    """Return the nodes that an expression names, each with whether the request goes on there (`Repost`)."""
-    first, _, rest = str(tree.get("instance", "")).partition(".")
-    if rest:  # node.NAME, or NAME.0, one of its instances
-        yield rest if first == "node" else first, False
-    if "target" in tree:
-        yield tree["target"], True
-    for child in tree["children"]:
-        yield from _called(child)
 
 
 def _default_inputs() -> dict[str, Port]:
@@ -212,7 +178,7 @@ def _of_items(given: dict[str, Port]) -> dict[str, Port]:
     return made
 
 
-def _read(nodes: list[Any], side: str, *, first: bool) -> dict[str, Port]:
+def _read(nodes: Sequence[Any], side: str, *, first: bool) -> dict[str, Port]:
     """Return the ports that the first, or last, backend of a node describes; ``{}`` for several nodes, or one with ``each``."""
     if len(nodes) != 1 or nodes[0].get("each"):
         return {}

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Coroutine, Iterable, Sequence
     from pathlib import Path
-    from types import TracebackType
 
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.models.entries import ModelEntry
@@ -404,12 +403,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def _open(self, listener: socket.socket) -> None:
