@@ -263,7 +263,10 @@ class Model:
             word = f"StateFul({SEQUENCE})[{word}]"
             self._sequences(made)
         self._set(made, "backend", word, place)
-        self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
+        if (
+            self.backend != "python" or "max_batch_size" in config
+        ):  # else auto_complete_config decides
+            self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
         self._instances(made)
         self._batching(made)
         if self.backend in _FILES and self.backend != "python":
