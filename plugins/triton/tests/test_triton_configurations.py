@@ -72,7 +72,7 @@ def test_most_of_them_are_served():
             "sequence_with_state",
             {"idle_s": 5, "keep": {"after": "before"}, "outputs": ["y", "after"]},
         ),
-        ("python_plain", {"backend": "Process[TritonPython]", "max": 1}),
+        ("python_plain", {"backend": "Process[TritonPython]", "max": None}),
     ],
 )
 def test_each_field_becomes_its_key(tmp_path, name, node):

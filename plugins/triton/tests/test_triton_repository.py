@@ -429,6 +429,34 @@ def test_clients_are_told_the_configuration_as_triton_prints_it(repository, serv
     assert found["default_model_filename"] == "model.onnx"
 
 
+def test_a_model_that_completes_its_configuration_is_batched_and_described_by_it(repository, serve):
+    code = """
+import numpy as np, triton_python_backend_utils as pb_utils
+class TritonPythonModel:
+    @staticmethod
+    def auto_complete_config(made):
+        made.add_input({"name": "IN", "data_type": "TYPE_INT32", "dims": [1]})
+        made.add_output({"name": "OUT", "data_type": "TYPE_INT32", "dims": [1]})
+        made.set_max_batch_size(4)
+        return made
+    def execute(self, requests):
+        found = [one.inputs()[0].as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one * 2)]) for one in found]
+"""
+    repository.python("twice", 'backend: "python"', code)
+    client = serve()
+    found = client.get_model_config("twice")
+    assert found["max_batch_size"] == 4
+    assert [(one["name"], one["dims"]) for one in found["input"] + found["output"]] == [
+        ("IN", [1]),
+        ("OUT", [1]),
+    ]
+    numbers = np.arange(4, dtype=np.int32)[:, None]
+    np.testing.assert_array_equal(ask(client, "twice", IN=numbers)["OUT"], numbers * 2)
+    with pytest.raises(InferenceServerException, match="4"):
+        ask(client, "twice", IN=np.zeros((5, 1), np.int32))
+
+
 def test_what_a_serving_file_says_follows_the_folder_too(repository, serve):
     repository.write("add", ONNX)
     client = serve()

@@ -185,7 +185,9 @@ class Model:
             near = difflib.get_close_matches(str(found), known, 1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
             self.wrong(config.at(field), f"there is no backend {found!r} here", hint)
-        if platform and backend and _PLATFORMS.get(platform, platform) != backend:
+        if (
+            platform and _PLATFORMS.get(platform, platform) != found != "python"
+        ):  # a model.py reads it
             what = f"the platform {platform!r} is not of the backend {backend!r}"
             self.wrong(config.at("platform"), what)
         return str(found)
@@ -263,7 +265,10 @@ class Model:
             word = f"StateFul({SEQUENCE})[{word}]"
             self._sequences(made)
         self._set(made, "backend", word, place)
-        self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
+        if (
+            self.backend != "python" or "max_batch_size" in config
+        ):  # else auto_complete_config decides
+            self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
         self._instances(made)
         self._batching(made)
         if self.backend in _FILES and self.backend != "python":

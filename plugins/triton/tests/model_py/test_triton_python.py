@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from prometheus_client import generate_latest
 from python_models import (
     ADD_SUB,
     ADD_SUB_CONFIG,
@@ -346,3 +347,73 @@ class TritonPythonModel:
         (one.levelname, one.message) for one in caplog.records if one.name == "headrace.triton"
     ]
     assert found == [("WARNING", "fish"), ("ERROR", "chips")]
+
+
+def test_numbers_of_another_width_become_those_of_the_configuration(models):
+    code = (
+        HEAD
+        + """
+class TritonPythonModel:
+    def execute(self, requests):
+        given = [one.inputs()[0].as_numpy() for one in requests]
+        return [pb_utils.InferenceResponse([
+            pb_utils.Tensor("WHOLE", np.array([int(one[0])])), pb_utils.Tensor("REAL", one.astype(np.float64))
+        ]) for one in given]
+"""
+    )
+    about = config("wide", {"IN": FLOATS}, {"WHOLE": NUMBER, "REAL": FLOATS})
+    made = models({"wide": (about, code)})
+    found = made("wide", {"IN": A + 3})["result"]
+    assert (found["WHOLE"].dtype, found["REAL"].dtype) == (np.int32, np.float32)
+    assert (found["WHOLE"].tolist(), found["REAL"].tolist()) == ([3], (A + 3).tolist())
+    with pytest.raises(BackendError, match=r"the output 'WHOLE' is int64 \[1\]"):
+        made("wide", {"IN": A + 2**40})
+
+
+def test_the_name_of_a_called_model_may_be_an_element_of_text(models):
+    code = (
+        HEAD
+        + """
+class TritonPythonModel:
+    def execute(self, requests):
+        asked = pb_utils.InferenceRequest(model_name=b"add_sub", inputs=requests[0].inputs())
+        return [pb_utils.InferenceResponse(asked.exec().output_tensors())]
+"""
+    )
+    both = {"INPUT0": FLOATS, "INPUT1": FLOATS}
+    about = config("by_bytes", both, {"OUTPUT0": FLOATS, "OUTPUT1": FLOATS})
+    add_sub(models({"by_bytes": (about, code), "add_sub": (ADD_SUB_CONFIG, ADD_SUB)}), "by_bytes")
+
+
+def test_metrics_of_a_model_are_numbers_of_the_server(models, in_process):
+    name = f"seen_{'here' if in_process else 'there'}"
+    code = (
+        HEAD
+        + f"""
+class TritonPythonModel:
+    def initialize(self, args):
+        self.seen = pb_utils.MetricFamily("{name}", "What was seen", pb_utils.COUNTER).Metric({{"model": "m"}})
+        self.last = pb_utils.MetricFamily("{name}_last", "The last", pb_utils.GAUGE).Metric()
+    def execute(self, requests):
+        found = []
+        for one in requests:
+            number = float(one.inputs()[0].as_numpy()[0])
+            self.last.set(number)
+            try:
+                self.seen.increment(number)
+            except pb_utils.TritonModelException:
+                found.append(pb_utils.InferenceResponse(error="negative"))
+            else:
+                value = np.array([self.seen.value() + self.last.value()], np.int32)
+                found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
+        return found
+"""
+    )
+    made = models({"seen": (config("seen", {"IN": NUMBER}, {"OUT": NUMBER}), code)})
+    sums = [made("seen", {"IN": np.array([n], np.int32)})["result"]["OUT"][0] for n in (3, 4)]
+    assert sums == [3 + 3, 7 + 4]
+    with pytest.raises(BackendError, match="negative"):
+        made("seen", {"IN": np.array([-1], np.int32)})
+    text = generate_latest().decode()
+    assert f'# HELP {name} What was seen\n# TYPE {name} counter\n{name}{{model="m"}} 7.0\n' in text
+    assert f"# TYPE {name}_last gauge\n{name}_last -1.0\n" in text

@@ -82,8 +82,11 @@ def config(model: Model) -> dict[str, Any]:
     }
     if model.configuration is None:
         return made
-    ports = {side: model.configuration[side] or made[side] for side in ("input", "output")}
-    return {**model.configuration, **ports}
+    said = model.configuration
+    if said["input"] and said["output"]:
+        return {**said}
+    ports = {side: said[side] or made[side] for side in ("input", "output")}
+    return {**said, **ports, "max_batch_size": made["max_batch_size"]}  # the model completes them
 
 
 def _scheduling(model: Model) -> dict[str, Any]:

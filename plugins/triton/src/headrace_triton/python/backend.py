@@ -102,8 +102,7 @@ class TritonPython(headrace.Backend):
             for one in config["input"]
         }
         self.reads = TypedDict("Reads", kinds)  # type: ignore[misc]
-        if not config["max_batch_size"]:
-            self.max = 1
+        self.max = config["max_batch_size"] or 1
 
     def describe(self) -> dict[str, Any]:
         """Return the inputs and outputs."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import ContractError
 from headrace_models import call_model, models_here
+from headrace_triton.python.metrics import Change, change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -50,6 +51,9 @@ def answers() -> Callable[[Question], object]:
         call = question.content
         if call == UNWANTED:
             question.send(question.unwanted, True, None)
+            return
+        if isinstance(call, Change):
+            question.send(change(call), True, None)
             return
         if models is None:
             what = (

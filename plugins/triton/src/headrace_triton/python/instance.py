@@ -25,7 +25,7 @@ from headrace.errors import (
     SetupError,
 )
 from headrace_process.asking import Question, ask, is_elsewhere, limits_of
-from headrace_triton.python import calls, interface
+from headrace_triton.python import calls, interface, metrics
 from headrace_triton.python.configuration import completed
 from headrace_triton.python.messages import Incoming, InferenceRequest, ResponseSender
 from headrace_triton.python.tensors import TritonModelException, outputs_of, ports_seen, tensors_of
@@ -259,17 +259,10 @@ class Instance:
         """Return whether nobody waits for a request any more."""
         if not is_elsewhere():
             return self._context.request.unwanted(incoming.request)
-        came: SimpleQueue[bool] = SimpleQueue()
         try:
-            ask(
-                self._name,
-                calls.UNWANTED,
-                incoming.request,
-                lambda found, *_: came.put(bool(found)),
-            )
+            return bool(_asked(calls.UNWANTED, incoming.request))
         except ContractError:  # in a place that takes no questions
             return False
-        return came.get()
 
     def call(self, asked: InferenceRequest, take: Any) -> None:
         """Begin a call of another model."""
@@ -316,6 +309,27 @@ class Instance:
                 sender.close()
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
+
+
+def _asked(content: Any, request: Request | None = None) -> Any:
+    """Ask the process of the server, and wait for the answer."""
+    came: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+    ask("TritonPython", content, request, lambda found, _, error: came.put((found, error)))
+    found, error = came.get()
+    if error is not None:
+        raise error
+    return found
+
+
+def _change(one: metrics.Change) -> float:
+    """Change a number of a model, where the numbers are."""
+    try:
+        return float(_asked(one) if is_elsewhere() else metrics.change(one))
+    except ValueError as error:
+        raise TritonModelException(str(error)) from None
+
+
+metrics.MetricFamily.send = staticmethod(_change)
 
 
 def _begin(asked: InferenceRequest, take: Any) -> None:

@@ -19,16 +19,20 @@ from headrace_triton.python.messages import (
     ResponseSender,
     TritonError,
 )
+from headrace_triton.python.metrics import COUNTER, GAUGE, MetricFamily
 from headrace_triton.python.tensors import Tensor, TritonModelException
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
+    "COUNTER",
+    "GAUGE",
     "InferenceRequest",
     "InferenceResponse",
     "InferenceResponseSender",
     "Logger",
+    "MetricFamily",
     "ModelConfig",
     "PreferredMemory",
     "Tensor",

@@ -284,7 +284,7 @@ class InferenceRequest:
         correlation_id: int | str = 0,
         inputs: Sequence[Tensor] = (),
         requested_output_names: Sequence[str] = (),
-        model_name: str = "",
+        model_name: str | bytes = "",
         model_version: int = -1,
         flags: int = 0,
         timeout: int = 0,
@@ -298,12 +298,8 @@ class InferenceRequest:
     ) -> None:
         self._id, self._correlation, self._inputs = request_id, correlation_id, [*inputs]
         self._outputs, self._trace = [*requested_output_names], trace
-        self.model, self.version, self._flags, self._timeout = (
-            model_name,
-            model_version,
-            flags,
-            timeout,
-        )
+        self.model = model_name.decode() if isinstance(model_name, bytes) else model_name
+        self.version, self._flags, self._timeout = model_version, flags, timeout
         self._memory, self._parameters, self._priority = preferred_memory, parameters, priority
         self._sender, self._incoming = sender, incoming
 

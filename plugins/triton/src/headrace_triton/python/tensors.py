@@ -173,6 +173,16 @@ class Port(NamedTuple):
             and all(want in (-1, has) for want, has in zip(dims, found, strict=True))
         )
 
+    def converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return numbers of another width in this datatype; an array that would lose more than digits as it is."""
+        kind = self.kind
+        if kind in (None, np.object_) or not np.can_cast(array.dtype, kind, "same_kind"):
+            return array
+        with np.errstate(over="ignore"):
+            made = array.astype(kind)
+        same = made == array if made.dtype.kind in "iu" else np.isfinite(made) | ~np.isfinite(array)
+        return made if same.all() else array
+
 
 def ports_seen(config: Mapping[str, Any], side: str) -> dict[str, Port]:
     """Return the ports of a configuration by name: those of ``input``, or of ``output``."""
@@ -218,7 +228,7 @@ def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str
         if port is None:
             hint = f"The configuration has {', '.join(ports) or 'none'}."
             raise ContractError(f"the model gave an output {name!r}", hint=hint)
-        if not port.fits(array):
+        if not port.fits(array) and not port.fits(array := port.converted(array)):
             what = f"the output {name!r} is {array.dtype} {[*array.shape]}"
             raise ContractError(what, hint=f"The configuration says {port.expected}.")
         found[name] = array
