@@ -183,7 +183,6 @@ def test_external_data(rtx, save):
     [
         ({"tactic_sources": ("jit_convolutions",)}, "`tactic_sources` is set, .* ignores it"),
         ({"sparsity": True}, "`sparsity` is set, .* ignores it"),
-        ({"dla_core": 0}, "0 DLA cores"),
         ({"timing_cache": Path("timing.cache")}, "no timing cache"),
         ({"tactics": Path("tactics.json")}, "does not let them be chosen"),
         ({"hardware_compatibility": "ampere_plus"}, "ignores it"),
