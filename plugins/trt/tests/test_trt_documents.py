@@ -55,7 +55,6 @@ def test_the_readme_without_a_device(rtx, in_folder):
     for words in commands(README):
         if not FOR_DEVICE & set(words):
             trt(words)
-    assert (in_folder / "tiny.html").stat().st_size > 1000
 
 
 @pytest.mark.gpu

@@ -273,7 +273,7 @@ def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(
 
 def test_the_tools_measure_and_inspect(small_net, cuda, tmp_path):
     from headrace_trt.tools.benching import bench_engine
-    from headrace_trt.tools.inspecting import as_page, inspect_engine
+    from headrace_trt.tools.inspecting import inspect_engine
     from headrace_trt.tools.opening import opened
     from headrace_trt.tools.profiling import profile_layers
 
@@ -290,8 +290,6 @@ def test_the_tools_measure_and_inspect(small_net, cuda, tmp_path):
         about = inspect_engine(engine)
         assert about["layers_by_type"].get("fp32")
         assert about["profiles"][0]["x"]["range"]["max"] == [8, 3, 32, 32]
-        times = {layer["name"]: layer["ms"] for layer in profiled["layers"]}
-        assert "<svg" in as_page({"kind": "plan", "file": "it", **about}, times)
 
 
 def test_a_refitted_plan_is_written(pipe, small_net, tmp_path):

@@ -151,7 +151,6 @@ def test_fallback_to_onnx_runtime_says_what_it_chose_and_why(small_net, rtx):
         ({"std": 1e-300}, "float32"),
         ({"mean": 1e300}, "float32"),
         ({"workspace_bytes": 1 << 63}, "workspace_bytes: .* less than"),
-        ({"max_aux_streams": 1 << 31}, "max_aux_streams: .* less than"),
         ({"weight_streaming_bytes": 1 << 63}, "less than or equal to"),
         ({"optimization_level": 6}, "less than or equal to 5"),
         ({"precision": "int9"}, "fp16"),

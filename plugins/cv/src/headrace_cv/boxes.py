@@ -64,12 +64,6 @@ def corners_of(xyxy: Any) -> NDArray[np.float64]:
     return corners
 
 
-def _area(upper: NDArray[np.float64], lower: NDArray[np.float64]) -> NDArray[np.float64]:
-    size = np.maximum(lower - upper, 0)
-    area: NDArray[np.float64] = size[..., 0] * size[..., 1]
-    return area
-
-
 def nms(
     boxes: Any, scores: Any, *, iou_threshold: float = 0.5, classes: Any = None
 ) -> NDArray[np.int64]:

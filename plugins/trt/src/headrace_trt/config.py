@@ -63,8 +63,6 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
             settings.hardware_compatibility,
             "hardware_compatibility",
         )
-    if settings.dla_core is not None:
-        _use_dla(library, network, config, settings.dla_core)
     config.profiling_verbosity = library.choice(
         "ProfilingVerbosity", settings.verbosity, "verbosity"
     )
@@ -78,9 +76,6 @@ def _set_search(library: Library, config: Any, settings: BuildSettings) -> None:
     if settings.workspace_bytes is not None:
         pool = library.trt.MemoryPoolType.WORKSPACE
         config.set_memory_pool_limit(pool, settings.workspace_bytes)
-    if settings.max_aux_streams is not None:
-        library.need("IBuilderConfig.max_aux_streams", "max_aux_streams")
-        config.max_aux_streams = settings.max_aux_streams
     if settings.tactic_sources is not None:
         library.need("TacticSource", "tactic_sources")
         chosen = 0
@@ -96,18 +91,6 @@ def _set_tf32(library: Library, config: Any, *, tf32: bool) -> None:
         config.set_flag(flag)
     else:
         config.clear_flag(flag)
-
-
-def _use_dla(library: Library, network: Network, config: Any, core: int) -> None:
-    cores = int(getattr(network.builder, "num_DLA_cores", 0))
-    if core >= cores:
-        raise SetupError(
-            f"dla_core = {core}, and {library.text} sees {cores} DLA cores here",
-            hint="DLA cores are part of some boards of NVIDIA's; leave `dla_core` out elsewhere.",
-        )
-    config.default_device_type = library.trt.DeviceType.DLA
-    config.DLA_core = core
-    config.set_flag(library.need("BuilderFlag.GPU_FALLBACK", "dla_core"))
 
 
 _LONGEST: Final = (1 << 31) - 1

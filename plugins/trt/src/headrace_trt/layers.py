@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = ["Layer", "count_types", "layers_from_json", "layers_from_log", "verify_precision"]
 
@@ -69,14 +69,6 @@ class Layer:
     def as_dict(self) -> dict[str, Any]:
         """Return the layer as JSON has it."""
         return {key: list(v) if isinstance(v, tuple) else v for key, v in asdict(self).items()}
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Layer:
-        """Make a layer of what `as_dict` gave."""
-        plain: dict[str, Any] = {
-            key: tuple(v) if isinstance(v, list) else v for key, v in values.items()
-        }
-        return cls(**plain)
 
 
 def type_of(text: str) -> str:

@@ -193,13 +193,7 @@ class BuildOptions(headrace.Options):
     workspace_bytes: int | None = Field(
         None, ge=0, description="Most scratch memory of a layer, in bytes; default: the library's."
     )
-    max_aux_streams: int | None = Field(
-        None, ge=0, description="Most streams beside the main one; default: the library's."
-    )
     sparsity: bool = Field(False, description="Whether sparse weights are used as such.")
-    dla_core: int | None = Field(
-        None, ge=0, description="Index of the DLA core to build for, from 0; default: the GPU."
-    )
     refit: bool = Field(False, description="Whether the weights can be changed later.")
     strip: bool = Field(
         False, description="Whether the plan is kept without weights; they come from `model`."

@@ -69,9 +69,7 @@ class BuildSettings:
         tactics: File that fixes the choice of tactics. None: chosen anew.
         optimization_level: 0 (quick build) to 5. None: the library's.
         workspace_bytes: Most scratch memory of one layer, in bytes. None: the library's.
-        max_aux_streams: Most streams beside the main one. None: the library's.
         sparsity: Whether kernels for sparse weights may be used.
-        dla_core: Index of the DLA core to build for. None: the GPU.
         refit: Whether the weights can be changed later.
         strip: Whether the plan holds no weights (they are read from the model at load).
         weight_streaming: Whether weights may be streamed from the host.
@@ -100,9 +98,7 @@ class BuildSettings:
     tactics: Path | None = None
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
     workspace_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
-    max_aux_streams: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     sparsity: bool = False
-    dla_core: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     refit: bool = False
     strip: bool = False
     weight_streaming: bool = False

@@ -17,7 +17,6 @@ from headrace_cli.for_plugins import (
     source_of,
 )
 from headrace_trt.settings import PRECISIONS
-from headrace_trt.timing import keep_apart
 from headrace_trt.tools.cli_printing import show
 from headrace_trt.tools.opening import is_plan, opened
 
@@ -59,7 +58,6 @@ ShapesOption = Annotated[
     typer.Option(metavar="SHAPES", help="Shapes to run at; default: the profile's best."),
 ]
 ProfileOption = Annotated[int, typer.Option(min=0, help="Index of the optimization profile.")]
-Page = Annotated[Path | None, typer.Option(help="Write one self-contained HTML page.")]
 File = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The file.")]
 Plan = Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The plan.")]
 
@@ -125,19 +123,15 @@ def inspect_command(
     file: Annotated[
         Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
     ],
-    html: Page = None,
     settings: Loading = None,
     as_json: Json = False,
 ) -> None:
     """Show what is in an ONNX file (nodes and types) or a plan (profiles, layers, tactics)."""
-    from headrace_trt.tools.inspecting import as_page, inspect_file
+    from headrace_trt.tools.inspecting import inspect_file
 
-    _keep_apart(html, file)
     if settings and not is_plan(file):
         raise SetupError(f"{file} is no plan: --set says how a plan is loaded")
     report = inspect_file(file, **_loading(file, settings) if settings else {})
-    if html is not None:
-        html.write_text(as_page(report), encoding="utf-8")
     show(report, report["layers"], _COLUMNS, as_json)
 
 
@@ -182,22 +176,15 @@ def profile_command(
     profile: ProfileOption = 0,
     runs: Annotated[int, typer.Option(min=1, help="Runs that are measured.")] = 50,
     nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark layers for Nsight Systems.")] = False,
-    html: Page = None,
     settings: Loading = None,
     as_json: Json = False,
 ) -> None:
-    """Measure every layer, longest first; with --html beside the graph."""
-    from headrace_trt.tools.inspecting import as_page, inspect_engine
+    """Measure every layer, longest first."""
     from headrace_trt.tools.profiling import profile_layers
 
-    _keep_apart(html, plan)
     wanted = _shapes(shapes)
     with opened(plan, **_loading(plan, settings)) as (engine, cuda):
         report = profile_layers(engine, cuda, shapes=wanted, profile=profile, runs=runs, nvtx=nvtx)
-        if html is not None:
-            about = {"kind": "plan", "file": str(plan), **inspect_engine(engine)}
-            times = {layer["name"]: layer["ms"] for layer in report["layers"]}
-            html.write_text(as_page(about, times), encoding="utf-8")
     show(report, report["layers"], ("name", "ms", "share"), as_json)
 
 
@@ -256,11 +243,6 @@ def _profiles(shapes: Mapping[str, list[str] | None]) -> list[dict[str, str]] | 
             " not at all"
         )
     return [{key: found[i] for key, found in given.items()} for i in range(count)]
-
-
-def _keep_apart(html: Path | None, file: Path) -> None:
-    if html is not None:
-        keep_apart(html, {"the file": file})
 
 
 def _device_in_key(device: str | None) -> dict[str, Any] | None:

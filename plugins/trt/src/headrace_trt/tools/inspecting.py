@@ -1,26 +1,21 @@
-"""Describes an ONNX file or a plan, as data and as one HTML page that can be read offline."""
+"""Describes an ONNX file or a plan, as data."""
 
 from __future__ import annotations
 
 import hashlib
-import html
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import HeadraceError, SetupError
 from headrace_trt.cache import read_sidecar
-from headrace_trt.layers import Layer, count_types
+from headrace_trt.layers import count_types
 from headrace_trt.onnx_model import all_graphs, dtype_name, load_model, model_summary
 from headrace_trt.tools.opening import is_plan, opened
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from headrace_trt.engine import Engine
 
 __all__ = [
-    "as_page",
     "inspect_engine",
     "inspect_file",
     "inspect_onnx",
@@ -152,98 +147,3 @@ def inspect_engine(engine: Engine) -> dict[str, Any]:
         "memory": memory,
         "refittable": bool(found.refittable),
     }
-
-
-def as_page(report: Mapping[str, Any], times_ms: Mapping[str, float] | None = None) -> str:
-    """Return one HTML page with a table of the layers and a drawing of the graph.
-
-    The page is self-contained: it loads no script, style or picture.
-
-    Args:
-        report: A result of the functions of this module.
-        times_ms: The time of each layer in ms, by its name. None: no times are shown.
-    """
-    layers = [_as_layer(entry) for entry in report.get("layers", ())]
-    title = html.escape(f"{report.get('kind', '')} {report.get('file', '')}")
-    facts = {
-        key: value
-        for key, value in report.items()
-        if key not in ("layers", "asked") and value not in (None, [], {})
-    }
-    head = "".join(
-        f"<tr><th>{html.escape(str(key))}</th><td>{html.escape(json.dumps(value))}</td></tr>"
-        for key, value in facts.items()
-    )
-    rows = []
-    for number, layer in enumerate(layers):
-        time = "" if times_ms is None else f"{times_ms.get(layer.name, 0.0):.4f}"
-        cells = (
-            str(number), layer.name, layer.kind, layer.precision, time, layer.tactic,
-            ", ".join(layer.inputs), ", ".join(layer.outputs), ", ".join(layer.nodes),
-        )  # fmt: skip
-        texts = "".join(f"<td>{html.escape(cell)}</td>" for cell in cells)
-        rows.append(f"<tr id='layer{number}'>{texts}</tr>")
-    names = ("#", "layer", "kind", "type", "ms", "tactic", "inputs", "outputs", "nodes")
-    header = "".join(f"<th>{name}</th>" for name in names)
-    return (
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
-        f"<title>{title}</title><style>{_STYLE}</style></head><body><h1>{title}</h1>"
-        f"<table>{head}</table><h2>Graph</h2>{_drawing(layers, times_ms)}"
-        f"<h2>Layers</h2><table><tr>{header}</tr>{''.join(rows)}</table></body></html>\n"
-    )
-
-
-def _as_layer(entry: Mapping[str, Any]) -> Layer:
-    known = {key: entry[key] for key in Layer.__dataclass_fields__ if key in entry}
-    return Layer.from_dict(known)
-
-
-_STYLE: Final = (
-    "body{font:14px sans-serif;margin:2em}table{border-collapse:collapse}"
-    "td,th{border:1px solid #bbb;padding:2px 6px;text-align:left;vertical-align:top}"
-    "svg{max-width:100%;height:auto}.fp32{fill:#dbe9f6}.fp16{fill:#c7e9c0}.bf16{fill:#e5f5b8}"
-    ".int8{fill:#fdd0a2}.fp8{fill:#fcbba1}.none{fill:#eee}"
-)
-_WIDTH, _HEIGHT, _GAP = 300, 34, 22
-
-
-def _drawing(layers: Sequence[Layer], times_ms: Mapping[str, float] | None) -> str:
-    """Draw the layers in rows by their distance from the inputs, with a line per tensor."""
-    made = {}
-    for number, layer in enumerate(layers):
-        for text in layer.outputs:
-            made[text.partition(" ")[0]] = number
-    rank: list[int] = []
-    links = []
-    for number, layer in enumerate(layers):
-        before = [made[t.partition(" ")[0]] for t in layer.inputs if t.partition(" ")[0] in made]
-        before = [other for other in before if other < number]
-        rank.append(1 + max((rank[other] for other in before), default=-1))
-        links += [(other, number) for other in before]
-    columns: dict[int, int] = {}
-    place = []
-    for row in rank:
-        column = columns.get(row, 0)
-        columns[row] = column + 1
-        place.append((10 + column * (_WIDTH + 20), 10 + row * (_HEIGHT + _GAP)))
-    width = 30 + max(columns.values(), default=1) * (_WIDTH + 20)
-    height = 30 + (max(rank, default=0) + 1) * (_HEIGHT + _GAP)
-    parts = [f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {height}'>"]
-    for source, target in links:
-        (x1, y1), (x2, y2) = place[source], place[target]
-        parts.append(
-            f"<path d='M{x1 + _WIDTH // 2} {y1 + _HEIGHT} L{x2 + _WIDTH // 2} {y2}'"
-            " stroke='#888' fill='none'/>"
-        )
-    for number, layer in enumerate(layers):
-        x, y = place[number]
-        text = layer.name if len(layer.name) <= 38 else f"{layer.name[:37]}…"
-        if times_ms is not None and layer.name in times_ms:
-            text += f" {times_ms[layer.name]:.3f} ms"
-        kind = layer.precision if layer.precision in ("fp32", "fp16", "bf16", "int8", "fp8") else ""
-        parts.append(
-            f"<a href='#layer{number}'><rect x='{x}' y='{y}' width='{_WIDTH}' height='{_HEIGHT}'"
-            f" class='{kind or 'none'}' stroke='#666'/><text x='{x + 6}' y='{y + 21}'"
-            f" font-size='12'>{html.escape(text)}</text></a>"
-        )
-    return "".join([*parts, "</svg>"])
