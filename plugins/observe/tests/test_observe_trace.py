@@ -30,10 +30,9 @@ from headrace_observe.aside import Aside
 from headrace_observe.recording import Recording
 from headrace_observe.trace_events import (
     BatchHeard,
-    ElementHeard,
     EventMaker,
+    InsideHeard,
     RequestHeard,
-    SpanHeard,
 )
 
 HERE = Path(__file__).parent
@@ -307,9 +306,9 @@ def test_requests_that_overlap_have_tracks_of_their_own():
 def test_what_overlaps_on_a_device_goes_side_by_side():
     maker = EventMaker(0.0, {})
     inside = [
-        SpanHeard("S/0:X", "copy in", 1.0, 1.4, "cuda:0"),
-        SpanHeard("S/0:X", "computation", 1.2, 1.6, "cuda:0"),
-        ElementHeard("X", 1, 1.0, 1.9, 7),
+        InsideHeard("S/0:X", "copy in", 1.0, 1.4, "cuda:0"),
+        InsideHeard("S/0:X", "computation", 1.2, 1.6, "cuda:0"),
+        InsideHeard("X", 1, 1.0, 1.9, 7),
     ]
     made = [json.loads(e) for e in maker.batch(BatchHeard(1, "n", 0, 7, 1, 2, 1, 1, 0, inside))]
     devices = [event for event in made if event["cat"] == "device"]
@@ -318,7 +317,7 @@ def test_what_overlaps_on_a_device_goes_side_by_side():
 
 def test_names_of_anybody_are_valid_json(tmp_path):
     maker = EventMaker(0.0, {1: 'a "thread"\n'})
-    batch = BatchHeard(1, 'n"\\', 0, 1, 1.0, 2.0, 1, 1, 0, [SpanHeard("X", "é\n", 1.1, 1.2, '"')])
+    batch = BatchHeard(1, 'n"\\', 0, 1, 1.0, 2.0, 1, 1, 0, [InsideHeard("X", "é\n", 1.1, 1.2, '"')])
     events = [*maker.batch(batch), *maker.request(RequestHeard("ü", 0.5, 2.0, None, batch))]
     lines = [maker.head({}), *events, *maker.tracks()]
     (tmp_path / "t.json").write_text(",\n".join(lines) + "]}")

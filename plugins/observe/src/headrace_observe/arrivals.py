@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import InputError
 from headrace_formats import read_json
 from headrace_observe.files import lines_of
-from headrace_observe.memory import is_dump, parse_dump
+from headrace_observe.memory import is_dump, read_dump
 
 if TYPE_CHECKING:
     import os
@@ -52,8 +52,6 @@ def arrivals_of(memory: Memory, since: float = -math.inf) -> list[Arrival]:
         memory: What is remembered.
         since: The first of them came no earlier, on the clock of the memory.
 
-    Raises:
-        InputError: There is none.
     """
     found: dict[Any, Visit] = {}
     for place, one in enumerate(memory.visits):
@@ -65,8 +63,6 @@ def arrivals_of(memory: Memory, since: float = -math.inf) -> list[Arrival]:
         ):
             found[key] = one
     ordered = sorted(found.values(), key=lambda one: one.arrival)
-    if not ordered:
-        raise InputError("no request is remembered")
     return [Arrival.of(one, ordered[0].arrival) for one in ordered]
 
 
@@ -99,9 +95,11 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
     Raises:
         InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
+    if is_dump(path):
+        if found := arrivals_of(read_dump(path)[0]):
+            return [*found]
+        raise InputError(f"{path}: no request is remembered in it")
     lines = lines_of(path, "the arrivals in")
-    if lines and is_dump(lines[0]):
-        return [*arrivals_of(parse_dump(lines, str(path))[0])]
     times: list[float] = []
     for number, line in enumerate(lines, 1):
         text = line.partition("#")[0].strip()

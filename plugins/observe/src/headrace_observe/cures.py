@@ -72,7 +72,10 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
     waits = [one for one in slow.parts if one.cause not in ("run", "thread")] or slow.parts
     node = waits[0].node
     every = arrivals_of(memory, memory.idle_until(slow.began))
-    place = next(k for k, one in enumerate(every) if one.visit.arrival == slow.began)
+    places = [k for k, one in enumerate(every) if one.visit.arrival == slow.began]
+    if not places:
+        return [Cure("", None, "its arrival was forgotten")]
+    (place, *_) = places
     visits, times = [one.visit for one in every[max(0, place - MOST) :]], times_of(memory)
     place = min(place, MOST)
 

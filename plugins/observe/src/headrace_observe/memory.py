@@ -28,7 +28,6 @@ __all__ = [
     "NodeFacts",
     "Visit",
     "is_dump",
-    "is_dump_file",
     "memories",
     "parse_dump",
     "read_dump",
@@ -264,16 +263,11 @@ class Memory:
             yield json.dumps(one)
 
 
-def is_dump(line: str) -> bool:
-    """Tell whether the first line of a file is that of a dump."""
-    return f'"{_KIND}"' in line[:80]
-
-
-def is_dump_file(path: str | os.PathLike[str]) -> bool:
+def is_dump(path: str | os.PathLike[str]) -> bool:
     """Tell whether a path names a dump."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123 - a text that is no path is no dump
-            return is_dump(file.read(80).decode("latin-1"))
+            return _KIND.encode() in file.read(80)
     except (OSError, ValueError):
         return False
 

@@ -12,13 +12,7 @@ import headrace
 from headrace.errors import SetupError, code_of
 from headrace_observe.files import check_writable, write_whole
 from headrace_observe.packed import Packed
-from headrace_observe.trace_events import (
-    BatchHeard,
-    ElementHeard,
-    EventMaker,
-    RequestHeard,
-    SpanHeard,
-)
+from headrace_observe.trace_events import BatchHeard, EventMaker, InsideHeard, RequestHeard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -119,16 +113,15 @@ class Recording:
         del inside[: len(within)]
         if me not in self.names:
             self.names[me] = threading.current_thread().name
-        ran = [
-            (id(one[0]), one[1], None if error is None else str(code_of(error)))
-            for one, error in zip(requests, errors, strict=True)
-        ]
-        if self._sample < 1:
-            ran = [one for one in ran if hash(one[:2]) % _HASHES < self._drawn]
+        ran: list[Any] = []
+        for one, error in zip(requests, errors, strict=True):
+            key = (id(one[0]), one[1])
+            if hash(key) % _HASHES < self._drawn:
+                ran += (*key, None if error is None else str(code_of(error)))
         if ran:
             failed = len(errors) - errors.count(None)
             about = (node, instance, me, started, ended, len(errors), weight, failed)
-            self._notes.add((about, str(reason), ran, within))
+            self._notes.add((about, reason, ran, within))
 
     def request(
         self, node: str, request: Any, started: float, ended: float, error: BaseException | None
@@ -197,14 +190,12 @@ def _events(maker: EventMaker, blocks: Sequence[bytes]) -> Iterator[str]:
                 early[node, identity, arrival] = RequestHeard(node, arrival, ended, code, None)
             continue
         about, reason, ran, within = note
-        groups = (within[k : k + _FIELDS_INSIDE] for k in range(0, len(within), _FIELDS_INSIDE))
-        inside = [
-            ElementHeard(*one) if isinstance(one[1], int) else SpanHeard(*one) for one in groups
-        ]
+        places = range(0, len(within), _FIELDS_INSIDE)
+        inside = [InsideHeard(*within[k : k + _FIELDS_INSIDE]) for k in places]
         number += 1
         heard = BatchHeard._make((number, *about, inside, reason))
         yield from maker.batch(heard)
-        for identity, arrival, code in ran:
+        for identity, arrival, code in zip(ran[::3], ran[1::3], ran[2::3], strict=True):
             key = (heard.node, identity, arrival)
             since = ended_at.get(key, arrival)  # it may run several times
             request = RequestHeard(heard.node, since, heard.ended, code, heard)

@@ -14,20 +14,10 @@ if TYPE_CHECKING:
 __all__ = ["random_array", "random_rows"]
 
 _FORM = re.compile(r"(?P<dtype>[a-z]+\d*)(:(?P<shape>\d+(x\d+)*))?\Z")
-_DTYPES = [
-    "bool",
-    "float16",
-    "float32",
-    "float64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-]
+_DTYPES = (
+    *("bool", "float16", "float32", "float64", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
 
 
 def random_array(text: str, seed: int = 0) -> Any:

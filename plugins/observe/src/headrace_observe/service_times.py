@@ -11,7 +11,7 @@ from pydantic import Field
 
 from headrace.errors import InputError
 from headrace_observe.files import lines_of
-from headrace_observe.memory import is_dump, parse_dump
+from headrace_observe.memory import is_dump, read_dump
 
 if TYPE_CHECKING:
     import os
@@ -164,11 +164,10 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     Raises:
         InputError: The file cannot be read or is invalid. The error says where.
     """
-    lines = lines_of(path, "the times")
-    if lines and is_dump(lines[0]):
-        return times_of(parse_dump(lines, str(path))[0], str(path))
+    if is_dump(path):
+        return times_of(read_dump(path)[0], str(path))
     try:
-        found = _BY_HAND.validate_json("\n".join(lines))
+        found = _BY_HAND.validate_json("\n".join(lines_of(path, "the times")))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         where = "".join(f": {one}" for one in first["loc"][:2])

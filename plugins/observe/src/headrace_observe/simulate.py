@@ -17,7 +17,7 @@ from headrace_observe.simulation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.plan import Element, Node
     from headrace.policies import BatchPolicy
@@ -46,10 +46,10 @@ def simulation_of(
         like: Sample requests, which a batch policy that picks compares: each simulated request is like one of them.
 
     Raises:
-        SetupError: The configuration has something that is not simulated: calls of other nodes, an ``init``, several roots, ``each`` at the only root,
-            a `Repost` to a node that others lead to.
+        SetupError: The configuration has something that is not simulated: calls of other nodes, an ``init``, a `Repost`, several roots, ``each`` at
+            the only root.
         InputError: There are no times of a node, or no counts that show how often a node with ``or`` runs,
-            how many elements a node with ``each`` has, or how often `Repost` goes to a node, or a policy
+            how many elements a node with ``each`` has, or a policy
             that picks has no sample requests, or refuses one.
     """
     plan = config.plan()
@@ -103,17 +103,7 @@ _COPIED = (
 )
 """The keys of a node that its stand-in has as well."""
 
-STAND_IN_KEYS = (
-    *_COPIED,
-    "instance_num",
-    "min",
-    "max",
-    "next",
-    "or",
-    "each",
-    "map",
-    "simulated_reposts",
-)
+STAND_IN_KEYS = (*_COPIED, *("instance_num", "min", "max", "next", "or", "each", "map"))
 """All keys that a stand-in may have beside its backend."""
 
 
@@ -131,8 +121,6 @@ def _stand_in(node: Node, before: Sequence[str], kept: Iterable[str]) -> dict[st
         made["or"] = True
     if node.links.each:
         made["each"] = f"{elements_key(node.links.name)}:{ELEMENT}"
-    if node.links.reposts:
-        made["simulated_reposts"] = list(node.links.reposts)
     if len(before) > 1:  # the branches join
         made["map"] = {before[0]: {key: key for key in kept}}
         made["map"] |= {one: {KEPT[1]: f"{KEPT[1]}_{one}"} for one in before[1:]}
@@ -159,6 +147,7 @@ def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]
 
 def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
     found = [] if node.init is None else ["init"]
+    found += ["Repost"] if node.links.reposts else []
     found += [one.name for one in node.tree.walk() if _calls_a_node(one, nodes)]
     if found:
         raise SetupError(
@@ -178,10 +167,9 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
     """Return how requests go on at each node. What depends on data comes from the measurement of the times.
 
     That is the share of requests that run at a node with ``or``, the mean number of elements at a node with
-    ``each``, that of steps at a node with `Iterate`, and the share of requests that a `Repost` sends to each node.
+    ``each``, and that of steps at a node with `Iterate`.
     """
     before = {one: name for name, node in nodes.items() for one in node.next}
-    before.update(_before_by_repost(nodes, before))
 
     def came(name: str) -> float:
         """Return the number of requests that came to a node during the measurement."""
@@ -201,12 +189,7 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
 
     made = {}
     for name, node in nodes.items():
-        links, more = node.links, {}
-        if _depends_on_data(node) or links.reposts:
-            all_of_them = came(
-                name
-            )  # it says what cannot be simulated before a count is looked for
-            more = _shares(node, times, _count(times, name), all_of_them)
+        links, more = node.links, _by_data(node, times, came)
         for one in node.next:
             if nodes[one].links.otherwise:
                 ran = _count(times, name) if links.otherwise else came(name)
@@ -215,21 +198,18 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
     return made
 
 
-def _shares(node: Node, times: Mapping[str, ServiceTimes], ran: int, came: float) -> dict[str, Any]:
-    """Return the flow that depends on data at a node that has run ``ran`` items for ``came`` requests."""
-    found: dict[str, Any] = {}
-    if (word := _iterates(node)) is not None:
-        found["steps"], found["steps_most"] = max(1.0, ran / came), word.options["limit"].value
-    if node.links.each:
-        found["elements"] = ran / came
-    if node.links.reposts:
-        found["reposts"] = tuple((one, _count(times, one) / came) for one in node.links.reposts)
-        limits: dict[str, int] = {}
-        for one in node.tree.walk():
-            if one.target is not None:
-                limits[one.target] = max(limits.get(one.target, 1), one.options["limit"].value)
-        found["limits"] = limits
-    return found
+def _by_data(
+    node: Node, times: Mapping[str, ServiceTimes], came: Callable[[str], float]
+) -> dict[str, Any]:
+    """Return the mean steps, or elements, of a request at a node where data decide that."""
+    name, word = node.links.name, _iterates(node)
+    if not node.links.each and word is None:
+        return {}
+    all_of_them = came(name)  # it says what cannot be simulated before a count is looked for
+    mean = _count(times, name) / all_of_them
+    if word is None:
+        return {"elements": mean}
+    return {"steps": max(1.0, mean), "steps_most": word.options["limit"].value}
 
 
 def _depends_on_data(node: Node) -> bool:
@@ -243,32 +223,12 @@ def _iterates(node: Node) -> Element | None:
     return next((one for one in found if one.distribution == "headrace-flow"), None)
 
 
-def _before_by_repost(nodes: Mapping[str, Node], before: Mapping[str, str]) -> dict[str, str]:
-    """Give, for each target of a `Repost`, the node with that `Repost`."""
-    found: dict[str, str] = {}
-    for name, node in nodes.items():
-        for one in node.links.reposts:
-            if one in before or one in found:
-                why = "more than one way leads there"
-            elif _depends_on_data(nodes[one]):
-                why = "it has `or`, `each` or Iterate"
-            else:
-                found[one] = name
-                continue
-            raise SetupError(
-                f"Repost[{one}] cannot be simulated: {why}",
-                node=name,
-                hint="Counts of batches do not show how many requests it sent there.",
-            )
-    return found
-
-
 def _count(times: Mapping[str, ServiceTimes], name: str) -> int:
     """Return the number of requests (with ``each``: of elements) that a node ran during the measurement."""
     found = times[name].requests
     if found is None:
         raise InputError(
-            f"the times do not say how often the node {name!r} runs, on which `or`, `each` or Repost depend: "
+            f"the times do not say how often the node {name!r} runs, on which `or` and `each` depend: "
             "measure them with bench --save-times"
         )
     return found

@@ -13,6 +13,7 @@ from collections import Counter, deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import get_ident
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import headrace
@@ -71,8 +72,6 @@ class Flow:
         pad: Whether copies fill batches up.
         without_result: The share of requests to which the node gives no ``result``, so that a node with ``or`` runs.
         elements: For a node with ``each``, the mean number of elements of a request, else None.
-        reposts: The nodes at which requests go on, each with its share of the requests.
-        limits: By such a node, how often a request may have been reposted until it goes on there.
         steps: For a node with `Iterate`, the mean number of steps of a request, else None.
         steps_most: How many steps `Iterate` lets a request run, then it fails.
     """
@@ -81,8 +80,6 @@ class Flow:
     pad: bool = False
     without_result: float = 0.0
     elements: float | None = None
-    reposts: tuple[tuple[str, float], ...] = ()
-    limits: Mapping[str, int] = field(default_factory=dict)
     steps: float | None = None
     steps_most: int | None = None
 
@@ -90,15 +87,6 @@ class Flow:
 def let_pass(seconds: float) -> None:
     """Let virtual time pass for the calling thread."""
     time.sleep(seconds)  # noqa: TID251 - it costs no time
-
-
-class _Sent:
-    """One request: when it came to the node, and how often it was reposted."""
-
-    __slots__ = ("at", "reposted")
-
-    def __init__(self) -> None:
-        self.at, self.reposted = 0.0, 0
 
 
 @dataclass
@@ -125,20 +113,9 @@ class SimulatedBatches(headrace.Backend):
         own
     """
 
-    class Options(headrace.Options):
-        """Options of SimulatedBatches."""
-
-        simulated_reposts: tuple[str, ...] = ()
-
     keeps = True
     simulation: Simulation
     """The simulation that runs; there is one at a time in a process."""
-
-    @classmethod
-    def goes_on_at(cls, options: Any) -> tuple[str, ...]:
-        """Return the nodes at which requests go on."""
-        reposts: tuple[str, ...] = options.simulated_reposts
-        return reposts
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Find the times and the flow of the node."""
@@ -185,24 +162,12 @@ class SimulatedBatches(headrace.Backend):
                 return LimitError(f"it took more than {ran} steps", limit=ran)
             if ran < steps:
                 request[_STEPS], request[f"{_STEPS}_ran"] = steps, ran
-                return self._again(request)
+                self._context.request.resume(request)
+                return headrace.PENDING
         sent.at = now
-        drawn = draw() if flow.reposts else 1.0
-        for target, part in flow.reposts:
-            if drawn < part:
-                sent.reposted += 1
-                most = flow.limits.get(target, 100)
-                if sent.reposted > most:
-                    return LimitError(f"it was reposted more than {most} times", limit=most)
-                return self._again(request, target)
-            drawn -= part
         if not flow.without_result or draw() >= flow.without_result:
             request["result"] = request["data"]
         return None
-
-    def _again(self, request: dict[str, Any], node: str | None = None) -> Exception:
-        self._context.request.resume(request, node)
-        return headrace.PENDING
 
 
 class Simulation:
@@ -352,7 +317,7 @@ class Simulation:
         counts = {n: f.elements for n, f in self.flows.items() if f.elements is not None}
         while True:
             request = {"data": None, **self._like[self._draw_like(len(self._like))]}
-            request[_SENT] = _Sent()
+            request[_SENT] = SimpleNamespace(at=0.0)  # when it came to the node
             for name, mean in counts.items():  # rounded up or down at random
                 request[elements_key(name)] = [None] * (int(mean) + (self.draw() < mean % 1))
             yield request

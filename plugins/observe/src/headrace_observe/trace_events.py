@@ -25,29 +25,22 @@ from headrace_observe.codes import bounded
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["BatchHeard", "ElementHeard", "EventMaker", "RequestHeard", "SpanHeard"]
+__all__ = ["BatchHeard", "EventMaker", "InsideHeard", "RequestHeard"]
 
 _THREADS, _DEVICES, _FIRST_NODE = 1, 2, 3
 
 
-class ElementHeard(NamedTuple):
-    """An element that has run. In this and the next classes times are seconds of ``time.monotonic()``."""
+class InsideHeard(NamedTuple):
+    """An element that has run, with its size and thread; or a span that a backend has reported, with its name and track.
+
+    In this and the next classes times are seconds of ``time.monotonic()``.
+    """
 
     path: str
-    size: int
+    what: int | str
     started: float
     ended: float
-    thread: int
-
-
-class SpanHeard(NamedTuple):
-    """A span that a backend has reported."""
-
-    path: str
-    name: str
-    started: float
-    ended: float
-    track: str
+    where: int | str
 
 
 class BatchHeard(NamedTuple):
@@ -62,7 +55,7 @@ class BatchHeard(NamedTuple):
     size: int
     weight: int
     failed: int
-    inside: Sequence[ElementHeard | SpanHeard]
+    inside: Sequence[InsideHeard]
     reason: str = ""
 
 
@@ -127,15 +120,15 @@ class EventMaker:
             if start < 0:
                 continue
             args = f'{{"batch":{heard.number},"element":{_text(one.path)}'
-            if isinstance(one, ElementHeard):
+            if isinstance(one.where, int):
                 name = one.path.rpartition("/")[2].partition(":")[2] or one.path
-                args = f'{args},"size":{one.size}}}'
-                track = self._thread(one.thread)
+                args = f'{args},"size":{one.what}}}'
+                track = self._thread(one.where)
                 events.append(_slice(_THREADS, track, "element", name, start, end, args))
             else:
-                where = f"{heard.node}.{heard.instance} {one.track}"
-                track = self._device(where, start, end)
-                events.append(_slice(_DEVICES, track, "device", one.name, start, end, args + "}"))
+                track = self._device(f"{heard.node}.{heard.instance} {one.where}", start, end)
+                name = str(one.what)
+                events.append(_slice(_DEVICES, track, "device", name, start, end, args + "}"))
         return events
 
     def request(self, heard: RequestHeard) -> list[str]:

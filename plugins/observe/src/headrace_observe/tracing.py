@@ -22,6 +22,10 @@ __all__ = ["Trace", "UnhurriedTrace", "trace"]
 _MAX_BYTES = 256_000_000
 
 
+def _leave_to_others(*_: object) -> None:
+    """Record nothing of an element or span: `trace` does."""
+
+
 class Trace:
     """The probe that writes batches, requests, elements and device work of a pipeline as a timeline.
 
@@ -30,6 +34,9 @@ class Trace:
     """
 
     """The methods that the pipeline calls take no lock: they change dicts and deques, each in one atomic step."""
+
+    element_done: Callable[..., None] = staticmethod(_leave_to_others)
+    span_done: Callable[..., None] = staticmethod(_leave_to_others)
 
     class Options(headrace.Options):
         """What is recorded, and the file."""
@@ -63,12 +70,11 @@ class Trace:
         # The pipeline measures only for methods that a probe has, and calls them for every request. So they are set
         # here only if they are needed, and are the recording's own methods, which saves a call. Elements and spans
         # are measured for other probes too once one that is configured has the methods.
-        self.element_done: Callable[..., None] = _leave_to_others
         if options.path is not None:
             recording = Recording(Path(options.path), options.sample, options.max_bytes)
             self._recording = recording
             self.batch_ran, self.request_done = recording.batch, recording.request
-            self.element_done = recording.element
+            self.element_done, self.span_done = recording.element, recording.span
         if self._nvtx is not None:
             self._note_element = self.element_done
             self.element_began, self.element_done = self._began, self._ended
@@ -80,21 +86,6 @@ class Trace:
         self._nvtx.pop_range(domain="headrace")
         self._note_element(*about)
 
-    def span_done(
-        self,
-        node: str,
-        instance: int,
-        element: str,
-        name: str,
-        started: float,
-        ended: float,
-        track: str,
-    ) -> None:
-        """Note a span that a backend reports."""
-        recording = self._recording
-        if recording is not None:
-            recording.span(node, instance, element, name, started, ended, track)
-
     def close(self) -> None:
         """Write the file, if there is a path. The file is whole when this returns, in whichever thread.
 
@@ -103,10 +94,6 @@ class Trace:
         """
         if self._recording is not None:
             self._recording.finish()
-
-
-def _leave_to_others(*_: object) -> None:
-    """Record nothing of an element: `trace` does."""
 
 
 class UnhurriedTrace(Trace):

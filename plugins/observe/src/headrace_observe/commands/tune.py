@@ -47,7 +47,7 @@ from headrace_observe.files import write_whole
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
-from headrace_observe.memory import is_dump_file
+from headrace_observe.memory import is_dump
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
 from headrace_observe.service_times import read_times
@@ -225,7 +225,7 @@ def _dump_of(
     inputs: Sequence[str], data: Sequence[str], warm_up: float | None, seconds: float | None
 ) -> str | None:
     """Return the input that is no request and has what was remembered; None for none."""
-    if data or not inputs or not is_dump_file(inputs[0]):
+    if data or not inputs or not is_dump(inputs[0]):
         return None
     if len(inputs) > 1 or warm_up is not None or seconds is not None:
         what = "it takes no other INPUT, no --seconds and no --warm-up"

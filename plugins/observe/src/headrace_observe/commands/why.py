@@ -8,7 +8,6 @@ from urllib.parse import quote
 
 import typer
 
-from headrace.errors import HeadraceError
 from headrace_cli.for_plugins import OK, Json, print_data, print_message
 from headrace_observe.commands.shared import KeyFile, print_document, writable
 from headrace_observe.commands.top import key_in, read_url
@@ -69,11 +68,7 @@ def why(
     if missing is not None:
         print_message(missing)
     found = slowest(memory) if request_id is None else explained(memory, request_id)
-    tried, why_not = [], ""
-    try:
-        tried = [] if request_id is None else cures(memory, request_id)
-    except HeadraceError as error:
-        why_not = str(error)
+    tried = [] if request_id is None else cures(memory, request_id)
     if json:
         asked: list[dict[str, Any]] = [one.to_dict() for one in found]
         print_document({"requests": asked, "cures": [one._asdict() for one in tried]})
@@ -88,7 +83,6 @@ def why(
             f"Simulated with the {tried[0].requests} requests since the pipeline was idle, which give "
             f"{tried[0].ms:.1f} ms for the settings as they are."
         )
-    why_not = why_not or (tried[0].why_not if tried else "")
-    if why_not:
-        print_message(f"what would have helped is not known: {why_not}")
+    if tried and tried[0].why_not:
+        print_message(f"what would have helped is not known: {tried[0].why_not}")
     return OK
