@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
 
 import headrace
+
+sys.path.insert(0, str(Path(__file__).parent))  # for the module beside this one
 
 FORMATS = {
     "baseline jpeg": (".jpg", []),

@@ -4,6 +4,7 @@ import base64
 
 import numpy as np
 import pytest
+from cv_helpers import error_of
 
 import headrace
 from headrace.errors import InputError
@@ -20,13 +21,6 @@ FORMS = {
     "data url": lambda file: URL.encode() + base64.b64encode(file),
     "upper": lambda file: b" \nDATA:;BASE64,\n" + base64.encodebytes(file),
 }
-
-
-def error_of(kit, data, **options):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(DecodeMat, **options), data=data)
-    assert caught.value.key == "data"
-    return caught.value
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from cv_helpers import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -18,10 +19,6 @@ class Unreadable:
 
     def __array__(self, dtype=None, copy=None):
         raise RuntimeError("call detach() first")
-
-
-def noise(*shape, dtype=np.uint8):
-    return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
 
 def error_of(kit, backend, **request):

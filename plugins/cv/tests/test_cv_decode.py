@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import cv2
 import numpy as np
 import pytest
+from cv_helpers import error_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -45,13 +46,6 @@ def png_that_claims(width, height):
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
     pixels = png_chunk(b"IDAT", zlib.compress(b"\0" * 10))
     return b"\x89PNG\r\n\x1a\n" + header + pixels + png_chunk(b"IEND", b"")
-
-
-def error_of(kit, data, **options):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(DecodeMat, **options), data=data)
-    assert caught.value.key == "data"
-    return caught.value
 
 
 @pytest.mark.parametrize("kind", KINDS)

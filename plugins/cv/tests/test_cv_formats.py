@@ -8,6 +8,7 @@ import zlib
 import cv2
 import numpy as np
 import pytest
+from cv_helpers import error_of
 
 import headrace
 from headrace.errors import ConfigError, InputError, MissingDependencyError
@@ -28,13 +29,6 @@ def saved(bgr, name, **how):
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(bgr[:, :, ::-1])).save(file, PILLOW[name], **how)
     return file.getvalue()
-
-
-def error_of(kit, data, **options):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(DecodeMat, **options), data=data)
-    assert caught.value.key == "data"
-    return caught.value
 
 
 @pytest.mark.parametrize("name", PILLOW)

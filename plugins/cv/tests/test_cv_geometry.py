@@ -8,6 +8,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from cv_helpers import noise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -43,10 +44,6 @@ def slow_nearest(image, height, width):
             column = math.floor((x + Fraction(1, 2)) * image.shape[1] / width)
             result[y, x] = image[row, column]
     return result
-
-
-def noise(*shape, dtype=np.uint8):
-    return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
 
 SIZES = [(7, 11), (40, 64), (20, 45), (1, 1), (21, 29), (10, 15)]

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from cv_helpers import noise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -15,10 +16,6 @@ from headrace_cv import LetterBoxTransform, boxes_to_image, letterbox_image, res
 from headrace_cv.letterbox import LetterBoxMat, TopLeftResizeMat, UnletterBox
 
 CLASSES = [LetterBoxMat, TopLeftResizeMat]
-
-
-def noise(*shape, dtype=np.uint8):
-    return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
 
 def slow_place(height, width, canvas_h, canvas_w):

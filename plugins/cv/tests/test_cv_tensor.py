@@ -2,16 +2,13 @@
 
 import numpy as np
 import pytest
+from cv_helpers import noise
 from pydantic import ValidationError
 
 import headrace
 from headrace.errors import InputError
 from headrace_cv import Normalization, image_to_tensor, tensor_to_image
 from headrace_cv.tensor import Mat2Tensor, Tensor2Mat
-
-
-def noise(*shape, dtype=np.uint8):
-    return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
 
 def slow_tensor(image, scale=1.0, mean=0.0, std=1.0):

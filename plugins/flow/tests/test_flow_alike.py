@@ -8,6 +8,7 @@ from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
 import pytest
+from flow_helpers import instance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,12 +50,6 @@ def queued(policy, *lengths, at=0.0, **more):
     queue = PolicyQueue(policy, [Sent(at, {"length": one, **more}) for one in lengths])
     queue.running = 1
     return queue
-
-
-def instance(most=4, least=1):
-    return SimpleNamespace(
-        index=0, min=least, max=most, device=None, busy=False, running_weight=0, batches=0
-    )
 
 
 # What it cuts, as a table.

@@ -6,6 +6,7 @@ from types import MappingProxyType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
+from flow_helpers import instance
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,12 +43,6 @@ def queued(policy, *costs, **more):
     return queue
 
 
-def instance(most=8, least=1):
-    return SimpleNamespace(
-        index=0, min=least, max=most, device=None, busy=False, running_weight=0, batches=0
-    )
-
-
 @pytest.mark.parametrize(
     ("why", "area", "costs", "places"),
     [
@@ -64,7 +59,7 @@ def instance(most=8, least=1):
 )
 def test_which_requests_fit_into_the_budget(why, area, costs, places):
     policy = budget(most=100, area=area)
-    assert policy.cut(queued(policy, *costs), instance(), 0.0) == Cut(places), why
+    assert policy.cut(queued(policy, *costs), instance(8), 0.0) == Cut(places), why
 
 
 @pytest.mark.parametrize(
@@ -80,7 +75,7 @@ def test_which_requests_fit_into_the_budget(why, area, costs, places):
 )
 def test_unlike_costs_share_no_batch(area, spread, costs, places):
     policy = budget(most=100, area=area, spread=spread)
-    found = policy.cut(queued(policy, *costs), instance(), 0.0).take
+    found = policy.cut(queued(policy, *costs), instance(8), 0.0).take
     assert set(found) == set(places)
     chosen = [costs[place] for place in found]
     assert max(chosen) - min(chosen) <= spread * max(chosen)
@@ -104,7 +99,7 @@ def test_rows_of_a_request_count_in_a_padded_area_only():
 def test_copies_of_a_padded_batch_have_their_part_of_the_area():
     policy = budget(most=100, area="padded", batch_sizes=(1, 2, 4, 8), pad=True)
     # Three rows of 20 would run as four, five of 20 as eight.
-    assert policy.cut(queued(policy, *[20] * 5), instance(), 0.0) == Cut((0, 1, 2, 3))
+    assert policy.cut(queued(policy, *[20] * 5), instance(8), 0.0) == Cut((0, 1, 2, 3))
 
 
 def test_a_request_above_the_budget_is_refused_as_it_comes():
@@ -141,11 +136,11 @@ def test_options_that_mean_nothing_are_refused(options):
 def test_a_batch_that_leaves_nobody_out_waits_for_company():
     policy = budget(most=100, batching_timeout=10)
     queue = queued(policy, 40, 30)
-    assert policy.cut(queue, instance(), 0.0) == Cut(0, 0.01, 8)
-    assert policy.cut(queue, instance(), 0.01) == Cut((0, 1))
-    assert policy.cut(queued(policy, 40, 30, 31), instance(), 0.0) == Cut((0, 1))
+    assert policy.cut(queue, instance(8), 0.0) == Cut(0, 0.01, 8)
+    assert policy.cut(queue, instance(8), 0.01) == Cut((0, 1))
+    assert policy.cut(queued(policy, 40, 30, 31), instance(8), 0.0) == Cut((0, 1))
     queue.running = 0
-    assert policy.cut(queue, instance(), 0.0) == Cut((0, 1))
+    assert policy.cut(queue, instance(8), 0.0) == Cut((0, 1))
     assert policy.cut(queue, instance(8, least=3), 0.0) == Cut(0, 0.01)
 
 
@@ -295,9 +290,9 @@ def fake_queue(policy, *requests):
 def test_a_fake_queue_needs_no_more_than_a_length_a_weight_and_items():
     costs = [{"tokens": one} for one in (60, 50, 30)]
     for policy in (budget(most=100), budget(most=100, batching_timeout=1000)):
-        assert policy.cut(fake_queue(policy, *costs), instance(), 0.0) == Cut((0, 2))
+        assert policy.cut(fake_queue(policy, *costs), instance(8), 0.0) == Cut((0, 2))
     # No instance runs, so nothing waits for company; below min it waits from the arrival of queue[0] on.
     policy = budget(most=100, batching_timeout=1000)
-    assert policy.cut(fake_queue(policy, costs[0]), instance(), 0.0) == Cut((0,))
-    assert policy.cut(fake_queue(policy, costs[0]), instance(least=2), 0.0) == Cut(0, 1.0)
-    assert policy.cut(fake_queue(policy, costs[0]), instance(least=2), 1.0) == Cut((0,))
+    assert policy.cut(fake_queue(policy, costs[0]), instance(8), 0.0) == Cut((0,))
+    assert policy.cut(fake_queue(policy, costs[0]), instance(8, least=2), 0.0) == Cut(0, 1.0)
+    assert policy.cut(fake_queue(policy, costs[0]), instance(8, least=2), 1.0) == Cut((0,))

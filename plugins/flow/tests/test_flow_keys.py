@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-import time
 import types
 from typing import Any, TypedDict
 
 import numpy as np
 import pytest
+from flow_helpers import wait_until
 from typing_extensions import NotRequired  # noqa: TC002 - the annotations of a TypedDict are read
 
 import headrace
@@ -471,10 +471,8 @@ def test_parts_of_a_run_that_is_shared_go_to_the_request_that_runs_alone():
         readers[0].start()
         assert begun.wait(60)
         readers[1].start()
-        ends, pause = time.monotonic() + 60, threading.Event()
-        while (node := pipe.stats()["nodes"]["main"])["waiting"] < 1 or node["batches"] < 2:
-            assert time.monotonic() < ends
-            pause.wait(0.002)
+        wait_until(lambda: pipe.stats()["nodes"]["main"]["waiting"] == 1)
+        wait_until(lambda: pipe.stats()["nodes"]["main"]["batches"] == 2)
         leave.set()
         for one in readers:
             one.join(60)
@@ -500,10 +498,7 @@ def test_parts_of_b_of_a_shadow_are_dropped_and_its_answers_compared(speakers, f
             assert streamed(pipe, text) == [*parts, text.upper()]
         assert pipe({"data": "ef"})["result"] == "EF"
         ran = ("compared", "failed", "uncompared", "dropped")
-        ends, pause = time.monotonic() + 60, threading.Event()
-        while sum(pipe.stats()["shadows"]["main"][kind] for kind in ran) < 3:
-            assert time.monotonic() < ends
-            pause.wait(0.002)
+        wait_until(lambda: sum(pipe.stats()["shadows"]["main"][kind] for kind in ran) == 3)
         assert pipe.stats()["shadows"]["main"] == {
             "compared": 3, "differences": 0, "failed": 0, "uncompared": 0, "dropped": 0
         }  # fmt: skip

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import numpy as np
 import pytest
+from flow_helpers import WAIT_S, wait_until
 
 import headrace
 from headrace import errors
-
-WAIT_S = 60.0
-"""A test that hangs fails after this; nothing else is measured in seconds."""
-
-
-def wait_until(condition):
-    """Wait until something that no event tells is so."""
-    ends, pause = time.monotonic() + WAIT_S, threading.Event()
-    while not condition():
-        assert time.monotonic() < ends
-        pause.wait(0.002)
 
 
 class OnceRuns(headrace.Backend):

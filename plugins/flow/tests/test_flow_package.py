@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 import headrace
 import headrace_flow
 from headrace.policies import Greedy
+from headrace_cli.app import app
 from headrace_flow import conditions
 
 if sys.version_info >= (3, 11):
@@ -24,37 +26,19 @@ else:
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?:(?: +.*)?\n)+)")
 WORDS = (
-    "Cache",
-    "Concurrency",
-    "HasKey",
-    "Iterate",
-    "Loop",
-    "NotHasKey",
-    "Observer",
-    "Once",
-    "Queue",
-    "Random",
-    "Recv",
-    "Repost",
-    "Restart",
-    "Send",
-    "Shadow",
-    "StateFul",
-)
+    "Cache", "Concurrency", "HasKey", "Iterate", "Loop", "NotHasKey", "Observer", "Once", "Queue", "Random", "Recv",
+    "Repost", "Restart", "Send", "Shadow", "StateFul",
+)  # fmt: skip
 POLICIES = ("Alike", "Budget")
 
 
 @pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_the_programs_run_and_print_what_they_say(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+def test_the_programs_run_and_print_what_they_say(program, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
 
 
 class Short(headrace.Backend):
@@ -162,10 +146,5 @@ def test_importing_the_package_imports_nothing_else():
 def test_explain_says_that_a_policy_picks(tmp_path):
     file = tmp_path / "line.toml"
     file.write_text('backend = "Identity"\nmax = 8\nbatch_policy = "Alike"\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "explain", str(file)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = CliRunner().invoke(app, ["explain", str(file)])
     assert "batches of 1 to 8 picked by Alike, run by" in done.stdout

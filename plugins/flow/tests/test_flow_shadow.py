@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 
 import numpy as np
 import pytest
+from flow_helpers import WAIT_S, wait_until
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import headrace
 from headrace import errors
 from headrace_flow.comparing import IncomparableError, comparison
-
-WAIT_S = 60.0
-"""A test that hangs fails after this; nothing else is measured in seconds."""
-
-
-def wait_until(condition):
-    """Wait until something that no event tells is so."""
-    ends, pause = time.monotonic() + WAIT_S, threading.Event()
-    while not condition():
-        assert time.monotonic() < ends
-        pause.wait(0.002)
 
 
 def stats(pipe):

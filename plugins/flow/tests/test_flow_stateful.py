@@ -86,41 +86,10 @@ def test_each_session_goes_on_where_it_was(adder):
         assert sessions(pipe)["kept"] == 3
 
 
-def test_a_request_begins_and_ends_its_session(adder):
-    with headrace.pipe(config()) as pipe:
-        assert ask(pipe, "a", 1) == 1
-        assert ask(pipe, "a", 5, sequence_start=True) == 5
-        assert ask(pipe, "a", 1, sequence_end=True) == 6
-        assert sessions(pipe)["kept"] == 0
-        assert ask(pipe, "a", 1) == 1
-
-
 def test_a_state_that_a_request_brings_is_dropped(adder):
     with headrace.pipe(config()) as pipe:
         assert ask(pipe, "a", 1, before=100) == 1
         assert ask(pipe, "a", 1, before=100) == 2
-
-
-@pytest.mark.parametrize(("on_error", "then"), [("keep", 3), ("drop", 2)])
-def test_what_a_failed_request_leaves(adder, on_error, then):
-    with headrace.pipe(config(on_error=on_error)) as pipe:
-        ask(pipe, "a", 1)
-        with pytest.raises(errors.BackendError, match="wrong"):
-            ask(pipe, "a", ValueError("wrong"))
-        assert ask(pipe, "a", 2) == then
-        with pytest.raises(errors.BackendError, match="wrong"):
-            ask(pipe, "a", ValueError("wrong"), sequence_end=True)
-        assert sessions(pipe)["kept"] == 0
-
-
-def test_a_failed_start_leaves_what_was_there_and_no_new_session(adder):
-    with headrace.pipe(config()) as pipe:
-        ask(pipe, "a", 1)
-        for name in ("a", "b"):
-            with pytest.raises(errors.BackendError):
-                ask(pipe, name, ValueError("wrong"), sequence_start=True)
-        assert ask(pipe, "a", 2) == 3
-        assert sessions(pipe)["kept"] == 1
 
 
 @pytest.mark.parametrize("instance_num", [1, 3])
@@ -440,19 +409,6 @@ def test_where_a_start_is_required_only_that_begins_a_session(adder, clock):
         assert not begun(pipe, "a", sequence_end=True)
         assert sessions(pipe)["kept"] == 0
         assert adder.batches == [[("a", 1)], [("a", 2)], [("a", 1)]]  # no other reached the child
-
-
-@pytest.mark.parametrize(("on_error", "then"), [("keep", True), ("drop", False)])
-def test_a_failed_request_and_a_start_that_is_required(adder, on_error, then):
-    wrong = ValueError("wrong")
-    with headrace.pipe(config(start="required", on_error=on_error)) as pipe:
-        with pytest.raises(errors.BackendError):
-            ask(pipe, "a", wrong, sequence_start=True)
-        assert not begun(pipe, "a")
-        ask(pipe, "a", 1, sequence_start=True)
-        with pytest.raises(errors.BackendError):
-            ask(pipe, "a", wrong)
-        assert begun(pipe, "a") is then
 
 
 @pytest.mark.parametrize("instance_num", [1, 3])

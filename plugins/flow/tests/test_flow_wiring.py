@@ -354,25 +354,18 @@ def test_what_no_link_can_say_names_the_word_and_what_to_write(config, at, advic
 # Restart.
 
 
-def again(request):
-    request["result"] = request["data"] + 1
-    if request["result"] < 5:
-        request["restart"] = "b"
+class AgainFromB(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"] + 1
+            if request["result"] < 5:
+                request["restart"] = "b"
 
 
 @pytest.fixture
 def counting():
-    headrace.register("AgainFromB", again_backend(), replace=True)
+    headrace.register("AgainFromB", AgainFromB, replace=True)
     headrace.register("AddTen", lambda number: number + 10, replace=True)
-
-
-def again_backend():
-    class AgainFromB(headrace.Backend):
-        def forward(self, batch):
-            for request in batch:
-                again(request)
-
-    return AgainFromB
 
 
 RESTART = {"entrypoint": "Restart[DagDispatcher]"}
@@ -404,13 +397,10 @@ def test_restart_stops_at_its_limit(counting):
 
 
 def test_a_restart_at_an_unknown_node_names_the_key_and_the_nearest_node(counting):
-    def astray(request):
-        request.update(result=1, restart="bb")
-
     class Astray(headrace.Backend):
         def forward(self, batch):
             for request in batch:
-                astray(request)
+                request.update(result=1, restart="bb")
 
     headrace.register("Astray", Astray, replace=True)
     with headrace.pipe({**RESTART, "b": {"backend": "Astray"}}) as pipe:

@@ -9,6 +9,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto as T
+from typer.testing import CliRunner
 
 import headrace
 from headrace.errors import BackendError, ConfigError, InputError, SetupError
@@ -307,13 +308,10 @@ def test_operators_that_scale_the_whole_batch_are_a_warning(start, save, caplog,
 
 def checked(path, most, *flags):
     command = ["check", "--build", f"OnnxTensor(model='{path}')", "--set", f"max={most}", *flags]
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    from headrace_cli.app import app
+
+    done = CliRunner().invoke(app, command)
+    assert done.exit_code == 0, done.output
     return done.stdout, done.stderr
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto
+from typer.testing import CliRunner
 
 import headrace
 
@@ -86,9 +87,10 @@ def test_no_library_is_loaded_to_know_what_a_file_stands_for(save):
 
 
 def says(*arguments, status=0):
-    command = [sys.executable, "-m", "headrace", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == status, done.stderr
+    from headrace_cli.app import app
+
+    done = CliRunner().invoke(app, [*map(str, arguments)])
+    assert done.exit_code == status, done.output
     return done
 
 

@@ -319,11 +319,13 @@ def test_a_server_that_drains_loses_no_request(remote):
     for thread in threads:
         thread.start()
     for _ in range(40):
-        assert some.acquire(timeout=60)
+        assert some.acquire(timeout=60), errors
+        assert not errors
     servers[0].close(timeout=30)
     drain(some)
     for _ in range(40):
-        assert some.acquire(timeout=60)
+        assert some.acquire(timeout=60), errors
+        assert not errors
     stop.set()
     for thread in threads:
         thread.join(60)

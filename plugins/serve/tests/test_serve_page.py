@@ -55,15 +55,6 @@ def test_the_parts_of_an_answer(tmp_path, start):
     assert process.wait(300) == 0
 
 
-def test_the_program_of_the_page_prints_what_it_says():
-    (program,) = re.findall(r"```python\n(from urllib.*?)```", README, re.DOTALL)
-    shown = program.strip().rpartition("# ")[2]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=240
-    )
-    assert (done.stdout.strip(), done.stderr) == (shown, "")
-
-
 @pytest.mark.skipif(not shutil.which("sha256sum"), reason="needs sha256sum")
 def test_securing_it(tmp_path, certificates, start):
     key = "a long and random key"

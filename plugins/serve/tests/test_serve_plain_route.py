@@ -15,6 +15,7 @@ import pytest
 
 import headrace
 from headrace.errors import InputError
+from headrace_serve import Server
 
 
 def plain(value):
@@ -55,6 +56,23 @@ class Upper(headrace.Backend):
 headrace.register("ServeTold", Told)
 headrace.register("ServeUpper", Upper)
 
+RESULTS_GIVEN = []
+
+
+@pytest.fixture(scope="module")
+def told():
+    with Server({"m": {"backend": "ServeTold"}}, port=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def giving():
+    """Let the model ``m`` of a server give a result from now on; return the server."""
+    headrace.register("ServeGives", lambda data: RESULTS_GIVEN[-1])
+    with Server({"m": {"backend": "ServeGives"}}, port=0) as made:
+        yield lambda result: RESULTS_GIVEN.append(result) or made
+
+
 INPUTS = {
     "image": {"datatype": "BYTES", "shape": [-1], "key": "data"},
     "score": {"datatype": "FP32", "shape": [1]},
@@ -64,9 +82,8 @@ INPUTS = {
 }
 
 
-def test_other_keys_of_the_query_are_keys_of_the_request(serving):
-    server = serving({"m": {"backend": "ServeTold"}})
-    url = f"{server.url}/run/m?color=rgb&label=a%20b&timeout=60000000"
+def test_other_keys_of_the_query_are_keys_of_the_request(told):
+    url = f"{told.url}/run/m?color=rgb&label=a%20b&timeout=60000000"
     assert httpx.post(url, content=b"x").json() == {
         "result": {"data": "x", "color": "rgb", "label": "a b"}
     }
@@ -97,9 +114,8 @@ def test_a_request_that_is_refused_early_is_answered_with_its_id(serving, path, 
     assert (answer.status_code, answer.json()["id"]) == (status, "r7")
 
 
-def test_a_traceparent_in_the_query_reaches_the_context(serving):
-    server = serving({"m": {"backend": "ServeTold"}})
-    url = f"{server.url}/run/m?traceparent=00-1-2-01"
+def test_a_traceparent_in_the_query_reaches_the_context(told):
+    url = f"{told.url}/run/m?traceparent=00-1-2-01"
     own = {"traceparent": "00-3-4-01", "tracestate": "of=that"}
     body = httpx.post(url, content=b"x", headers=own).json()["result"]
     assert body == {"data": "x", "context": {"traceparent": "00-1-2-01"}}
@@ -110,9 +126,8 @@ def test_a_traceparent_in_the_query_reaches_the_context(serving):
               "timeout=x", "timeout=%D9%A3", "priority=-1", "color=a&color=b", "restart=main",
               "&".join(f"k{n}=1" for n in range(101))],
 )  # fmt: skip
-def test_keys_that_are_not_the_clients_are_refused(serving, query):
-    server = serving({"m": {"backend": "ServeTold"}})
-    assert httpx.post(f"{server.url}/run/m?{query}", content=b"x").status_code == 400
+def test_keys_that_are_not_the_clients_are_refused(told, query):
+    assert httpx.post(f"{told.url}/run/m?{query}", content=b"x").status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -121,9 +136,8 @@ def test_keys_that_are_not_the_clients_are_refused(serving, query):
      ("priority=low", "parameter 'priority': expected a whole number, got low"),
      ("node_name=a", "parameter 'node_name': expected timeout, priority, or a key that a client may set")],
 )  # fmt: skip
-def test_a_refused_key_is_told_with_what_may_stand_there(serving, query, said):
-    server = serving({"m": {"backend": "ServeTold"}})
-    error = httpx.post(f"{server.url}/run/m?{query}", content=b"x").json()["error"]
+def test_a_refused_key_is_told_with_what_may_stand_there(told, query, said):
+    error = httpx.post(f"{told.url}/run/m?{query}", content=b"x").json()["error"]
     assert error.startswith(said)
 
 
@@ -223,10 +237,9 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_results_are_json_or_an_error_that_says_why(serving, name):
+def test_results_are_json_or_an_error_that_says_why(giving, name):
     result, status, wanted = RESULTS[name]
-    headrace.register("ServeResult", lambda data: result, replace=True)
-    server = serving({"m": {"backend": "ServeResult"}})
+    server = giving(result)
     answer = httpx.post(f"{server.url}/run/m", content=b"x")
     assert answer.status_code == status
     if status == 200:
@@ -273,9 +286,8 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,imag
         (b"RIFF\xff   WEBP", "image/webp, image/jpeg", "image/webp"),
     ],
 )
-def test_accept_chooses_between_json_and_the_bytes(serving, result, accept, kind):
-    headrace.register("ServeResult", lambda data: result, replace=True)
-    server = serving({"m": {"backend": "ServeResult"}})
+def test_accept_chooses_between_json_and_the_bytes(giving, result, accept, kind):
+    server = giving(result)
     answer = httpx.post(f"{server.url}/run/m", content=b"x", headers={"accept": accept})
     if kind.startswith("? "):
         assert (answer.status_code, answer.json()["code"]) == (400, "input")
@@ -309,9 +321,8 @@ ONE = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["
      np.float32([np.nan]), {1: "a", "1": "b"}, [{"in": {None: 1, "null": 2}}]],
     ids=repr,
 )  # fmt: skip
-def test_a_result_without_a_form_gets_the_same_answer_on_both_routes(serving, result):
-    headrace.register("ServeResult", lambda _: result, replace=True)
-    server = serving({"m": {"backend": "ServeResult"}})
+def test_a_result_without_a_form_gets_the_same_answer_on_both_routes(giving, result):
+    server = giving(result)
     answers = [
         httpx.post(f"{server.url}/run/m", content=b"x"),
         httpx.post(f"{server.url}/v2/models/m/infer", json=ONE),
@@ -348,10 +359,9 @@ GOT = {"data": "four", "color": "rgb"}
     ],
     ids=["field first", "file first", "preamble", "epilogue", "blanks", "no file chosen", "case"],
 )  # fmt: skip
-def test_a_form_is_a_file_with_parameters(serving, body):
-    server = serving({"m": {"backend": "ServeTold"}})
+def test_a_form_is_a_file_with_parameters(told, body):
     kind = {"content-type": "multipart/form-data; boundary=B"}
-    answer = httpx.post(f"{server.url}/run/m", content=body, headers=kind)
+    answer = httpx.post(f"{told.url}/run/m", content=body, headers=kind)
     assert answer.json() == {"outcomes": [{"name": "a.jpg", "result": GOT}]}
 
 
@@ -391,10 +401,9 @@ def test_fields_of_a_form_mean_what_those_of_the_query_do(serving):
         (part(FILE).replace(b"\r\n", b"\n") + b"--B--", "last boundary"),
     ],
 )  # fmt: skip
-def test_a_form_that_is_none_is_refused(serving, body, said):
-    server = serving({"m": {"backend": "ServeTold"}})
+def test_a_form_that_is_none_is_refused(told, body, said):
     kind = {"content-type": "multipart/form-data; boundary=B"}
-    answer = httpx.post(f"{server.url}/run/m", content=body, headers=kind)
+    answer = httpx.post(f"{told.url}/run/m", content=body, headers=kind)
     assert (answer.status_code, answer.json()["code"]) == (400, "input")
     assert said in answer.json()["error"]
 

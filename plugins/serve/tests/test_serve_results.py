@@ -11,8 +11,6 @@ import ipaddress
 import json
 import pathlib
 import re
-import subprocess
-import sys
 import types
 import uuid
 
@@ -20,8 +18,10 @@ import httpx
 import numpy as np
 import pydantic
 import pytest
+from typer.testing import CliRunner
 
 import headrace
+from headrace_cli.app import app
 
 
 class Kind(enum.Enum):
@@ -177,10 +177,8 @@ def test_the_command_and_the_server_write_a_result_alike(serving, tmp_path):
     (tmp_path / "words.py").write_text(WORDS)
     (tmp_path / "m.toml").write_text('import = ["words.py"]\nbackend = "ServeValues"\n')
     (tmp_path / "a.bin").write_bytes(b"x")
-    printed = subprocess.run(
-        [sys.executable, "-m", "headrace", "run", "m.toml", "a.bin", "--json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
-    ).stdout  # fmt: skip
+    files = [str(tmp_path / name) for name in ("m.toml", "a.bin")]
+    printed = CliRunner().invoke(app, ["run", *files, "--json"]).stdout
     server = serving({"m": str(tmp_path / "m.toml")})
     told = httpx.post(f"{server.url}/run/m", content=b"x").json()["result"]
     assert json.loads(printed)["result"] == told

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -49,10 +51,14 @@ def plain_loop(path):
         return [(f.to_ndarray(format="bgr24"), f.time) for f in container.decode(video=0)]
 
 
+@functools.lru_cache(maxsize=4)
+def weights(shape):
+    return np.arange(1, math.prod(shape) + 1, dtype=np.float64).reshape(shape) % 251
+
+
 def network(image):
     """A stand-in for a network: numbers that depend on every pixel."""
-    weights = np.arange(1, image.size + 1, dtype=np.float64).reshape(image.shape) % 251
-    return (image.astype(np.float64) * weights).sum((0, 1))
+    return (image * weights(image.shape)).sum((0, 1))
 
 
 def encoded(image, suffix=".png"):

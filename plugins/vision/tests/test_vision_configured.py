@@ -19,10 +19,12 @@ import cv2
 import numpy as np
 import pytest
 import supervision as sv
+from typer.testing import CliRunner
 
 import headrace
 import headrace_vision
 from headrace.errors import ConfigError
+from headrace_cli.app import app
 from headrace_vision import VisionConfig
 from headrace_vision import view as view_module
 from headrace_vision.commands import progress
@@ -191,7 +193,7 @@ def test_mistakes_of_every_kind_are_named_in_one_run_each_as_a_problem(folder):
     for one in ("'ordred'", "'stried'", "'codecs'", "'cars'", "CountLin", "DecodeMatt", "stop = 2"):
         assert texts.count(one) == 1
     done = command("vision.toml", "--check", "--json", cwd=folder)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert len(json.loads(done.stdout)["problems"]) == len(found)
 
 
@@ -347,18 +349,17 @@ def test_the_tables_of_a_file_are_the_arguments_of_what_they_make():
 
 
 def command(*arguments, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "headrace_cli", "video", *map(str, arguments)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
+    """Run ``headrace video`` in this process and a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        done = CliRunner().invoke(app, ["video", *map(str, arguments)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done
 
 
 def test_the_command_runs_a_file_and_its_arguments(folder):
     done = command("vision.toml", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert done.stdout.splitlines() == [
         "street\t16 delivered\t0 failed\t0 dropped",
         "yard\t5 delivered\t0 failed\t4 dropped",
@@ -368,52 +369,52 @@ def test_the_command_runs_a_file_and_its_arguments(folder):
         "vision.toml", "yard.mp4", "text.mp4", "--save", "saved", "--jsonl", "more.jsonl", "--json",
         cwd=folder,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.exit_code == 1
     assert "text.mp4: frame 0: error: input" in done.stderr
     assert json.loads(done.stdout)["sources"]["yard.mp4"]["delivered"] == 9
     assert (folder / "saved" / "yard.mp4").is_file()
     assert len((folder / "more.jsonl").read_text().splitlines()) == 10
     done = command("vision.toml", "--check", cwd=folder)
-    assert (done.returncode, done.stdout) == (0, "vision.toml: ok\n")
+    assert (done.exit_code, done.stdout) == (0, "vision.toml: ok\n")
     (folder / "yard.mp4").rename(folder / "garden.mp4")
     done = command("vision.toml", "--check", cwd=folder)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "sources.yard.input: there is no such file" in done.stderr
     done = command("vision.toml", "yard.mp4", "--check", cwd=folder)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "no such file" in done.stderr
     done = command("vision.toml", "garden.mp4", cwd=folder)  # in place of what the file names
     assert done.stdout == "garden.mp4\t9 delivered\t0 failed\t0 dropped\n", done.stderr
     (folder / "empty.gif").write_bytes(b"GIF89a\1\0\1\0\0\0\0;")  # a header and an end
     done = command("vision.toml", "empty.gif", cwd=folder)
-    assert (done.returncode, done.stdout) == (
+    assert (done.exit_code, done.stdout) == (
         1,
         "empty.gif\t0 delivered\t1 failed\t0 dropped\n",
     )
     assert "empty.gif: frame 0: error: input" in done.stderr
     (folder / "video.mp4").write_bytes(b"\x00\xe2\x00")
     done = command("video.mp4", cwd=folder)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "the configuration comes first" in done.stderr
     done = command("nowhere.toml", cwd=folder)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "cannot be read" in done.stderr
 
 
 def test_the_command_sends_inputs_to_the_model_that_is_named(several):
     done = command("vision.toml", "yard.mp4", "--model", "light", "--json", cwd=several)
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     found = json.loads(done.stdout)["sources"]["yard.mp4"]
     assert (found["models"], found["delivered"]) == (["light"], 9)
     for more, error in (((), "cars, light"), (("--model", "lite"), "did you mean 'light'")):
         done = command("vision.toml", "yard.mp4", *more, cwd=several)
-        assert done.returncode == 2
+        assert done.exit_code == 2
         assert "error: vision.toml: --model NAME: " in done.stderr
         assert error in done.stderr
         assert "Traceback" not in done.stderr
     (several / "vision.toml").write_text('model = "pipe.toml"\n')
     done = command("vision.toml", cwd=several)
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "there is nothing to read" in done.stderr
 
 
@@ -630,5 +631,5 @@ def test_the_page_of_a_file_is_told_with_its_address(folder):
     text = FILE.replace('kind = "SaveVideo"\nfolder = "out"', 'kind = "View"')
     (folder / "vision.toml").write_text(text)
     done = command("vision.toml", cwd=folder)
-    assert done.returncode == 0
+    assert done.exit_code == 0
     assert done.stderr.startswith("live at http://127.0.0.1:")

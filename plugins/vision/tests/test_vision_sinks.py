@@ -349,7 +349,7 @@ import headrace, headrace_vision as v
 import headrace_vision.runner
 
 headrace_vision.runner.CLOSE_S = 120.0
-kind, folder = sys.argv[1:]
+folder, *kinds = sys.argv[1:]
 sys.dont_write_bytecode = True  # the limit below would cut compiled modules short, for every later program too
 random = np.random.default_rng(0)
 pictures = [random.integers(0, 256, (96, 128, 3), np.uint8) for _ in range(12)]
@@ -357,36 +357,38 @@ boxes = np.tile(np.array([[1, 2, 30, 40]], np.float32), (400, 1))
 found = sv.Detections(boxes, confidence=np.full(400, 0.5), class_id=np.zeros(400, int))
 headrace.register("Many", lambda image: found)
 resource.setrlimit(resource.RLIMIT_FSIZE, (15_000, 15_000))  # no file grows beyond that
-seen = []
-sink = getattr(v, kind)(folder + ("/all.jsonl" if kind == "SaveJSONL" else ""), close_s=0)
-with v.VideoRunner({"backend": "Many"}, sinks=[sink, seen.append]) as runner:
-    frames = list(runner.run({"a": pictures, "b": pictures}))
-assert all(frame.error is None for frame in frames)
-print(json.dumps([len(frames), len(seen), runner.status()["sinks"][kind]]))
+for kind in kinds:
+    seen = []
+    place = f"{folder}/{kind}" + ("/all.jsonl" if kind == "SaveJSONL" else "")
+    sink = getattr(v, kind)(place, close_s=0)
+    with v.VideoRunner({"backend": "Many"}, sinks=[sink, seen.append]) as runner:
+        frames = list(runner.run({"a": pictures, "b": pictures}))
+    assert all(frame.error is None for frame in frames)
+    print(json.dumps([len(frames), len(seen), runner.status()["sinks"][kind]]))
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
-@pytest.mark.parametrize("kind", ["SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO"])
-def test_a_disk_that_is_full_fails_the_sink_alone(tmp_path, kind):
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, kind, str(tmp_path)],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+def test_a_disk_that_is_full_fails_the_sink_alone(tmp_path):
+    kinds = ["SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO"]
+    command = [sys.executable, "-c", FULL, str(tmp_path), *kinds]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    frames, seen, status = json.loads(done.stdout)
-    assert frames == seen == 24
-    assert status["state"] == "failed"
-    assert status["error"]
-    assert status["waiting"] == 0
-    if kind == "SaveVideo":  # under the name of a finished one is only what can be played
-        found = 0
-        for path in tmp_path.iterdir():
-            assert path.suffix == ".mp4"
-            with av.open(str(path)) as video:
-                found += sum(1 for _ in video.decode(video=0))
-        assert found == status["written"]
-        assert status["written"] + status["lost"] + status["missing"] == 24
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    for kind, (frames, seen, status) in zip(kinds, found, strict=True):
+        assert frames == seen == 24, kind
+        assert (status["state"], status["waiting"]) == ("failed", 0), kind
+        assert status["error"], kind
+    playable, status = (
+        0,
+        found[0][2],
+    )  # under the name of a finished video is only what can be played
+    for path in (tmp_path / "SaveVideo").iterdir():
+        assert path.suffix == ".mp4"
+        with av.open(str(path)) as video:
+            playable += sum(1 for _ in video.decode(video=0))
+    assert playable == status["written"]
+    assert status["written"] + status["lost"] + status["missing"] == 24
 
 
 LATE = """

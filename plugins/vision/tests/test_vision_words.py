@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tracemalloc
 import warnings
@@ -15,9 +14,11 @@ import pytest
 import supervision as sv
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import headrace
 from headrace.errors import HeadraceError, InputError, SetupError
+from headrace_cli.app import app
 from headrace_vision import Frame, frame_record, from_records, to_records
 from headrace_vision.boxes import best_boxes
 from headrace_vision.layouts import cells_of, fitting_layouts, read_layout
@@ -275,10 +276,9 @@ def test_records_are_read_from_what_headrace_run_writes(tmp_path):
     )
     (tmp_path / "p.toml").write_text('import = ["words.py"]\nbackend = "VisionFixed"\n')
     (tmp_path / "a.bin").write_bytes(b"x")
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace_cli", "run", "p.toml", "a.bin", "--json"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+    files = [str(tmp_path / name) for name in ("p.toml", "a.bin")]
+    done = CliRunner().invoke(app, ["run", *files, "--json"])
+    assert done.exit_code == 0, done.output
     written = json.loads(done.stdout)["result"]
     assert written == to_records(found)
     assert from_records(written) == found
@@ -502,7 +502,6 @@ class Own:
 
 
 def test_a_tracker_of_your_own_and_a_wrong_name():
-    import sys
 
     sys.modules["own_tracker"] = SimpleNamespace(Own=Own)
     try:
