@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 from bisect import bisect_left
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError
+from headrace.errors import InputError, among
 from headrace_observe.files import read_json
 from headrace_observe.memory import is_dump, read_dump
 
@@ -205,9 +204,7 @@ def _is_by_size(found: Any) -> bool:
 def _refuse_others(found: dict[str, Any], known: Sequence[str], place: str) -> None:
     for one in found:
         if one not in known:
-            near = get_close_matches(one, known, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}"
-            raise InputError(f"{place}: there is no key {one!r}{hint}")
+            raise InputError(f"{place}: there is no key {one!r}", hint=among(one, known))
 
 
 def _by_node(found: Any, place: str, nodes: Any) -> dict[str, list[float]]:
