@@ -255,10 +255,10 @@ def test_what_sets_nothing_is_refused(text, write):
 
 def test_what_is_set_of_a_node_that_is_not_there_is_refused_with_the_nearest(write):
     write(two_toml='[front]\nbackend = "Say"\nnext = "back"\n\n[back]\nbackend = "Say"\n')
-    for name, meant in (("frnt", "did you mean 'front'?"), ("x", "there are front, back")):
+    for name, meant in (("frnt", "Did you mean 'front'?"), ("x", "There are: front, back.")):
         result = says("check", "two.toml", "--set", f"{name}.max=2")
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr == f"error: --set: there is no node {name!r}; {meant}\n"
+        assert result.stderr == f"error: --set: there is no node {name!r}. {meant}\n"
     added = ("--set", "more.backend=Identity", "--set", "back.next=more")
     assert says("check", "two.toml", *added).exit_code == 0
 

@@ -331,7 +331,7 @@ def test_an_expected_failure_that_passes_is_a_failure(shout, pytest_in, no_fresh
     [
         (
             '"order-keep": "it is hard"',
-            "names 'order-keep', which is no rule; did you mean 'order-kept'",
+            "names 'order-keep', which is no rule. Did you mean 'order-kept'",
         ),
         ('"order-kept": " "', "gives no reason for 'order-kept'"),
     ],

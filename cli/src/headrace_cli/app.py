@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import headrace
+from headrace.errors import nearest
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
 from headrace_cli.console import print_data
 from headrace_cli.names import COMMANDS, GROUPS, how_to_install
@@ -62,8 +62,8 @@ class AllCommands(Commands):
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
                 known |= {own: own, **{each: f"{own} {each}" for each in inside}}
-            close = difflib.get_close_matches(name, known, n=1)
-            meant = [f"Did you mean {known[close[0]]!r}?"] if close else []
+            close = nearest(name, known)
+            meant = [f"Did you mean {known[close]!r}?"] if close else []
             unusable = [
                 f"{plugin.distribution} cannot be used: {plugin.reason}."
                 for plugin in plugins

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Optional
+from typing import Annotated
 
 import typer
 
@@ -34,7 +34,7 @@ NoImport = Annotated[
 ]
 """The type of a parameter for ``--no-import``: pass ``allow_import=not no_import`` on."""
 Settings = Annotated[
-    Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+    list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",

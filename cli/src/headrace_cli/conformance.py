@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Optional
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -68,7 +68,7 @@ def conformance(
         ),
     ],
     certificate: Annotated[
-        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        str | None,
         typer.Option(
             "--certificate",
             metavar="OUT.JSON",

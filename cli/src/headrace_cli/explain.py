@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,13 +30,12 @@ def explain(
     ],
     json: Json = False,
     every: Annotated[
-        bool,
-        typer.Option("--all", help="Show defaults too; --json always has them."),
+        bool, typer.Option("--all", help="Show defaults too; --json always has them.")
     ] = False,
     settings: Settings = None,
     no_import: NoImport = False,
     graph: Annotated[
-        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        str | None,
         typer.Option(
             "--graph",
             metavar="|".join(FORMATS),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import os
 import re
@@ -13,6 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 
+from headrace.errors import among
 from headrace.plugins import KNOWN_BACKENDS, core, installed, qualifier
 from headrace_cli.names import how_to_install
 
@@ -180,8 +180,8 @@ def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
         remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."
         if name in elsewhere:
             remedy = how_to_install(elsewhere[name])
-        elif near := difflib.get_close_matches(name, [*known, *elsewhere], n=1):
-            remedy = f"Did you mean {near[0]!r}?"
+        else:
+            remedy = among(name, [*known, *elsewhere], remedy)
         yield Finding("unknown_plugin", f"no installed plugin is called {name!r}", remedy, name)
 
 

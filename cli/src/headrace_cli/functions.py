@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import sys
 from importlib.machinery import PathFinder
 from itertools import accumulate
@@ -11,7 +10,7 @@ from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import Problem
+from headrace.errors import Problem, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,9 +43,8 @@ def misspelt(found: dict[str, Any]) -> Iterator[Problem]:
             names = _names(module)
             if names is not None and name not in names:
                 public = sorted(one for one in names if not one.startswith("_"))
-                near = difflib.get_close_matches(name, public, n=1)
                 what = f"{function!r} cannot be called: {module} has no {name!r}"
-                yield Problem("option", what, path=node, suggestion=near[0] if near else None)
+                yield Problem("option", what, path=node, suggestion=nearest(name, public))
 
 
 def _functions(tree: Any) -> Iterator[str]:

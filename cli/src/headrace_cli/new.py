@@ -44,6 +44,17 @@ _NEEDS = {"image": _NUMPY, "text": "", "array": _NUMPY}
 new = group(COMMANDS["new"])
 
 
+Folder = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        metavar="FOLDER",
+        help="Where the new folder is made; here, unless it is given.",
+        show_default=False,
+    ),
+]
+
+
 @new.command(cls=Command, epilog=EXITS)
 def backend(
     name: Annotated[
@@ -55,15 +66,7 @@ def backend(
             show_default=False,
         ),
     ],
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            metavar="FOLDER",
-            help="Where the folder of the distribution is made; here, unless it is given.",
-            show_default=False,
-        ),
-    ] = Path(),
+    folder: Folder = Path(),
     kind: Annotated[
         Literal["image", "text", "array"],
         typer.Option("--kind", help="What the backend takes, in the example that it begins with."),
@@ -115,15 +118,7 @@ def service(
             show_default=False,
         ),
     ],
-    folder: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            metavar="FOLDER",
-            help="Where the folder of the service is made; here, unless it is given.",
-            show_default=False,
-        ),
-    ] = Path(),
+    folder: Folder = Path(),
     json: Json = False,
 ) -> int:
     """Make a service: a configuration, a file with its backend, tests, Dockerfile, README.

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -62,7 +62,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     ] = False,
     settings: Settings = None,
     output: Annotated[
-        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        str | None,
         typer.Option(
             "--output",
             "-o",
@@ -75,7 +75,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     ] = None,
     no_import: NoImport = False,
     timeout: Annotated[
-        Optional[float],  # noqa: UP045 - older typers read no other spelling
+        float | None,
         typer.Option(
             "--timeout",
             metavar="SECONDS",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, among, nearest
 from headrace.plugins import read_text
 from headrace_cli.console import WrongArgument, print_message
 
@@ -82,11 +82,9 @@ def _check_nodes(source: dict[str, Any], nodes: Sequence[str], *, is_flat: bool)
     for name, table in source.items():
         unknown = isinstance(table, dict) and name not in (*nodes, *_NO_NODES)
         if unknown and nodes and "backend" not in table:
-            near = difflib.get_close_matches(name, nodes, n=1)
-            if is_flat and not near:  # an option that takes a table
+            if is_flat and not nearest(name, nodes):  # an option that takes a table
                 continue
-            meant = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(nodes)}"
-            raise WrongArgument(f"--set: there is no node {name!r}; {meant}")
+            raise WrongArgument(f"--set: there is no node {name!r}. {among(name, nodes)}")
 
 
 def _nodes(top: dict[str, Any]) -> list[str]:

@@ -29,11 +29,11 @@ request raises ``concurrent.futures.CancelledError`` or ``asyncio.CancelledError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace._portable import Problem, error_text, portable, rebuild, shorten, twin_of
+from headrace._portable import Problem, error_text, nearest, portable, rebuild, shorten, twin_of
 
 __all__ = [
     "BackendError",
@@ -56,7 +56,9 @@ __all__ = [
     "RequestNotFoundError",
     "RequestsFailed",
     "SetupError",
+    "among",
     "code_of",
+    "nearest",
 ]
 
 
@@ -393,3 +395,10 @@ def code_of(error: BaseException) -> str:
     if type(error).__name__ == "CancelledError":
         return "cancelled"
     return "interrupt" if not isinstance(error, Exception) else "backend"
+
+
+def among(name: str, known: Collection[str], otherwise: str | None = None) -> str:
+    """Return the hint for a name that is not among the known names: the nearest one, else ``otherwise``, by default all of them."""
+    if near := nearest(name, known):
+        return f"Did you mean {near!r}?"
+    return f"There are: {', '.join(known) or 'none'}." if otherwise is None else otherwise

@@ -28,6 +28,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ from headrace._registry.registry import registry
 from headrace._running import deadlocks, threads
 from headrace._running.probes import PROBE_METHODS
 from headrace._running.process import usable_cpus
-from headrace.errors import Problem
+from headrace.errors import MissingDependencyError, Problem
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __all__ = [
     "import_file",
     "installed",
     "is_address",
+    "library",
     "located",
     "origin_of",
     "policies",
@@ -352,3 +354,23 @@ def _element(planned: PlannedElement) -> Element:
     by = (offer.distribution, offer.version)
     about = (*by, registered, children, planned.owns_thread, source_of(planned.cls))
     return Element(offer.name, planned.cls, planned.options, *about)
+
+
+def library(name: str, install: str, purpose: str = "") -> Any:
+    """Import a library that not every user of a plugin needs.
+
+    Args:
+        name: The module, as ``"paho.mqtt.client"``.
+        install: What brings it, as ``"headrace-vision[mqtt]"``.
+        purpose: What needs it, as ``"calibration"``.
+
+    Raises:
+        MissingDependencyError: It cannot be imported. The error has the command that installs it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        what = f"{purpose and f'{purpose}: '}{name.partition('.')[0]} cannot be imported: {error}"
+        hint = f'Type `pip install "{install}"`.'
+        by = install.partition("[")[0]
+        raise MissingDependencyError(what, distribution=by, hint=hint) from error

@@ -84,7 +84,7 @@ def test_resolve_names_the_version_that_would_serve():
         assert models.resolve("a:3") == "a:3"
         assert [models.resolve("live") for _ in range(2)] == ["a:3", "a:4"]
         assert len({models.resolve("live", key="user") for _ in range(10)}) == 1
-        with pytest.raises(UnknownModelError, match="did you mean 'live'"):
+        with pytest.raises(UnknownModelError, match="Did you mean 'live'"):
             models.resolve("life")
 
 

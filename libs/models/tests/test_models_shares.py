@@ -77,7 +77,7 @@ def test_wrong_shares_are_refused_and_the_old_ones_stay(target, what):
 
 def test_an_alias_of_an_unknown_model_or_with_the_name_of_one_is_refused():
     with Models(VERSIONS) as models:
-        with pytest.raises(UnknownModelError, match=r"'live' .*did you mean 'detect:"):
+        with pytest.raises(UnknownModelError, match=r"'live' .*Did you mean 'detect:"):
             models.alias("live", "detect:5")
         with pytest.raises(ConfigError, match="name of a model"):
             models.alias("detect", "detect:3")

@@ -44,7 +44,7 @@ def test_a_model_answers_by_name_in_every_way_of_calling(tmp_path):
 def test_an_unknown_name_names_the_nearest():
     with Models({"detect": saying("one")}) as models:
         for use in (models, models.submit, lambda name, data: models[name]):
-            with pytest.raises(UnknownModelError, match="did you mean 'detect'"):
+            with pytest.raises(UnknownModelError, match="Did you mean 'detect'"):
                 use("detct", {"data": 0})
         with pytest.raises(UnknownModelError, match=r"detect:7.*detect:1"):
             models("detect:7", {"data": 0})

@@ -253,7 +253,7 @@ def test_changed_aliases_are_taken_and_wrong_ones_show(folder):
         assert answer(models, "live") == "one"
         (folder / "aliases.toml").write_text('live = "reed"\n')
         watching.look()
-        assert "did you mean 'read'" in watching.reason
+        assert "Did you mean 'read'" in watching.reason
         assert answer(models, "live") == "one"
         (folder / "aliases.toml").write_text('live = "read"\n')
         watching.look()

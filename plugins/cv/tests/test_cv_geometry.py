@@ -258,7 +258,7 @@ def test_antialias_is_that_of_pillow(kit, name, size):
 
 def test_antialias_without_pillow_says_what_to_install(monkeypatch, kit):
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'headrace-cv\[formats\]'"):
+    with pytest.raises(MissingDependencyError, match=r'pip install "headrace-cv\[formats\]"'):
         kit.ready(ResizeMat, resize_h=5, antialias=True)
 
 

@@ -469,7 +469,7 @@ def test_calls_of_other_scripts_in_the_file_are_not_checked(nodes):
 @pytest.mark.parametrize(
     ("text", "name", "said"),
     [
-        (HEAD + "def page(request):\n    yield []\n", "pgae", "did you mean 'page'"),
+        (HEAD + "def page(request):\n    yield []\n", "pgae", "Did you mean 'page'"),
         (HEAD + "def page(request:\n", "page", "cannot be read as Python"),
         (HEAD, "a b", "named as pages.py:page"),
     ],

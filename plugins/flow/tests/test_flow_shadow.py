@@ -173,8 +173,8 @@ def test_a_close_drops_what_waits_and_ends_the_thread():
 @pytest.mark.parametrize(
     ("compare", "says"),
     [
-        ("alclose", "did you mean allclose"),
-        ("allclose(rtoll=1)", "did you mean rtol"),
+        ("alclose", "Did you mean 'allclose"),
+        ("allclose(rtoll=1)", "Did you mean 'rtol"),
         ("allclose(rtol=x)", "a number, not x"),
         ("allclose(1)", "by name"),
         ("equal(rtol=1)", "option of equal"),

@@ -111,7 +111,7 @@ def test_options_that_do_not_fit_the_model_are_refused_with_its_names(
     with pytest.raises(SetupError) as caught:
         remote([stand_in().url], **options)
     assert text in str(caught.value)
-    assert caught.value.hint.startswith(("It has: ", "Did you mean"))
+    assert caught.value.hint.startswith(("There are: ", "Did you mean"))
 
 
 def test_a_batch_axis_that_the_model_lacks_is_refused(stand_in, remote):

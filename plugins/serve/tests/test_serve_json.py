@@ -100,7 +100,7 @@ def test_the_keys_that_the_entry_declares_are_the_fields_of_a_body(serving, conf
         ({}, "'data' is missing"),
         ({"data": [1, "2"]}, "'data.1': Input should be a valid number, got '2'"),
         ({"data": [1], "scale": "x"}, "'scale': Input should be a valid number"),
-        ({"data": [1], "scael": 1}, "'scael': there is no such field; did you mean 'scale'?"),
+        ({"data": [1], "scael": 1}, "'scael': there is no such field. Did you mean 'scale'?"),
         ([1], "expected an object with data, scale"),
     ],
 )

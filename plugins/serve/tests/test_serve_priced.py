@@ -191,7 +191,7 @@ def test_many_unknown_fields_are_told_by_a_few_names(serving, post):
     answer = post(server, "/run/sum", f'{{"data":[1],"scael":2,{many}}}'.encode())
     assert (answer.status_code, answer.json()["code"]) == (422, "field")
     said = answer.json()["error"]
-    assert "'scael': there is no such field; did you mean 'scale'?" in said
+    assert "'scael': there is no such field. Did you mean 'scale'?" in said
     assert said.endswith("and 199996 more")
     assert len(said) < 1000
     long = post(server, "/run/sum", b'{"' + b"x" * 1_000_000 + b'":1}')

@@ -1295,8 +1295,8 @@ def test_an_output_that_is_not_there_is_told_at_the_start_where_the_shape_is_kno
     }
     with pytest.raises(SetupError, match="'logits', which the model does not give") as caught:
         headrace.pipe({**config, "shape": "float32:3"})
-    assert "It gives: output." in str(caught.value)
-    with headrace.pipe(config) as pipe, pytest.raises(BackendError, match="It gives: output"):
+    assert "There are: output." in str(caught.value)
+    with headrace.pipe(config) as pipe, pytest.raises(BackendError, match="There are: output"):
         pipe({"data": torch.zeros(3)})
 
 

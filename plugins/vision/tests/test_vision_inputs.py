@@ -236,7 +236,7 @@ def test_what_is_no_input_is_refused_before_anything_is_read(runner, tmp_path):
         runner.run(7.5)
     with pytest.raises(InputError, match="no such file"):
         runner.run(["nowhere.mp4"])
-    with pytest.raises(TypeError, match="did you mean 'stride'"):
+    with pytest.raises(TypeError, match="Did you mean 'stride'"):
         runner.run([], strides=2)
     with pytest.raises(ValueError, match="stop = 1"):
         runner.run([], start=2, stop=1)
@@ -779,7 +779,7 @@ def test_options_of_ffmpeg_that_open_something_or_are_for_something_else_are_ref
     with VideoRunner({"backend": "Identity"}) as runner:
         with pytest.raises(ValueError, match="no option of FFmpeg that may be set 'protocol_whi"):
             runner.run(path, ffmpeg={"protocol_whitelist": "file,http"})
-        with pytest.raises(ValueError, match="did you mean 'probesize'"):
+        with pytest.raises(ValueError, match="Did you mean 'probesize'"):
             runner.run(path, ffmpeg={"probsize": 1})
         (frame,) = runner.run(path, ffmpeg={"video_size": "64x48"})
         assert "'video_size' of FFmpeg is not for this kind of source: file" in str(frame.error)
@@ -795,7 +795,7 @@ def test_hardware_that_is_not_there_ends_its_source_with_the_reason(tmp_path, ki
     path = kit.render(tmp_path / "a.mp4", count=3)
     with VideoRunner({"backend": "Identity"}) as runner:
         (frame,) = runner.run(path, ffmpeg={"hwaccel": "cudda"})
-        assert "there is no hwaccel 'cudda'; did you mean 'cuda'?" in str(frame.error)
+        assert "there is no hwaccel 'cudda'. Did you mean 'cuda'?" in str(frame.error)
         for source in (path, "camera:0"):  # a camera is not tried again
             (frame,) = runner.run(source, ffmpeg={"hwaccel": "cuda:99"})
             assert "hwaccel 'cuda:99' cannot be used on this machine" in str(frame.error)

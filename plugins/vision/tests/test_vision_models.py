@@ -136,7 +136,7 @@ def test_a_sink_takes_one_model_or_all(tmp_path):
             pass
         for _ in runner.run({"yard": PICTURES[:2]}, model="blue"):
             pass
-        with pytest.raises(ValueError, match="did you mean 'red'"):
+        with pytest.raises(ValueError, match="Did you mean 'red'"):
             runner.run(PICTURES, models=["rad"])
     assert [(one.source, type(one.result)) for one in red.frames] == [("street", sv.Detections)] * 3
     assert [one.source for one in every.frames] == ["street"] * 3 + ["yard"] * 2
@@ -149,7 +149,7 @@ def test_a_sink_takes_one_model_or_all(tmp_path):
 
 
 def test_a_sink_for_one_model_says_which(tmp_path):
-    with pytest.raises(ValueError, match="no model 'rad'; did you mean 'red'"):
+    with pytest.raises(ValueError, match=r"no model 'rad'\. Did you mean 'red'"):
         VideoRunner(two(), sinks=[Kept("rad")])
     coco = SaveCOCO(tmp_path)
     with VideoRunner(two(), sinks={"coco": coco, "other": Kept()}) as runner:
@@ -247,7 +247,7 @@ def test_a_frame_of_several_models_is_kept_in_a_folder_as_it_is(tmp_path):
         ({"models": []}, "models is empty"),
         ({"models": "red"}, "models is a list of names, not 'red'"),
         ({"models": ["red"], "lines": LINES["red"]}, r"models\.NAME\.lines"),
-        ({"models": {"red": {"line": {}}}}, "no key of a model of a source 'line'; did you mean"),
+        ({"models": {"red": {"line": {}}}}, "no key of a model of a source 'line'. Did you mean"),
         ({"models": {"red": 3}}, r"models\.red is a table by name, not 3"),
         ({"models": {"red": {"lines": 3}}}, "lines is a table by name, not 3"),
         ({}, r"several models: write model = one of red, blue, or models = \[\.\.\.\]"),
@@ -521,16 +521,16 @@ def test_a_file_says_models_of_a_source_crops_and_whose_results_a_sink_gets(fold
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('["red", "blue"]', '["red", "blu"]', r"sources\.street\.models: .*did you mean 'blue'"),
+        ('["red", "blue"]', '["red", "blu"]', r"sources\.street\.models: .*Did you mean 'blue'"),
         ('["red", "blue"]', '["red"]\nmodel = "red"', r"sources\.street: write model or models"),
-        ("models.red]\nlines", "models.rad]\nlines", r"sources\.yard\.models: .*did you mean 'red'"),
-        ("lines = {", "line = {", r"sources\.yard: .*did you mean 'lines'"),
+        ("models.red]\nlines", "models.rad]\nlines", r"sources\.yard\.models: .*Did you mean 'red'"),
+        ("lines = {", "line = {", r"sources\.yard: .*Did you mean 'lines'"),
         ("[0, 0, 5, 5]", "[0, 0, 5]", r"sources\.yard\.models\.red\.lines: "),
         ('"plates.toml"', '"plate.toml"', r"models\.red\.crops\.plate\.model: "),
         ('"plates.toml"', '"plates.onnx"', r"crops\.plate\.model: write the TOML file"),
-        ("every = 5", "evry = 5", r"models\.red\.crops\.plate: .*did you mean 'every'"),
+        ("every = 5", "evry = 5", r"models\.red\.crops\.plate: .*Did you mean 'every'"),
         ("every = 5", "part = [1, 0, 0, 1]", r"crops\.plate\.part: .*x1 is below x2"),
-        ('model = "red"\n', 'model = "rad"\n', r"sinks\.lines: .*did you mean 'red'"),
+        ('model = "red"\n', 'model = "rad"\n', r"sinks\.lines: .*Did you mean 'red'"),
     ],
 )  # fmt: skip
 def test_a_file_with_models_is_checked_before_anything_is_built(folder, old, new, said):

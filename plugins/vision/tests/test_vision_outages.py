@@ -815,5 +815,5 @@ def test_the_options_stand_in_a_vision_toml(tmp_path):
     )
     with pytest.raises(ConfigError) as error:
         headrace_vision.open(tmp_path / "vision.toml")
-    for text in ("spool_bytes", "close_s", "did you mean 'spool'"):
+    for text in ("spool_bytes", "close_s", "Did you mean 'spool'"):
         assert text in str(error.value)

@@ -144,7 +144,7 @@ kind = "Nothing"
         headrace_vision.open(written(folder, text))
     found = {str(one.path): one.message for one in caught.value.problems}
     assert found["sources.street.input"] == "the environment variable VISION_NOWHERE is not set"
-    assert "did you mean 'records'" in found["sources.street.sinks"]
+    assert "Did you mean 'records'" in found["sources.street.sinks"]
     assert "Trak" in found["sources.yard.ordered: main.backend"]
     assert "at least 3 items" in found["sources.yard.zones: main.zone"]
     assert "line[3]: Field required" in found["sources.street.lines: main.line"]
@@ -187,7 +187,7 @@ def test_in_python_too_a_source_says_its_lines_and_its_sinks(kit):
     with VideoRunner({"backend": "SourcesBox"}, ordered="Track", sinks=sinks) as runner:
         one = {"lines": {"door": [32, 0, 32, 48]}, "sinks": ["all"]}
         frames = list(runner.run_sources({"a": (pictures, one), "b": (pictures, {})}))
-        with pytest.raises(ValueError, match="no sink 'al'; did you mean 'all'"):
+        with pytest.raises(ValueError, match=r"no sink 'al'\. Did you mean 'all'"):
             runner.run(pictures, sinks=["al"])
         with pytest.raises(ConfigError, match="line"):
             runner.run(pictures, lines={"door": [1, 2]})

@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._portable import nearest, repr_of, without_locals
+from headrace._portable import repr_of, without_locals
 from headrace._running import threads
 from headrace._running.batch import running_here
 from headrace._running.box import NOT_YET, ask, post
 from headrace._running.entry import DONE, RUNNING
 from headrace._running.parts import elsewhere, may_wait, read_from
 from headrace._running.pending import tell_later
-from headrace.errors import ContractError
+from headrace.errors import ContractError, among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -135,10 +135,8 @@ class Keeping:
         if (called := nodes.get(f"node.{name}")) is not None:
             return called
         names = [one[5:] for one in nodes if one.startswith("node.")]
-        near = nearest(name, names)
-        hint = f"Did you mean {near!r}?" if near else f"There is {', '.join(names)}."
-        error = ContractError(f"{asking}: no node is called {name!r}", hint=hint)
-        raise self._backend._locate(error)
+        what = f"{asking}: no node is called {name!r}"
+        raise self._backend._locate(ContractError(what, hint=among(name, names)))
 
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""

@@ -15,10 +15,9 @@ from pydantic import Field, field_validator
 from headrace._contract.backend import Backend, InitContext
 from headrace._contract.options import Options as _Options
 from headrace._plan.word import Use, Word
-from headrace._portable import nearest
 from headrace._registry.backends import FunctionBackend, mismatch_of, no_data
 from headrace._registry.imports import HOW_TO_ALLOW, module_of
-from headrace.errors import SetupError
+from headrace.errors import SetupError, among
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -138,10 +137,9 @@ class Call(FunctionBackend, Word):
             try:
                 function = getattr(function, part)
             except AttributeError:
-                near = nearest(part, (one for one in dir(function) if not one.startswith("_")))
-                hint = None if near is None else f"Did you mean {near!r}?"
+                hint = among(part, [one for one in dir(function) if one[:1] != "_"], "")
                 what = f"{options.function!r}: {module} has no {name!r}"
-                raise SetupError(what, hint=hint) from None
+                raise SetupError(what, hint=hint or None) from None
         if not callable(function):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
         if wrong := mismatch_of(function, options.kwargs):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, among
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,14 +26,9 @@ class UnknownModelError(HeadraceError, KeyError):
         """Say what is not there; ``alias`` is the alias that has it as a target."""
         self.name = name
         self.known = tuple(known)
-        near = difflib.get_close_matches(name[:200], self.known, n=1)
         text = "" if alias is None else f"the alias {alias!r} has an unknown target: "
         text += f"there is no model {name[:200]!r}"
-        if near:
-            text += f"; did you mean {near[0]!r}?"
-        elif self.known:
-            text += f"; there are: {', '.join(self.known)}"
-        super().__init__(text)
+        super().__init__(f"{text}. {among(name, self.known)}" if self.known else text)
 
 
 class UnloadedError(HeadraceError, RuntimeError):

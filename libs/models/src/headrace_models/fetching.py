@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import http.client
-import importlib
 import logging
 import re
 import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from headrace.errors import ConfigError, MissingDependencyError, Problem, SetupError
+from headrace.errors import ConfigError, Problem, SetupError
+from headrace.plugins import library
 from headrace_models.cache import Cached, digest_of
 
 __all__ = ["bucket", "from_bucket", "from_hub", "from_web", "hub", "web"]
@@ -145,7 +145,8 @@ def from_hub(address: str, folder: Path) -> tuple[Path, str | None]:
         MissingDependencyError: The extra ``hub`` is not installed.
     """
     repo, revision, file = _repo_of(address)
-    there, errors = _library("huggingface_hub", "hub"), _library("huggingface_hub.errors", "hub")
+    hub = "headrace-models[hub]"
+    there, errors = library("huggingface_hub", hub), library("huggingface_hub.errors", hub)
     try:
         if file is None:
             path = Path(there.snapshot_download(repo, revision=revision))
@@ -176,15 +177,7 @@ def from_bucket(address: str, folder: Path) -> Path:
     Raises:
         MissingDependencyError: The extra ``s3`` is not installed.
     """
-    files, there = _library("fsspec", "s3").core.url_to_fs(address)
+    files, there = library("fsspec", "headrace-models[s3]").core.url_to_fs(address)
     path = folder / "file"
     files.get_file(there, str(path))
     return path
-
-
-def _library(name: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        hint = f'pip install "headrace-models[{extra}]"'
-        raise MissingDependencyError(f"{name} is not installed", hint=hint) from error

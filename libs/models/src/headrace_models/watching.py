@@ -8,7 +8,8 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConfigError, HeadraceError, MissingDependencyError
+from headrace.errors import ConfigError, HeadraceError
+from headrace.plugins import library
 from headrace_models.sources import own_entries, read_aliases, read_folder, stamp
 from headrace_models.version import first_line
 
@@ -46,12 +47,7 @@ class Watching:
         Raises:
             MissingDependencyError: watchfiles is not installed.
         """
-        try:
-            import watchfiles
-        except ImportError as error:
-            hint = "Run: pip install 'headrace-models[watch]'"
-            raise MissingDependencyError("watch=True needs watchfiles", hint=hint) from error
-        self._watchfiles = watchfiles
+        self._watchfiles = library("watchfiles", "headrace-models[watch]", "watch=True")
         self._models = models
         self._folder = Path(given) if isinstance(given, (str, os.PathLike)) else None
         self._aliases: dict[str, Any] = {}

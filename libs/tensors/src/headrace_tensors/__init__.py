@@ -45,7 +45,6 @@ if TYPE_CHECKING:
         batch_length,
         choose_keys,
         counted_rows,
-        nearest,
         refuse_other_axes,
         refuse_two_batches,
         refuse_unknown,
@@ -126,7 +125,6 @@ __all__ = [
     "joined",
     "lost_device",
     "marks_of",
-    "nearest",
     "numpy_dtype",
     "order_behind",
     "order_behind_torch",
@@ -172,7 +170,7 @@ _HOME = {
     "options": "BatchAxisOptions RowSizes TensorOptions UnbatchedOptions",
     "padding": "Crop Steps check_padding find_crops pad_values padded padded_shape "
     "padded_shapes padding_fits warning_of_padding",
-    "ports": "Port STRING Signature batch_length choose_keys counted_rows nearest "
+    "ports": "Port STRING Signature batch_length choose_keys counted_rows "
     "refuse_other_axes refuse_two_batches refuse_unknown",
     "protocol": "CONTENTS DATATYPES bf16_bits bf16_values join_elements read_elements split_raw "
     "varint_of",

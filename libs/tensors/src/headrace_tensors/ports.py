@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import re
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from headrace.errors import SetupError
+from headrace.errors import SetupError, among
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,7 +20,6 @@ __all__ = [
     "batch_length",
     "choose_keys",
     "counted_rows",
-    "nearest",
     "refuse_other_axes",
     "refuse_two_batches",
     "refuse_unknown",
@@ -360,12 +358,6 @@ def choose_keys(
     return keys
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return a hint with the nearest known name; None if no known name is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"Did you mean {near[0]!r}?" if near else None
-
-
 def refuse_unknown(
     option: str, names: Iterable[str], known: Sequence[str], label: str = "model"
 ) -> None:
@@ -378,5 +370,5 @@ def refuse_unknown(
         if name not in known:
             raise SetupError(
                 f"`{option}` names {name!r}, which the {label} does not have",
-                hint=nearest(name, known) or f"It has: {', '.join(known)}.",
+                hint=among(name, known),
             )

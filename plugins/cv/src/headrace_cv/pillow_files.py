@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 
 from headrace.errors import InputError, MissingDependencyError
+from headrace.plugins import library
 from headrace_cv.formats import NAMES
 from headrace_cv.limits import check_pixels
 
@@ -92,14 +93,8 @@ def pillow_decoder(
 
 def _class_of(file_format: str) -> type[Any]:
     module, name = _CLASSES[file_format]
-    try:
-        features = importlib.import_module("PIL.features")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Pillow (PIL) cannot be imported, which decodes {NAMES[file_format]} files: {error}",
-            distribution="headrace-cv",
-            hint="Type `pip install 'headrace-cv[formats]'`.",
-        ) from error
+    purpose = f"Pillow decodes {NAMES[file_format]} files"
+    features = library("PIL.features", "headrace-cv[formats]", purpose)
     feature = _FEATURES.get(file_format)
     try:
         found: type[Any] = getattr(importlib.import_module(module), name)

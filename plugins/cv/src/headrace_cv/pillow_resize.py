@@ -5,12 +5,11 @@ Its filters grow with the step from pixel to pixel, so that every pixel of the i
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import MissingDependencyError
+from headrace.plugins import library
 from headrace_cv.limits import check_choice
 
 if TYPE_CHECKING:
@@ -34,14 +33,7 @@ def pillow_resizer(interpolation: str) -> Callable[[NDArray[Any], int, int], NDA
         ValueError: ``interpolation`` is unknown.
     """
     check_choice("with antialias, interpolation", interpolation, _FILTERS)
-    try:
-        pillow: Any = importlib.import_module("PIL.Image")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Pillow (PIL) cannot be imported, which resizes with antialias: {error}",
-            distribution="headrace-cv",
-            hint="Type `pip install 'headrace-cv[formats]'`.",
-        ) from error
+    pillow = library("PIL.Image", "headrace-cv[formats]", "Pillow resizes with antialias")
     chosen = getattr(pillow.Resampling, _FILTERS[interpolation])
 
     def resize(image: NDArray[Any], height: int, width: int) -> NDArray[Any]:

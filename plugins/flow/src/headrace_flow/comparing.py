@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import math
-from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.errors import among
 from headrace_flow.content import PLAIN
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def comparison(text: str) -> Callable[[Any, Any], bool]:
 
 
 def _unknown(what: str, name: str, known: list[str]) -> str:
-    near = get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}?" if near else f"there is {', '.join(known) or 'none'}"
-    return f"no {what} is called {name}: {hint}"
+    return f"no {what} is called {name}. {among(name, known)}"
 
 
 def _same(counts: Any, other: Any, near: _Near | None) -> bool:

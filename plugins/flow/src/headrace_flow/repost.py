@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from typing_extensions import NotRequired, TypedDict
 
 import headrace
 from headrace import PENDING
-from headrace.errors import ContractError, InputError, LimitError
+from headrace.errors import ContractError, InputError, LimitError, among
 from headrace.keys import RESTART
 from headrace.words import Bracket, select
 
@@ -187,8 +186,7 @@ class Restart(Repost):
             request["result"] = request["data"]
             return None
         if target not in self._nodes:
-            near = difflib.get_close_matches(str(target), self._nodes, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(self._nodes)}."
+            hint = among(str(target), self._nodes)
             return InputError(f"no node is called {target!r}", key=RESTART, hint=hint)
         runs = self._context.request.entered(request)
         if runs is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import inspect
 import logging
 import threading
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, Field, TypeAdapter, ValidationInfo
 
 import headrace
-from headrace.errors import ClosedError, ContractError, InputError, SetupError
+from headrace.errors import ClosedError, ContractError, InputError, SetupError, among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -134,9 +133,7 @@ def _defined(module: ast.Module, file: str, name: str) -> None:
     imported = {(a.asname or a.name) for a in _aliases(module)}
     if name in functions or name in bound - functions.keys() or name in imported:
         return
-    close = difflib.get_close_matches(name, functions, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"there is {', '.join(functions) or 'none'}"
-    raise ValueError(f"{file} has no function {name!r}; {hint}")
+    raise ValueError(f"{file} has no function {name!r}. {among(name, functions)}")
 
 
 def _aliases(module: ast.Module) -> Iterator[ast.alias]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError
+from headrace.errors import InputError, among
 
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -133,9 +132,7 @@ def read_goal(text: str) -> Goal:
         name = found["of"] or found["figure"]
         at = start - len(clause) - 1 + found.start("of" if found["of"] else "figure")
         if name not in FIGURES:
-            close = difflib.get_close_matches(name, FIGURES, n=1)
-            meant = f"; did you mean {close[0]!r}?" if close else ""
-            _refuse(text, at, len(name), f"unknown figure {name!r}{meant}")
+            _refuse(text, at, len(name), f"unknown figure {name!r}. {among(name, FIGURES)}")
         if found["of"]:
             if wanted is not None:
                 _refuse(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import InputError
+from headrace.errors import InputError, among
 from headrace.plugins import usable_cpus
 
 if TYPE_CHECKING:
@@ -117,9 +116,7 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) ->
     if not equals:
         raise InputError(f"--range: expected KEY=LOW..HIGH or NODE.KEY=A,B,C, got {text!r}")
     if key not in KEYS:
-        close = difflib.get_close_matches(key, KEYS, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"--range {text}: {key!r} is not searched; {', '.join(KEYS)} are.{meant}")
+        raise InputError(f"--range {text}: {key!r} is not searched", hint=among(key, KEYS))
     if key == "threads":
         if node not in ("", "global"):
             raise InputError(
@@ -130,9 +127,7 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) ->
         (node,) = nodes
     if node not in nodes:
         what = f"there is no node {node!r}" if node else "of which node?"
-        close = difflib.get_close_matches(node, nodes, n=1)
-        meant = f" Did you mean {close[0]!r}?" if close else ""
-        raise InputError(f"--range {text}: {what}; nodes are {', '.join(nodes)}.{meant}")
+        raise InputError(f"--range {text}: {what}", hint=among(node, nodes))
     return _dimension(nodes, node, key, _values(text, written))
 
 

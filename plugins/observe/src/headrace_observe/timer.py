@@ -82,7 +82,7 @@ class Timer:
         _active.set((*_active.get(), (self, self._clock())))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *raised: object) -> None:
         try:
             if self._wait is not None:
                 self._wait()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
+from headrace.errors import BackendError, InstanceLostError, SetupError
+from headrace.plugins import library
 from headrace_tensors import is_lost, lost_device
 from headrace_tensors.device_copies import DeviceCopies
 from headrace_tensors.entering import load_driver
@@ -48,15 +49,7 @@ def runtime() -> Any:
     Raises:
         MissingDependencyError: cuda-bindings is not installed.
     """
-    try:
-        from cuda.bindings import runtime as found
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"CUDA's runtime cannot be called from Python: {error}",
-            distribution="headrace-ort",
-            hint='`pip install "headrace-ort[gpu]"` brings cuda-bindings.',
-        ) from error
-    return found
+    return library("cuda.bindings.runtime", "headrace-ort[gpu]")
 
 
 def call(function: str, *args: Any) -> Any:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING
 
 import onnxruntime as ort
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import MissingDependencyError, SetupError, among
 from headrace_ort.builds import TO_GPU
 from headrace_ort.options import ON_CUDA
 
@@ -110,11 +109,8 @@ def _full_name(name: str, libraries: Collection[str] = ()) -> str:
     short: dict[str, str] = {full.lower().removesuffix(_SUFFIX): full for full in known}
     wanted = name.strip().lower().removesuffix(_SUFFIX)
     if wanted not in short:
-        near = difflib.get_close_matches(wanted, short, n=1)
-        raise SetupError(
-            f"ONNX Runtime {ort.__version__} knows no provider {name!r}",
-            hint=f"Did you mean {near[0]!r}?" if near else f"It knows: {', '.join(sorted(short))}.",
-        )
+        what = f"ONNX Runtime {ort.__version__} knows no provider {name!r}"
+        raise SetupError(what, hint=among(wanted, sorted(short)))
     return short[wanted]
 
 

@@ -53,12 +53,13 @@ class Signature(tensors.Signature):
     max_rows: int | None = None
 
     @cached_property
-    def usual(self) -> Port | None:
-        """The only input, where arrays are sent as they are; else None."""
+    def usual(self) -> tuple[str, np.dtype[Any], tuple[int, ...] | None] | None:
+        """Key, dtype and shape of samples of the only input, where arrays are sent as they are; else None."""
         if len(self.inputs) != 1:
             return None
         one: Port = self.inputs[0]
-        return one if one.batched and one.datatype not in ("BYTES", "BF16") else None
+        usual = one.batched and one.datatype not in ("BYTES", "BF16")
+        return (one.key, DTYPES[one.datatype], one.exact) if usual else None
 
     @cached_property
     def shared(self) -> tuple[int, ...]:

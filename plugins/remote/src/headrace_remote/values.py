@@ -87,10 +87,11 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
     usual = signature.usual
     sequence = _sequence_of(request) if signature.sequences else None
     if usual is not None:
-        value = request.get(usual.key)
+        key, dtype, fixed = usual
+        value = request.get(key)
         # Most requests are an array for a model with one input, which needs none of the work below.
-        if type(value) is np.ndarray and value.dtype == usual.dtype and value.flags.c_contiguous:
-            fixed, shape = usual.exact, value.shape
+        if type(value) is np.ndarray and value.dtype == dtype and value.flags.c_contiguous:
+            shape = value.shape
             if shape == fixed and size == 1:
                 return Item(1, True, (fixed,), (value,), sequence)
             if shape[1:] == fixed and shape[:1] == (size,):

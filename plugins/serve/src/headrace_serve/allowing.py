@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Final
 
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, among
 from headrace_serve.shared_memory import AVAILABLE
 
 if TYPE_CHECKING:
@@ -32,9 +31,8 @@ def check_allowed(names: Iterable[str]) -> frozenset[str]:
     found = frozenset([names] if isinstance(names, str) else names)
     problems = []
     for name in sorted(found - set(ALLOWABLE)):
-        near = difflib.get_close_matches(name, ALLOWABLE, n=1)
-        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(ALLOWABLE)}."
-        problems.append(Problem("serve", f"--allow {name!r} is unknown", hint=hint))
+        what = f"--allow {name!r} is unknown"
+        problems.append(Problem("serve", what, hint=among(name, ALLOWABLE)))
     if "shared-memory" in found and not AVAILABLE:
         problems.append(Problem("serve", "--allow shared-memory: it can be used on Linux only"))
     if problems:

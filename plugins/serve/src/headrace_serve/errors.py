@@ -20,7 +20,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,9 @@ from headrace.errors import (
     OverloadedError,
     PluginError,
     SetupError,
+    among,
     code_of,
+    nearest,
 )
 
 if TYPE_CHECKING:
@@ -47,30 +48,16 @@ __all__ = [
     "AlreadyExistsError", "BodyTooLargeError", "CodingError", "DisconnectedError", "FieldError",
     "ItemError", "MediaTypeError", "NotAllowedError", "NotBuiltError", "NotJsonError",
     "NotReceivedError", "Refusal", "RelayedError", "ServeError", "UnauthenticatedError",
-    "UnavailableError", "UnknownModelError", "UnsupportedError", "among", "error_json",
+    "UnavailableError", "UnknownModelError", "UnsupportedError", "error_json",
     "lacks_company", "refusal", "unknown_parameter",
 ]  # fmt: skip
 
 
 _LONGEST_NAME = 256
-"""For longer names no near name is searched: the time grows with the name, which may be as long as a body."""
+"""The most characters of a name in the text of an error."""
 
 _LONGEST_TEXT = 10_000
 """The most characters of the text of an error: a wrong name in it may be as long as a body."""
-
-
-def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """Give the known name that is nearest to a client's name; None if none is near."""
-    near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
-    return near[0] if near else None
-
-
-def among(name: str, known: Iterable[str]) -> str:
-    """Return the hint for a client's name that is not among the known names."""
-    names = list(known)
-    near = _nearest(name, names)
-    asked = "" if near is None else f"Did you mean {near!r}? "
-    return f"{asked}It has: {', '.join(names) or 'none'}."
 
 
 class ServeError(HeadraceError):
@@ -106,7 +93,7 @@ class UnknownModelError(ServeError):
         self.name = name
         self.version = version
         known = sorted(served, key=int if version else None)
-        near = None if version else _nearest(name, known)
+        near = None if version else nearest(name, known)
         short, version = name[:_LONGEST_NAME], version[:_LONGEST_NAME]
         what = f"{short!r} has no version {version!r}" if version else f"{short!r} is not found"
         if version and not version.isdecimal():

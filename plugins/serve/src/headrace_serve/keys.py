@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pydantic
 
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, nearest
 from headrace_serve.errors import NotAllowedError, UnauthenticatedError
 from headrace_serve.tables import problem_of, read_tables
 
@@ -94,18 +93,16 @@ class Keys:
             ConfigError: A key names another model.
         """
         named = {one for _, key in self._by_hash.values() for one in key.models or ()}
-        problems = []
-        for name in sorted(named.difference(served)):
-            near = difflib.get_close_matches(name, served, n=1)
-            problems.append(
-                Problem(
-                    "serve",
-                    f"a key names the model {name!r}, which is not served",
-                    file=self._file,
-                    suggestion=near[0] if near else None,
-                    hint=f"Served are: {', '.join(sorted(served))}.",
-                )
+        problems = [
+            Problem(
+                "serve",
+                f"a key names the model {name!r}, which is not served",
+                file=self._file,
+                suggestion=nearest(name, served),
+                hint=f"Served are: {', '.join(sorted(served))}.",
             )
+            for name in sorted(named.difference(served))
+        ]
         if problems:
             raise ConfigError(problems)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from collections import Counter
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import headrace
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, among
 
 __all__ = ["ApiRoute", "routes_of"]
 
@@ -65,10 +64,7 @@ def routes_of(names: Sequence[str]) -> dict[str, ApiRoute]:
     taken: dict[str, str] = {}
     for api in [names] if isinstance(names, str) else dict.fromkeys(names):
         if api not in known:
-            near = difflib.get_close_matches(api, known, n=1)
-            there = ", ".join(sorted(known)) or "none"
-            asked = f"Did you mean {near[0]!r}? " if near else ""
-            raise _wrong(f"no plugin has an API {api!r}", f"{asked}There are: {there}.")
+            raise _wrong(f"no plugin has an API {api!r}", among(api, sorted(known)))
         plugin, path = known[api]
         for place, route in _table(api, plugin.load(path)).items():
             same = taken.setdefault(_NAMED.sub("{}", place), api)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, nearest
 from headrace.plugins import read_text
 
 if sys.version_info >= (3, 11):
@@ -57,15 +56,14 @@ def problem_of(
         if found["type"] in ("dict_type", "model_type", "model_attributes_type"):
             text = "Input should be a table"
         words = re.findall(r"'([^']*)'", text) if found["type"] == "literal_error" else []
-        near = difflib.get_close_matches(str(found["input"]), words, n=1)
-        return Problem("serve", text, path=path, file=file, suggestion=near[0] if near else None)
+        near = nearest(str(found["input"]), words)
+        return Problem("serve", text, path=path, file=file, suggestion=near)
     known = kind.model_fields
-    near = difflib.get_close_matches(str(found["loc"][-1]), known, n=1)
     return Problem(
         "serve",
         "there is no such key",
         path=path,
         file=file,
-        suggestion=near[0] if near else None,
+        suggestion=nearest(str(found["loc"][-1]), known),
         hint=f"There are: {', '.join(known)}.",
     )

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import MissingDependencyError, PluginLoadError, SetupError
+from headrace.errors import MissingDependencyError, PluginLoadError, SetupError, among
 from headrace.plugins import import_file
-from headrace_tensors import nearest
 from headrace_torch.loading import Model, first_line, kind_of
 from headrace_torch.signature import Port, Signature
 
@@ -96,7 +95,7 @@ def _find(name: str) -> Callable[..., Any]:
     except AttributeError:
         raise SetupError(
             f"{place!r} has no {attribute!r}",
-            hint=nearest(part, dir(found)) or "`module` is written 'package.mod:factory'.",
+            hint=among(part, dir(found), "`module` is written 'package.mod:factory'."),
         ) from None
     if not callable(found):
         raise SetupError(f"{name} is {type(found).__name__}, which cannot be called")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import headrace_tensors as tensors
-from headrace.errors import BackendError, SetupError
-from headrace_tensors import nearest, refuse_two_batches, refuse_unknown
+from headrace.errors import BackendError, SetupError, among
+from headrace_tensors import refuse_two_batches, refuse_unknown
 from headrace_torch.tensors import dtype_name
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         if missing:
             raise BackendError(
                 f"`outputs` names {missing[0]!r}, which the model does not give",
-                hint=nearest(missing[0], found) or f"It gives: {', '.join(found)}.",
+                hint=among(missing[0], found),
             )
         found = {name: found[name] for name in wanted}
     else:

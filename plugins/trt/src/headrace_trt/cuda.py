@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import BackendError, InstanceLostError, MissingDependencyError, SetupError
+from headrace.errors import BackendError, InstanceLostError, SetupError
+from headrace.plugins import library
 from headrace_tensors import is_lost
 from headrace_tensors.device_copies import DeviceCopies
 from headrace_tensors.entering import device_context
@@ -204,15 +205,7 @@ def load_cuda() -> Cuda:
         MissingDependencyError: cuda-bindings is not installed.
     """
     if "cuda" not in _loaded:
-        try:
-            from cuda.bindings import runtime
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"cuda-bindings cannot be imported ({error})",
-                distribution="headrace-trt",
-                hint="`pip install cuda-bindings` brings it.",
-            ) from error
-        _loaded["cuda"] = Cuda(runtime)
+        _loaded["cuda"] = Cuda(library("cuda.bindings.runtime", "headrace-trt"))
     return _loaded["cuda"]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import SetupError
+from headrace.errors import SetupError, among
 from headrace_trt.logs import warn
 from headrace_trt.plugin_libraries import import_object
 from headrace_trt.profiles import NetworkInput
@@ -214,12 +213,10 @@ def _mark_outputs(definition: Any, names: tuple[str, ...]) -> None:
     outputs = {definition.get_output(i).name for i in range(definition.num_outputs)}
     for name in names:
         if name not in tensors:
-            near = difflib.get_close_matches(name, tensors, n=1)
+            lists = "`headrace trt inspect` lists the tensors; constants cannot become outputs."
             raise SetupError(
                 f"`mark_outputs` names {name!r}, which is no tensor of the network",
-                hint=f"Did you mean {near[0]!r}?"
-                if near
-                else "`headrace trt inspect` lists the tensors; constants cannot become outputs.",
+                hint=among(name, tensors, lists),
             )
         if name not in outputs:
             definition.mark_output(tensors[name])

@@ -16,7 +16,8 @@ import onnx
 import onnx.version_converter
 from onnx import numpy_helper
 
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import SetupError
+from headrace.plugins import library
 from headrace_trt.logs import warn
 from headrace_trt.onnx_model import MOST_BYTES, model_summary, names_read, port_of
 
@@ -177,15 +178,8 @@ def quantize(
 def _quantization_tool(precision: str) -> Any:
     # It is read once, at the import. With telemetry ONNX Runtime writes into the user's home and looks up its maker.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        from onnxruntime import quantization
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"calibration for {precision} needs ONNX Runtime ({error})",
-            distribution="headrace-trt",
-            hint='`pip install "headrace-trt[calibration]"` brings it.',
-        ) from error
-    return quantization
+    purpose = f"calibration for {precision}"
+    return library("onnxruntime.quantization", "headrace-trt[calibration]", purpose)
 
 
 def _calibrated(

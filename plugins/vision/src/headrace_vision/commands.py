@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 import typer
@@ -43,7 +43,7 @@ def video(
         ),
     ],
     inputs: Annotated[
-        Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+        list[str] | None,
         typer.Argument(metavar="[INPUT]...", help="Read these, not the sources in CONFIG."),
     ] = None,
     model: Annotated[

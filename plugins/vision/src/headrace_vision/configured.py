@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError, InputError, Problem
+from headrace.errors import ConfigError, HeadraceError, InputError, Problem, among
 from headrace.plugins import read_text
 from headrace_vision.asking import CropModel
 from headrace_vision.detecting import NETWORKS, configuration_of
 from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
-from headrace_vision.options import SourceOptions, check_name, meant, options_of
+from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.ordered import Ordered
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sinks import as_sink, named_sinks
@@ -145,7 +145,7 @@ def _of_tables(table: dict[str, Any], error: ValidationError) -> list[Problem]:
         place = _place_of(table, one["loc"])
         if one["type"] == "extra_forbidden":
             *place, key = place
-            text = f"there is no key {key!r}; {meant(key, _keys_at(table, place))}"
+            text = f"there is no key {key!r}. {among(key, _keys_at(table, place))}"
             found[".".join(place), text] = [text]
         else:
             found.setdefault((".".join(place), ""), []).append(_said(one))

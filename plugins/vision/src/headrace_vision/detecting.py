@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import InputError
+from headrace.plugins import library
 from headrace_vision.layouts import guess_layout
 
 if TYPE_CHECKING:
@@ -316,14 +317,7 @@ def _session(path: Path) -> Any:
     """
     # It is read when ONNX Runtime is imported, which else looks up its maker; headrace-ort sets the same.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"onnxruntime cannot be imported: {error}",
-            distribution="headrace-ort",
-            hint="Type `pip install headrace-cv headrace-ort`.",
-        ) from error
+    onnxruntime = library("onnxruntime", "headrace-ort")
     try:
         chosen = (
             onnxruntime.SessionOptions()

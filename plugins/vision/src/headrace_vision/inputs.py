@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import InputError
+from headrace.errors import InputError, nearest
 from headrace.plugins import read_lines
 from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address, without_password
@@ -158,7 +158,6 @@ def _of_text(text: Any, network: Iterable[str], found_in: str | None) -> Input:
 
 
 def _nothing_at(path: Path, name: str) -> InputError:
-    import difflib
 
     if os.path.lexists(path):
         what = "this link leads nowhere" if not path.exists() else "this is no regular file"
@@ -167,8 +166,8 @@ def _nothing_at(path: Path, name: str) -> InputError:
         beside = [one.name for one in path.parent.iterdir()]
     except OSError:
         beside = []
-    near = difflib.get_close_matches(path.name, beside, 1)
-    hint = f"Did you mean {str(path.parent / near[0])!r}?" if near else None
+    near = nearest(path.name, beside)
+    hint = f"Did you mean {str(path.parent / near)!r}?" if near else None
     return InputError(
         "there is no such file", expected="a path, pattern, camera or address", got=name, hint=hint
     )

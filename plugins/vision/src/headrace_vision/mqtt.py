@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import InputError
+from headrace.plugins import library
 from headrace_formats import write_json
 from headrace_vision.discovery import device_of
 from headrace_vision.events import EventSink
@@ -102,14 +103,7 @@ class MQTT(EventSink):
         )
 
     def _prepare(self) -> None:
-        try:
-            import paho.mqtt.client  # noqa: F401 - it is needed later
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"paho-mqtt cannot be imported: {error}",
-                distribution="headrace-vision",
-                hint='Type `pip install "headrace-vision[mqtt]"`.',
-            ) from error
+        library("paho.mqtt.client", "headrace-vision[mqtt]")
         self._port = self._parts.port or _PORTS[self._parts.scheme]
         behind_host = self._url.partition("//")[2].partition("/")[2]
         self._topic = unquote(behind_host)

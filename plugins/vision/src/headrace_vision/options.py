@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from headrace.errors import among
 
 if TYPE_CHECKING:
     from headrace import PipelineConfig
@@ -17,7 +18,6 @@ __all__ = [
     "SourceOptions",
     "check_count",
     "check_name",
-    "meant",
     "options_of",
 ]
 
@@ -40,14 +40,7 @@ def check_name(what: str, name: str, known: Collection[str]) -> None:
         ValueError: It is not. The text has the nearest known one.
     """
     if name not in known:
-        raise ValueError(f"there is no {what} {name!r}; {meant(name, known)}")
-
-
-def meant(name: str, known: Collection[str]) -> str:
-    """Return which of the known names may be meant, or all of them."""
-    near = difflib.get_close_matches(name, known, 1)
-    listed = f"there are {', '.join(known)}" if known else "there is none"
-    return f"did you mean {near[0]!r}?" if near else listed
+        raise ValueError(f"there is no {what} {name!r}. {among(name, known)}")
 
 
 @dataclass(frozen=True)
@@ -204,5 +197,5 @@ def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOption
     known = {one.name: getattr(defaults, one.name) for one in fields(SourceOptions)}
     for name in changes:
         if name not in known:
-            raise TypeError(f"a source has no option {name!r}; {meant(name, known)}")
+            raise TypeError(f"a source has no option {name!r}. {among(name, known)}")
     return SourceOptions(**{**known, **changes})

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 import headrace
-from headrace.errors import MissingDependencyError, SetupError
+from headrace.errors import SetupError, among
+from headrace.plugins import library
 from headrace_vision._each import Each, ReadsSource, need
 from headrace_vision._sources import PerSource, refuse_copies
-from headrace_vision.options import meant
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -125,18 +125,10 @@ def _copy(detections: Any) -> Any:
 
 def _tracker_class(name: str, *, allow_import: bool) -> Any:
     if name in TRACKERS:
-        try:
-            trackers = importlib.import_module("trackers")
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"trackers cannot be imported: {error}",
-                distribution="headrace-vision",
-                hint='Type `pip install "headrace-vision[track]"`.',
-            ) from error
-        return getattr(trackers, TRACKERS[name])
+        return getattr(library("trackers", "headrace-vision[track]"), TRACKERS[name])
     module, colon, attribute = name.partition(":")
     if not colon:
-        hint = f"{meant(name, TRACKERS).capitalize()} Or write module:Class."
+        hint = f"{among(name, TRACKERS)} Or write module:Class."
         raise SetupError(f"there is no tracker {name!r}", hint=hint)
     if not allow_import:
         raise SetupError(

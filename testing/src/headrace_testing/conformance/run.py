@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import math
 import platform
@@ -15,6 +14,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import headrace
+from headrace.errors import among
 from headrace_testing.conformance import (
     rules_batch,
     rules_children,
@@ -136,11 +136,8 @@ def check_class(cls: type[BackendConformance]) -> None:
     known = rules()
     for identifier, reason in cls.expected_failures.items():
         if identifier not in known:
-            near = difflib.get_close_matches(str(identifier), known, n=1)
-            raise ValueError(
-                f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule"
-                + (f"; did you mean {near[0]!r}?" if near else "")
-            )
+            what = f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule. "
+            raise ValueError(what + among(str(identifier), known))
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(
                 f"expected_failures of {cls.__name__} gives no reason for {identifier!r}: "

@@ -30,8 +30,6 @@ _EPOCH_S = 1.7e9
 class Lock:
     """`threading.Lock`."""
 
-    _kind = "lock"
-
     def __init__(self) -> None:
         self._holder: Controlled | None = None
         self._waiters: list[Controlled] = []
@@ -41,7 +39,7 @@ class Lock:
         deadline_s = world.deadline(timeout)
         while self._holder is not None:
             in_vain = not blocking or timeout == 0
-            if in_vain or not world.wait(self._waiters, self._kind, deadline_s):
+            if in_vain or not world.wait(self._waiters, "lock", deadline_s):
                 return False
         self._holder = world.current
         world.block_again(self._waiters)
@@ -70,45 +68,8 @@ class Lock:
         self._waiters = []
 
 
-class RLock(Lock):
-    """`threading.RLock`."""
-
-    _kind = "rlock"
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._count = 0
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        if self._is_owned():
-            self._count += 1
-            return True
-        if not super().acquire(blocking, timeout):
-            return False
-        self._count = 1
-        return True
-
-    def release(self) -> None:
-        if not self._is_owned():
-            raise RuntimeError("cannot release un-acquired lock")
-        self._count -= 1
-        if not self._count:
-            super().release()
-
-    def _is_owned(self) -> bool:
-        return self._holder is world.current
-
-    def _recursion_count(self) -> int:
-        return self._count if self._is_owned() else 0
-
-    def _release_save(self) -> int:
-        count, self._count = self._count, 1
-        self.release()
-        return count
-
-    def _acquire_restore(self, count: int) -> None:
-        self.acquire()
-        self._count = count
+RLock: Any = threading._PyRLock  # type: ignore[attr-defined]
+"""`threading.RLock`: Python's own, on a lock as above."""
 
 
 class SimpleQueue:

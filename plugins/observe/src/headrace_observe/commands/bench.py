@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json as _json
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -71,7 +71,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     inputs: Inputs = None,
     data: RandomArrays = None,
     clients: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--clients",
             metavar="N,...",
@@ -82,7 +82,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     rate: Rates = None,
     arrivals: Arrivals = None,
     against: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--against",
             metavar="CONFIG",
@@ -106,7 +106,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = "5%",
     seconds: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(
             "--seconds",
             metavar="SECONDS",
@@ -117,7 +117,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     ] = None,
     plot_path: PlotOfLoads = None,
     save_times: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--save-times",
             metavar="FILE",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,7 +73,7 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
         int, typer.Option("--repeat", min=0, help="How often the first row runs alone.")
     ] = 1000,
     reference: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--reference",
             metavar="CONFIG",
@@ -88,7 +88,7 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
         float, typer.Option("--atol", min=0, help="How far from the reference besides.")
     ] = 1e-5,
     output: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the JSON to this file."),
     ] = None,
     json: Json = False,

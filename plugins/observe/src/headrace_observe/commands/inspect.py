@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -48,7 +48,7 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
     ] = 100,
     warm_up: Annotated[int, typer.Option("--warm-up", min=0, help="Runs before them.")] = 10,
     sizes: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--sizes",
             metavar="N,...",

@@ -7,7 +7,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -56,7 +56,7 @@ _LONGEST = 1e9
 """The greatest number of seconds that an option takes."""
 
 KeyFile = Annotated[
-    Optional[str],  # noqa: UP045 - older typers read no other spelling
+    str | None,
     typer.Option(
         "--key-file",
         metavar="FILE",
@@ -64,19 +64,19 @@ KeyFile = Annotated[
     ),
 ]
 Inputs = Annotated[
-    Optional[list[str]],  # noqa: UP045 - older typers read no other spelling
+    list[str] | None,
     typer.Argument(metavar="[INPUT]...", help="Files, as `headrace run` takes them."),
 ]
 """The argument of a command that measures files."""
 
 RandomArrays = Annotated[
-    Optional[list[str]],  # noqa: UP045
+    list[str] | None,
     typer.Option("--data", metavar="DTYPE:SHAPE", help="Random arrays, as float32:3x224x224."),
 ]
 """The option for random arrays instead of files."""
 
 Rates = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--rate",
         metavar="N,...",
@@ -86,7 +86,7 @@ Rates = Annotated[
 """The option for loads whose requests come at random times."""
 
 Arrivals = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--arrivals", metavar="FILE", help="Open loop: a time in seconds per line of a file."
     ),
@@ -94,7 +94,7 @@ Arrivals = Annotated[
 """The option for a load whose requests come at given times."""
 
 PlotOfLoads = Annotated[
-    Optional[str],  # noqa: UP045
+    str | None,
     typer.Option(
         "--plot",
         metavar="FILE",

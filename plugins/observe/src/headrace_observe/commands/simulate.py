@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 
@@ -68,13 +68,13 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ],
     clients: Annotated[
-        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        str | None,
         typer.Option("--clients", metavar="N,...", help="Closed loop: the number of clients."),
     ] = None,
     rate: Rates = None,
     arrivals: Arrivals = None,
     like: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--like",
             metavar="FILE",
@@ -86,7 +86,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
         int, typer.Option("--requests", min=1, help="How many are sent, with the warm-up.")
     ] = 100_000,
     warm_up: Annotated[
-        Optional[int],  # noqa: UP045
+        int | None,
         typer.Option(
             "--warm-up",
             min=0,

@@ -12,7 +12,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import defaultdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -52,7 +52,7 @@ def top(
         ),
     ] = 1.0,
     count: Annotated[
-        Optional[int],  # noqa: UP045 - older typers read no other spelling
+        int | None,
         typer.Option("--count", min=1, help="End after this many looks.", show_default="never"),
     ] = None,
     key_file: KeyFile = None,

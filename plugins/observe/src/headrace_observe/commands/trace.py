@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -46,8 +46,7 @@ __all__ = ["trace"]
 def trace(  # noqa: PLR0913, PLR0917 - one per option
     config: Config,
     inputs: Annotated[
-        list[str],
-        typer.Argument(metavar="INPUT...", help="Files, as `headrace run` takes them."),
+        list[str], typer.Argument(metavar="INPUT...", help="Files, as `headrace run` takes them.")
     ],
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The trace.")
@@ -63,7 +62,7 @@ def trace(  # noqa: PLR0913, PLR0917 - one per option
         float, typer.Option("--sample", help="The share of requests, above 0 and up to 1.")
     ] = 1.0,
     max_bytes: Annotated[
-        Optional[int],  # noqa: UP045 - older typers read no other spelling
+        int | None,
         typer.Option(
             "--max-bytes",
             metavar="BYTES",

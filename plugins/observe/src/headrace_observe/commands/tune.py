@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -79,7 +79,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     inputs: Inputs = None,
     data: RandomArrays = None,
     ranges: Annotated[
-        Optional[list[str]],  # noqa: UP045
+        list[str] | None,
         typer.Option(
             "--range",
             metavar="NODE.KEY=LOW..HIGH",
@@ -89,13 +89,13 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = None,
     clients: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--clients", metavar="N", help="Closed loop of so many clients.", show_default="40"
         ),
     ] = None,
     rate: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option("--rate", metavar="N", help="Open loop: arrivals per second (Poisson)."),
     ] = None,
     trials: Annotated[
@@ -107,7 +107,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = 24,
     warm_up: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(
             "--warm-up",
             metavar="SECONDS",
@@ -118,7 +118,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = None,
     seconds: Annotated[
-        Optional[float],  # noqa: UP045
+        float | None,
         typer.Option(
             "--seconds",
             metavar="SECONDS",
@@ -132,7 +132,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         str, typer.Option("--output", "-o", metavar="FILE", help="The TOML file for the best.")
     ] = "tuned.toml",
     plot_path: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--plot", metavar="FILE", help="Draw the frontier: .png, .svg, .pdf or .html."
         ),

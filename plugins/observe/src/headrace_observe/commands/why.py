@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -27,11 +27,11 @@ def why(
         ),
     ],
     request_id: Annotated[
-        Optional[str],  # noqa: UP045 - older typers read no other spelling
+        str | None,
         typer.Argument(metavar="[REQUEST_ID]", help="The request: its X-Request-Id or request_id."),
     ] = None,
     save: Annotated[
-        Optional[str],  # noqa: UP045
+        str | None,
         typer.Option(
             "--save",
             metavar="FILE",

@@ -14,11 +14,11 @@ import numpy as np
 import orjson
 
 from headrace import keys
-from headrace.errors import ClosedError, ContractError, InputError
+from headrace.errors import ClosedError, ContractError, InputError, among
 from headrace_formats import write_json
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_json
-from headrace_serve.errors import BodyTooLargeError, among
+from headrace_serve.errors import BodyTooLargeError
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import with_trace

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from headrace.errors import InputError
+from headrace.errors import InputError, among
 from headrace_formats import write_json
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import as_json_values, from_json
-from headrace_serve.errors import among
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply, error_body
 from headrace_serve.inference.messages import Asked, Encoded

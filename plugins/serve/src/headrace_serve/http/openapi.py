@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = ["document", "page"]
 
-_FLAG = {"type": "boolean"}
-_WHOLE = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
+_FLAG, _TEXT, _COUNT = {"type": "boolean"}, {"type": "string"}, {"type": "integer", "minimum": 0}
+_WHOLE = {**_COUNT, "maximum": (1 << 63) - 1}
+_FILE = {"schema": {"type": "string", "format": "binary"}}
+_ANYTHING: dict[str, Any] = {"application/json": {"schema": {}}}
 _PARAMETERS: dict[str, Any] = {
     "timeout": {**_WHOLE, "description": "Microseconds; 0: none."},
     "priority": {**_WHOLE, "description": "1 is most urgent, 0 the default."},
-    **{name: {"type": "string"} for name in TRACE},
+    **dict.fromkeys(TRACE, _TEXT),
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
@@ -43,17 +45,6 @@ _SEQUENCE: dict[str, Any] = {
     "sequence_end": _FLAG,
 }
 _PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
-_ERROR = {"$ref": "#/components/schemas/Error"}
-_ERROR_SCHEMA = {
-    "type": "object",
-    "required": ["error", "code", "node", "id"],
-    "properties": {
-        "error": {"type": "string"},
-        "code": {"type": "string"},
-        "node": {"type": ["string", "null"]},
-        "id": {"type": "string"},
-    },
-}
 _STATUSES = {
     "400": "The request is wrong.",
     "401": "There is no key, or a wrong one.",
@@ -69,7 +60,7 @@ _STATUSES = {
     "504": "The time is over.",
 }
 
-_EVENTS: dict[str, Any] = {EVENTS: {"schema": {"type": "string"}}}
+_EVENTS: dict[str, Any] = {EVENTS: {"schema": _TEXT}}
 
 _KEYS: dict[str, Any] = {
     "bearer": {"type": "http", "scheme": "bearer"},
@@ -99,7 +90,8 @@ def document(
         "/v2/repository/index": {"post": _operation("The models and their state")},
         "/v2/models/stats": _get("Statistics of all models"),
     }
-    schemas: dict[str, Any] = {"Error": _ERROR_SCHEMA}
+    said = {"error": _TEXT, "code": _TEXT, "node": {"type": ["string", "null"]}, "id": _TEXT}
+    schemas: dict[str, Any] = {"Error": _object(said, *said)}
     for model in models:
         places = [f"/v2/models/{model.name}/versions/{model.version}"]
         if models.find(model.name) is model:
@@ -134,13 +126,17 @@ def document(
 
 
 def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]:
-    content = {"application/json": {"schema": _ERROR}}
-    responses: dict[str, Any] = {"200": {"description": "Done."}}
+    done: dict[str, Any] = {"description": "Done."}
     if ok is not None:
-        responses["200"]["content"] = {"application/json": {"schema": ok}}
-    for status, meaning in _STATUSES.items():
-        responses[status] = {"description": meaning, "content": content}
-    return {"summary": summary, "responses": responses}
+        done["content"] = _json(ok)
+    content = _json({"$ref": "#/components/schemas/Error"})
+    wrong = {s: {"description": text, "content": content} for s, text in _STATUSES.items()}
+    return {"summary": summary, "responses": {"200": done, **wrong}}
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return the content of a body of JSON."""
+    return {"application/json": {"schema": schema}}
 
 
 def _post(summary: str, content: dict[str, Any]) -> dict[str, Any]:
@@ -158,50 +154,32 @@ def _infer(model: Model) -> dict[str, Any]:
     inputs = [_tensor(port, model.signature.max_rows) for port in model.signature.inputs.values()]
     names = list(model.signature.outputs)
     alone = model.signature.sequence_key is None
-    schema = {
-        "type": "object",
-        "required": ["inputs"],
-        "additionalProperties": False,
-        "properties": {
-            "id": {"type": "string"},
-            "parameters": _open(
-                {
-                    **_PARAMETERS,
-                    "partial": _FLAG if model.signature.by_item else {"const": False},
-                    "inputs": False,
-                    **(dict.fromkeys(SEQUENCES, False) if alone else _SEQUENCE),
-                },
-                "Others are for the pipeline.",
-            ),
-            "inputs": {
-                "type": "array",
-                "description": "Each input once; the server takes them in any order.",
-                "prefixItems": inputs,
-                "minItems": len([p for p in model.signature.inputs.values() if not p.optional]),
-                "maxItems": len(inputs),
-            },
-            "outputs": {
-                "type": "array",
-                "description": "The outputs that are wanted, each at most once; none: all.",
-                "items": _object(
-                    {"name": {"enum": names}, "parameters": _object(_of_outputs(model))}, "name"
-                ),
-                "maxItems": len(names),
-                "allOf": [
-                    {
-                        "contains": {"properties": {"name": {"const": name}}},
-                        "minContains": 0,
-                        "maxContains": 1,
-                    }
-                    for name in names
-                ],
-            },
-        },
+    parameters = {
+        **_PARAMETERS,
+        "partial": _FLAG if model.signature.by_item else {"const": False},
+        "inputs": False,
+        **(dict.fromkeys(SEQUENCES, False) if alone else _SEQUENCE),
     }
-    content = {"application/json": {"schema": schema}}
-    made = _post(f"Run {model.name} version {model.version}", content)
-    binary = {"schema": {"type": "string", "format": "binary"}}
-    made["responses"]["200"]["content"]["application/octet-stream"] = binary
+    taken = {
+        "type": "array",
+        "description": "Each input once; the server takes them in any order.",
+        "prefixItems": inputs,
+        "minItems": len([p for p in model.signature.inputs.values() if not p.optional]),
+        "maxItems": len(inputs),
+    }
+    wanted = {"name": {"enum": names}, "parameters": _object(_of_outputs(model))}
+    once = {"minContains": 0, "maxContains": 1}
+    given = {
+        "type": "array",
+        "description": "The outputs that are wanted, each at most once; none: all.",
+        "items": _object(wanted, "name"),
+        "maxItems": len(names),
+        "allOf": [{"contains": {"properties": {"name": {"const": n}}}, **once} for n in names],
+    }
+    told = _open(parameters, "Others are for the pipeline.")
+    fields = {"id": _TEXT, "parameters": told, "inputs": taken, "outputs": given}
+    made = _post(f"Run {model.name} version {model.version}", _json(_object(fields, "inputs")))
+    made["responses"]["200"]["content"]["application/octet-stream"] = _FILE
     return made
 
 
@@ -216,13 +194,9 @@ def _generate(model: Model, end: str) -> dict[str, Any]:
     if model.fields is not None:
         said, _ = model.fields.schema(_schemas_of(model))
         fields, required = said["properties"], said.get("required", [])
-    schema = {
-        "type": "object",
-        "description": "Other fields, and those of parameters, are parameters.",
-        "required": required,
-        "properties": {**fields, "id": {"type": "string"}, "parameters": {"type": "object"}},
-    }
-    content = {"application/json": {"schema": schema}}
+    fields = {**fields, "id": _TEXT, "parameters": {"type": "object"}}
+    schema = _open(fields, "Other fields, and those of parameters, are parameters.")
+    content = _json({**schema, "required": required})
     made = _post(f"Run {model.name} version {model.version}", content)
     if end == "generate_stream":
         made["summary"] += ": an event for each part of the answer"
@@ -238,16 +212,13 @@ def _add_apis(paths: dict[str, Any], apis: Mapping[str, ApiRoute]) -> None:
 
 def _of_api(path: str, found: ApiRoute) -> dict[str, Any]:
     """Return the operation of a route of another server, whose bodies that server describes."""
-    anything: dict[str, Any] = {"application/json": {"schema": {}}}
     made = _operation(found.summary, {})
     for answer in made["responses"].values():
-        answer["content"] = anything
-    made["parameters"] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"\{(\w+)\}", path)
-    ]
+        answer["content"] = _ANYTHING
+    named = {"in": "path", "required": True, "schema": _TEXT}
+    made["parameters"] = [{"name": name, **named} for name in re.findall(r"\{(\w+)\}", path)]
     if found.right == "infer":
-        made["requestBody"] = {"required": True, "content": anything}
+        made["requestBody"] = {"required": True, "content": _ANYTHING}
     return made if found.right is not None else {**made, "security": []}
 
 
@@ -275,12 +246,9 @@ def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
 
 
 def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
-    axes: list[dict[str, Any]] = [
-        {"type": "integer", "minimum": 0} if n < 0 else {"const": n} for n in port.shape
-    ]
-    if port.batch_axis is not None and port.shape[port.batch_axis] < 0:
-        most = {} if max_rows is None else {"maximum": max_rows}
-        axes[port.batch_axis] = {"type": "integer", "minimum": 0, **most}
+    axes: list[dict[str, Any]] = [_COUNT if n < 0 else {"const": n} for n in port.shape]
+    if port.batch_axis is not None and port.shape[port.batch_axis] < 0 and max_rows is not None:
+        axes[port.batch_axis] = {**_COUNT, "maximum": max_rows}
     shape = {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)}
     data: dict[str, Any] = {
         "type": "array",
@@ -289,14 +257,10 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
     }
     if all(n >= 0 for n in port.shape):
         data["minItems"] = data["maxItems"] = math.prod(port.shape)
-    fields: dict[str, Any] = {
-        "name": {"const": port.name},
-        "datatype": {"const": port.datatype},
-        "shape": shape,
-    }
+    said = {"name": {"const": port.name}, "datatype": {"const": port.datatype}}
+    fields: dict[str, Any] = {**said, "shape": shape}
     if port.datatype in ONLY_BINARY:
-        size = {"binary_data_size": {"type": "integer", "minimum": 0}}
-        fields["parameters"] = _object(size, "binary_data_size")
+        fields["parameters"] = _object({"binary_data_size": _COUNT}, "binary_data_size")
         return _object(fields, *fields)
     elsewhere = dict.fromkeys(("binary_data_size", *_PLACES), False)
     more = {"parameters": _open(elsewhere, "They are for the pipeline.")}
@@ -307,7 +271,7 @@ def _element(datatype: str) -> dict[str, Any]:
     """Give the schema of one element in JSON."""
     dtype: Any = DATATYPES[datatype]
     if datatype in ("BOOL", "BYTES"):
-        return {"type": "boolean" if datatype == "BOOL" else "string"}
+        return _FLAG if datatype == "BOOL" else _TEXT
     if dtype.kind == "f":
         most = float(np.finfo(dtype).max)
         return {"type": "number", "minimum": -most, "maximum": most}
@@ -323,39 +287,36 @@ def _can_run(model: Model) -> bool:
 def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the operation of the plain route, and the schemas to which its body refers."""
     file_name = None if model.takes_json else file_input(model)
-    file = {"schema": {"type": "string", "format": "binary"}}
-    files = {"type": "array", "items": file["schema"], "minItems": 1}
+    files = {"type": "array", "items": _FILE["schema"], "minItems": 1}
     form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
     content: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
     key = keys.DATA if file_name is None else model.signature.inputs[file_name].key
     if file_name is not None and (model.fields is None or model.fields.takes_file(key)):
-        content = {"application/octet-stream": file, "multipart/form-data": form}
+        content = {"application/octet-stream": _FILE, "multipart/form-data": form}
     if model.fields is not None:
         schema, schemas = model.fields.schema(_schemas_of(model))
-        content = {"application/json": {"schema": schema}, **content}
+        content = {**_json(schema), **content}
     elif model.takes_json:
-        content = {"application/json": {"schema": {}}}
+        content = _ANYTHING
     made = _post(f"Run {model.name}", content)
     made["responses"]["200"]["content"] |= _EVENTS
     if model.fields is not None:
         wrong = made["responses"]["400"]["content"]
         made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}
-    made["parameters"] = [
-        {"name": name, "in": "query", "schema": {"type": "integer", "minimum": 0}}
-        for name in ("timeout", "priority")
-    ]
-    made["parameters"] += [{"name": n, "in": "query", "schema": {"type": "string"}} for n in TRACE]
-    made["parameters"] += [
-        {
-            "name": port.name,
-            "in": "query",
-            "required": True,
-            "schema": {"type": _element(port.datatype)["type"]},
-        }
-        for port in model.signature.inputs.values()
-        if file_name is not None and port.name != file_name and model.fields is None
-    ]
+    query = {"timeout": _COUNT, "priority": _COUNT, **dict.fromkeys(TRACE, _TEXT)}
+    made["parameters"] = [{"name": n, "in": "query", "schema": one} for n, one in query.items()]
+    if file_name is not None and model.fields is None:
+        made["parameters"] += [
+            {
+                "name": port.name,
+                "in": "query",
+                "required": True,
+                "schema": {"type": _element(port.datatype)["type"]},
+            }
+            for port in model.signature.inputs.values()
+            if port.name != file_name
+        ]
     return made, schemas
 
 

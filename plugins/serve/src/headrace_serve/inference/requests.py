@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace import keys
-from headrace.errors import ContractError, InputError, RequestError, RequestsFailed
+from headrace.errors import ContractError, InputError, RequestError, RequestsFailed, among
 from headrace_serve.aside import apart
-from headrace_serve.errors import ItemError, among, refusal
+from headrace_serve.errors import ItemError, refusal
 from headrace_serve.inference.classification import classified
 from headrace_serve.inference.messages import Answer
 from headrace_serve.inference.parameters import (

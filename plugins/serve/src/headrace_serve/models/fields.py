@@ -6,7 +6,6 @@ the entry node names in ``reads``.
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, get_type_hints
 
@@ -14,7 +13,7 @@ import pydantic
 from typing_extensions import NotRequired, Required, TypedDict
 
 import headrace
-from headrace.errors import ConfigError, InputError, SetupError
+from headrace.errors import ConfigError, InputError, SetupError, among
 from headrace_serve.errors import FieldError
 from headrace_serve.models.entries import NO_INPUTS
 from headrace_serve.models.field_types import type_of
@@ -111,9 +110,7 @@ class Fields:
             raise FieldError("; ".join(lines) + (f"; and {more} more" if more > 0 else ""))
 
     def _unknown(self, name: str) -> str:
-        near = difflib.get_close_matches(name[:80], self.names, n=1)
-        asked = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self.names)}"
-        return f"field {name[:80]!r}: there is no such field; {asked}"
+        return f"field {name[:80]!r}: there is no such field. {among(name, self.names)}"
 
     def completed(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return a request that came as no JSON, or as other fields, with the defaults.

@@ -6,9 +6,8 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import SetupError
+from headrace.errors import SetupError, among
 from headrace_serve.counters import Counts
-from headrace_serve.errors import among
 from headrace_serve.models.fields import check_keys, read_fields
 from headrace_serve.models.planned import described
 from headrace_serve.models.signature import read_signature

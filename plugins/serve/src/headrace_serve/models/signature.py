@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from headrace import keys
-from headrace.errors import SetupError
+from headrace.errors import SetupError, among
 from headrace_serve.datatypes import of_dtype_name
-from headrace_serve.errors import among
 from headrace_serve.models.entries import NO_INPUTS
 
 if TYPE_CHECKING:
