@@ -758,6 +758,30 @@ def test_arrays_arrive_as_they_were():
             numpy.testing.assert_array_equal(found[key], one)
 
 
+def test_tables_of_arrays_arrive_as_they_were():
+    numpy = pytest.importorskip("numpy")
+    one = numpy.arange(4.0)
+    tables = {
+        "plain": {"a": one, "b": numpy.zeros((2, 0), "i2"), "text": "x", "none": None},
+        "twice": {"a": one, "b": one},
+        "nested": {"a": one, "list": [one]},
+        "numbered": {1: one},
+        "objects": {"a": numpy.array([1, None], object), "b": one},
+        "large": {"a": numpy.ones(5000), "b": b"c" * 5000},
+        "empty": {},
+    }
+    (found,) = there_and_back([tables])
+    for name, table in tables.items():
+        assert [*found[name]] == [*table], name
+        for key, value in table.items():
+            numpy.testing.assert_array_equal(found[name][key], value)
+            assert type(found[name][key]) is type(value), (name, key)
+    assert found["twice"]["a"] is found["twice"]["b"]
+    assert found["nested"]["a"] is found["nested"]["list"][0]
+    found["plain"]["a"][0] = 9  # it is the receiver's own
+    assert found["plain"]["b"].dtype == "i2"
+
+
 class Keeps(dict):
     """Refuses to let go of its mask."""
 

@@ -24,7 +24,7 @@ LARGE_BYTES = 2048
 _PLAIN = frozenset({int, float, complex, bool, type(None), str, bytes})
 """Exact types whose values go into the message as they are: immutable, and known in every process."""
 
-_BYTES, _ARRAY, _PICKLE = range(3)
+_BYTES, _ARRAY, _PICKLE, _TABLE = range(4)
 """The first item of a packed value says how it is packed."""
 
 Packed = tuple[list[Any], list[dict[Any, int]]]
@@ -61,25 +61,39 @@ def pack(
             held[key] = number = numbers.setdefault(id(value), len(values))
             if number < len(values):
                 continue
-            cls = type(value)
-            if cls in _PLAIN and (cls is not bytes or len(value) < LARGE_BYTES):
-                values.append(value)
-                continue
             try:
-                if cls is bytes or cls is bytearray:
-                    size = len(value)
-                    values.append((_BYTES, link.put(value, size, cls), size, cls is bytearray))
-                elif cls is kind and (maker := _maker(value)) is not None:
-                    size, changes = value.nbytes, value.flags.writeable
-                    at = link.put(value, size, bytearray if changes else bytes)
-                    values.append((_ARRAY, at, size, changes, maker, value.shape))
-                else:
-                    values.append((_PICKLE, *_pickled(value, link)))
+                values.append(_packed(value, link, kind))
             except Exception as error:  # noqa: BLE001 - a user's class may raise anything in pickle
                 bad[number] = error
                 values.append(None)
         found.append(held)
     return (values, found), bad
+
+
+def _packed(value: Any, link: Link, kind: Any) -> Any:
+    """Return a value of a message: itself, or a tuple that says where its bytes are. ``kind`` is numpy's array, or None."""
+    cls = type(value)
+    if cls in _PLAIN and (cls is not bytes or len(value) < LARGE_BYTES):
+        return value
+    if cls is bytes or cls is bytearray:
+        size = len(value)
+        return _BYTES, link.put(value, size, cls), size, cls is bytearray
+    if cls is kind and (maker := _maker(value)) is not None:
+        size, changes = value.nbytes, value.flags.writeable
+        at = link.put(value, size, bytearray if changes else bytes)
+        return _ARRAY, at, size, changes, maker, value.shape
+    if cls is dict and kind is not None and _is_table(value, kind):
+        return _TABLE, [*value], [_packed(one, link, kind) for one in value.values()]
+    return _PICKLE, *_pickled(value, link)
+
+
+def _is_table(value: dict[Any, Any], kind: Any) -> bool:
+    """Return whether a dict holds arrays by texts, none of them twice, and beside them what is immutable."""
+    arrays = [id(one) for one in value.values() if type(one) is kind]
+    others = len(value) - len(arrays)
+    if not arrays or len({*arrays}) < len(arrays) or any(type(key) is not str for key in value):
+        return False
+    return not others or sum(type(one) in _PLAIN for one in value.values()) == others
 
 
 def unpack(packed: Packed, link: Link) -> tuple[list[dict[Any, Any]], list[dict[Any, Any]]]:
@@ -129,6 +143,9 @@ def _made(packed: tuple[Any, ...], link: Link) -> Any:
         buffers = [link.take(*one) for one in kinds]
         content = buffers.pop() if content is None else content
         return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
+    if packed[0] == _TABLE:
+        each = zip(packed[1], packed[2], strict=True)
+        return {key: _made(one, link) if type(one) is tuple else one for key, one in each}
     buffer = link.take(packed[1], packed[2], bytearray if packed[3] else bytes)
     if packed[0] == _BYTES:
         return buffer

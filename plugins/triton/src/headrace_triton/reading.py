@@ -185,7 +185,9 @@ class Model:
             near = difflib.get_close_matches(str(found), known, 1)
             hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
             self.wrong(config.at(field), f"there is no backend {found!r} here", hint)
-        if platform and backend and _PLATFORMS.get(platform, platform) != backend:
+        if (
+            platform and _PLATFORMS.get(platform, platform) != found != "python"
+        ):  # a model.py reads it
             what = f"the platform {platform!r} is not of the backend {backend!r}"
             self.wrong(config.at("platform"), what)
         return str(found)

@@ -14,6 +14,8 @@ from headrace_page import guarded
 from headrace_serve.errors import error_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn._types import ASGISendEvent
 
 __all__ = ["Cycle", "date", "refusal_bytes"]
@@ -61,6 +63,40 @@ class Cycle(RequestResponseCycle):
 
     _sends = False
     _sent = 0
+    _gone: Callable[[], object] | None = None
+
+    def watch(self, gone: Callable[[], object] | None) -> None:
+        """Call ``gone`` once the client goes away, or has gone. None: nothing any more."""
+        self._gone = gone
+        if self.disconnected and gone is not None:
+            gone()
+
+    def lost(self) -> None:
+        """Note that the connection has ended before its answer has."""
+        self.disconnected = True
+        self.message_event.set()
+        if self._gone is not None:
+            self._gone()
+
+    def answer(self, head: bytes, parts: list[bytes | memoryview]) -> bool:
+        """Send a whole answer at once. False where the messages of `send` are needed, which know more cases.
+
+        Args:
+            head: Status line and headers, with the length of the body, but those that every answer has.
+            parts: The body.
+        """
+        plain = self.keep_alive and not (self.response_started or self.more_body or self._sent)
+        if not plain or self.disconnected or self.flow.write_paused:
+            return False
+        if self.scope["http_version"] != "1.1" or self.scope["method"] == "HEAD":
+            return False
+        self.waiting_for_100_continue = False
+        self.response_started = self.response_complete = True
+        every = b"".join([b"%b: %b\r\n" % one for one in self.default_headers])
+        self.transport.write(b"".join([head, every, b"\r\n", *parts]))
+        self.message_event.set()
+        self.on_response()
+        return True
 
     def probe(self, wait_s: float = 0.05) -> None:
         """Find out whether a client that has ended its side of the connection has gone, until the answer begins.

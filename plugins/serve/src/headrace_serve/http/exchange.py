@@ -6,9 +6,11 @@ import asyncio
 import codecs
 import contextlib
 import logging
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
 from headrace_formats import joined_headers
@@ -68,6 +70,16 @@ _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 def _separators_in(text: bytes) -> int:
     """Return how many separators a text of JSON has, at the speed of ``memchr``; those inside of texts count, too."""
     return sum(map(text.count, _SEPARATORS))
+
+
+@lru_cache(maxsize=256)
+def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> bytes | None:
+    """Return status line and headers of an answer as they are sent, None where one cannot be."""
+    lines = guarded({**dict(headers), "content-type": content_type})
+    text = "".join([f"{name.lower()}: {value}\r\n" for name, value in lines.items()])
+    if len(text.split("\n")) != len(lines) + 1 or text.count("\r") != len(lines) or "\0" in text:
+        return None
+    return STATUS_LINE[status] + text.encode("latin-1")
 
 
 class Reply:
@@ -157,6 +169,12 @@ class Exchange:
             self.line.nothing_to_receive()
         if _REQUEST_ID in self._headers:
             self.line.request_id = self.request_id = request_id_of(self.header(_REQUEST_ID))
+
+    @property
+    def _cycle(self) -> Any:
+        """What answers on a connection of our own server, None on another's, or behind middleware."""
+        found = getattr(self.send, "__self__", None)
+        return found if hasattr(found, "watch") else None
 
     @property
     def path(self) -> dict[str, str]:
@@ -338,14 +356,18 @@ class Exchange:
         task = cast("asyncio.Task[Any]", asyncio.current_task())
         gone = False
 
-        async def watch() -> None:
+        def leave() -> None:
             nonlocal gone
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
             gone = True
             task.cancel()
 
-        watcher = asyncio.create_task(watch())
+        async def watch() -> None:
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            leave()
+
+        cycle = self._cycle
+        watcher = asyncio.create_task(watch()) if cycle is None else cycle.watch(leave)
         try:
             return await work
         except asyncio.CancelledError:
@@ -353,7 +375,10 @@ class Exchange:
                 raise DisconnectedError from None
             raise
         finally:
-            watcher.cancel()
+            if cycle is None:
+                watcher.cancel()
+            else:
+                cycle.watch(None)
 
     async def reply(self, reply: Reply) -> None:
         """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
@@ -369,9 +394,12 @@ class Exchange:
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
         self.line.sent_bytes = length
-        await self.send_head(
-            reply.status, reply.content_type, {**headers, "content-length": str(length)}
-        )
+        headers["content-length"] = str(length)
+        if self._cycle is not None and not (self.request_id or self.line.timing):
+            head = _head(reply.status, reply.content_type, tuple(headers.items()))
+            if head is not None and self._cycle.answer(head, [*parts]):
+                return
+        await self.send_head(reply.status, reply.content_type, headers)
         await self.send({"type": "http.response.body", "body": b"".join(parts)})
 
     async def send_head(self, status: int, content_type: str, headers: dict[str, str]) -> None:

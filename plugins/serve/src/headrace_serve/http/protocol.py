@@ -178,9 +178,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._refused.discard(self)
         cycle = self._answered
         if cycle is not None and not cycle.response_complete:
-            # uvicorn does this only for the last request, and this one may be before it
-            cycle.disconnected = True
-            cycle.message_event.set()
+            cycle.lost()  # uvicorn tells only the last request, and this one may be before it
         self._settle_last()
 
     def eof_received(self) -> bool:  # type: ignore[override]
