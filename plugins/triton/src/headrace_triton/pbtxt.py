@@ -10,9 +10,10 @@ from headrace.errors import ConfigError, Problem
 from headrace_triton.schema import ENUMS, MESSAGES, ONE_OF, Field
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["Message", "Place", "of_json", "read"]
+__all__ = ["Message", "Place", "nearest", "of_json", "read"]
 
 _TOKEN: Final = re.compile(
     r"(?:\s+|\#[^\n]*)*(?:"
@@ -139,6 +140,13 @@ def of_json(text: str, name: str) -> Message:
     return _Reader(text[1:-1], name, quoted=True).message("ModelConfig", "")
 
 
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the hint for a name that is not known."""
+    listed = sorted(known)
+    near = difflib.get_close_matches(name, listed, 1)
+    return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(listed) or 'none'}."
+
+
 def _said(field: Field) -> str:
     return _SAID.get(field.type) or f"one of {', '.join(ENUMS[field.type])}"
 
@@ -146,10 +154,8 @@ def _said(field: Field) -> str:
 def _field_of(message: Message, name: str, place: Place) -> Field:
     fields = MESSAGES[message.kind]
     if name not in fields:
-        near = difflib.get_close_matches(name, fields, 1)
-        hint = f"Did you mean `{near[0]}`?" if near else f"It has: {', '.join(fields) or 'none'}."
         what = f"there is no field `{name[:80]}` in {message.kind}"
-        raise ConfigError(place.problem(what, hint))
+        raise ConfigError(place.problem(what, nearest(name, fields)))
     return fields[name]
 
 
@@ -230,8 +236,8 @@ class _Reader:
         elif token in ENUMS.get(field.type, ()):
             found = token
         if found is None:
-            near = difflib.get_close_matches(token, ENUMS.get(field.type, ()), 1)
-            hint = f"Did you mean {near[0]}?" if near else None
+            names = ENUMS.get(field.type)
+            hint = nearest(token, names) if names else None
             raise self._expected(f"`{name}` is {_said(field)}", hint)
         self._step()
         return found

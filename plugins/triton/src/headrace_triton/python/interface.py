@@ -26,30 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "COUNTER",
-    "GAUGE",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "Logger",
-    "MetricFamily",
-    "ModelConfig",
-    "PreferredMemory",
-    "Tensor",
-    "TritonError",
-    "TritonModelException",
-    "deserialize_bytes_tensor",
-    "get_input_config_by_name",
-    "get_input_tensor_by_name",
-    "get_model_dir",
-    "get_output_config_by_name",
-    "get_output_tensor_by_name",
-    "numpy_to_triton_type",
-    "serialize_byte_tensor",
-    "triton_string_to_numpy",
-    "triton_to_numpy_type",
-    "using_decoupled_model_transaction_policy",
-]
+    "COUNTER", "GAUGE", "InferenceRequest", "InferenceResponse", "InferenceResponseSender",
+    "Logger", "MetricFamily", "ModelConfig", "PreferredMemory", "Tensor", "TritonError",
+    "TritonModelException", "deserialize_bytes_tensor", "get_input_config_by_name",
+    "get_input_tensor_by_name", "get_model_dir", "get_output_config_by_name",
+    "get_output_tensor_by_name", "numpy_to_triton_type", "serialize_byte_tensor",
+    "triton_string_to_numpy", "triton_to_numpy_type", "using_decoupled_model_transaction_policy",
+]  # fmt: skip
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 1, 2
