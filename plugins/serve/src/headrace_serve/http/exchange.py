@@ -7,10 +7,10 @@ import codecs
 import contextlib
 import logging
 from functools import lru_cache
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import orjson
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
 from headrace_formats import joined_headers
@@ -62,6 +62,7 @@ _COUNTED_BYTES = 256
 """In as many bytes separators are counted while one element of BYTES is read."""
 
 _WORTH_BYTES = 1024
+_STATUSES = frozenset(HTTPStatus)
 _REQUEST_ID = b"x-request-id"
 _TIMING = b"x-timing"
 _WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
@@ -79,7 +80,8 @@ def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) 
     text = "".join([f"{name.lower()}: {value}\r\n" for name, value in lines.items()])
     if len(text.split("\n")) != len(lines) + 1 or text.count("\r") != len(lines) or "\0" in text:
         return None
-    return STATUS_LINE[status] + text.encode("latin-1")
+    phrase = HTTPStatus(status).phrase if status in _STATUSES else ""
+    return f"HTTP/1.1 {status} {phrase}\r\n{text}".encode("latin-1")
 
 
 class Reply:

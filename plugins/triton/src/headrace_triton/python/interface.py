@@ -71,14 +71,21 @@ def get_model_dir() -> str:
     return str(Path(sys._getframe(1).f_globals["__file__"]).resolve().parent)
 
 
+def _named(tensors: list[Tensor], name: str) -> Tensor | None:
+    for one in tensors:
+        if one.name() == name:
+            return one
+    return None
+
+
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """Return an input of a request. None without it."""
-    return next((one for one in inference_request.inputs() if one.name() == name), None)
+    return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
     """Return an output of a response. None without it."""
-    return next((one for one in inference_response.output_tensors() if one.name() == name), None)
+    return _named(inference_response.output_tensors(), name)
 
 
 def _by_name(side: str) -> Callable[[Mapping[str, Any], str], dict[str, Any] | None]:

@@ -136,8 +136,9 @@ class Incoming:
                 return
             self.result, self.error, self.over = result, error, True
             kept = self.kept
-        with self.owner.ended:
-            self.owner.ended.notify_all()
+        if self.owner.waits:  # it was set before the thread that waits looked at `over`
+            with self.owner.ended:
+                self.owner.ended.notify_all()
         if kept:
             self.owner.finish(self)
 
@@ -203,6 +204,8 @@ class ResponseSender:
         return self._incoming.over or self._incoming.owner.is_unwanted(self._incoming)
 
     def __del__(self) -> None:
+        if self._incoming.over:
+            return
         what = "the model has dropped a request without an answer"
         self._incoming.end(
             None, ContractError(what, hint="Send the final flag, or return a response.")

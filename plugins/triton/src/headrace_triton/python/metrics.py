@@ -7,8 +7,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace_triton.python.tensors import TritonModelException
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
@@ -69,7 +67,7 @@ class Metric:
             TritonModelException: It is a counter, and the value is below 0.
         """
         if self._change.kind == COUNTER and value < 0:
-            raise TritonModelException(f"the counter {self._change.family!r} never falls")
+            raise _wrong(f"the counter {self._change.family!r} never falls")
         MetricFamily.send(self._change._replace(value=value))
 
     def set(self, value: float) -> None:
@@ -79,12 +77,20 @@ class Metric:
             TritonModelException: It is a counter.
         """
         if self._change.kind == COUNTER:
-            raise TritonModelException(f"the counter {self._change.family!r} is never set")
+            raise _wrong(f"the counter {self._change.family!r} is never set")
         MetricFamily.send(self._change._replace(value=value, sets=True))
 
     def value(self) -> float:
         """Return it."""
         return float(MetricFamily.send(self._change))
+
+
+def _wrong(what: str) -> Exception:
+    from headrace_triton.python.tensors import (
+        TritonModelException,
+    )  # it needs numpy, the server does not
+
+    return TritonModelException(what)
 
 
 # In the process of the server.

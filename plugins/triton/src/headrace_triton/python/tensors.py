@@ -203,7 +203,9 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
             if not port.fits(array):
                 got = f"{array.dtype} {[*array.shape]}"
                 raise InputError(key=name, expected=port.expected, got=got)
-            found.append(Tensor(name, array))
+            tensor = Tensor.__new__(Tensor)  # its array is one that `Tensor` takes
+            tensor._name, tensor._array, tensor._given = name, array, None
+            found.append(tensor)
         elif not port.optional:
             raise InputError(key=name, expected="an array", got="nothing")
     return found
