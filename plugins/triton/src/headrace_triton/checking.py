@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import TYPE_CHECKING
 
+from headrace.errors import among
+
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping
+    from collections.abc import Container, Mapping
 
     from headrace_triton.pbtxt import Message
     from headrace_triton.reading import Model
@@ -61,11 +62,11 @@ def _check_tensors(model: Model, steps: list[Message]) -> None:
         for index, (key, name) in enumerate(step.all("input_map")):
             if name not in given:
                 what = f"nothing gives the tensor {name!r}, which is the input {key!r} of {step.one('model_name')!r}"
-                model.wrong(step.at("input_map", index), what, _nearest(name, given))
+                model.wrong(step.at("input_map", index), what, among(name, given))
     for one in model.config.all("output"):
         if one.one("name") not in given:
             what = f"nothing gives the output {one.one('name')!r}"
-            model.wrong(one.at("name"), what, _nearest(one.one("name"), given))
+            model.wrong(one.at("name"), what, among(one.one("name"), given))
 
 
 def _check_step(model: Model, step: Message, models: Mapping[str, Model]) -> None:
@@ -73,7 +74,7 @@ def _check_step(model: Model, step: Message, models: Mapping[str, Model]) -> Non
     other = models.get(name)
     if other is None:
         what = f"there is no model {name!r}"
-        model.wrong(step.at("model_name"), what, _nearest(name, models))
+        model.wrong(step.at("model_name"), what, among(name, models))
         return
     if version > 0 and version not in other.versions:
         served = ", ".join(map(str, sorted(other.versions)))
@@ -88,7 +89,7 @@ def _check_step(model: Model, step: Message, models: Mapping[str, Model]) -> Non
         for index, key in enumerate([key for key, _ in step.all(f"{side}_map")] if ports else ()):
             if key not in ports:
                 what = f"model {name!r} has no {side} {key!r}"
-                model.wrong(step.at(f"{side}_map", index), what, _nearest(key, ports))
+                model.wrong(step.at(f"{side}_map", index), what, among(key, ports))
         for key, one in ports.items() if side == "input" else ():
             if key not in mapped and not one.one("optional"):
                 what = f"the step gives model {name!r} no input {key!r}"
@@ -105,9 +106,3 @@ def _reached(name: str, models: Mapping[str, Model]) -> set[str]:
             steps = models[one].config.one("ensemble_scheduling").all("step")
             todo += [step.one("model_name") for step in steps]
     return found
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    listed = sorted(known)
-    near = difflib.get_close_matches(name, listed, 1)
-    return f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(listed) or 'none'}."

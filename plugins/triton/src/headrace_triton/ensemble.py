@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 import headrace
-from headrace.errors import BackendError, ClosedError, InputError, SetupError
+from headrace.errors import BackendError, ClosedError, SetupError
 from headrace_models import call_model, models_here
 from headrace_triton.ports import optional_names, ports_of
 
@@ -92,17 +92,13 @@ class TritonEnsemble(headrace.Backend):
         self._optional = optional_names(config)
         self._inputs = [one["name"] for one in config["input"]]
         self._outputs = [one["name"] for one in config["output"]]
-        self._needed = tuple(one for one in self._inputs if one not in self._optional)
-        self.reads = self._needed
+        self.reads = tuple(one for one in self._inputs if one not in self._optional)
 
     def forward(self, batch: list[Request]) -> list[Any]:
         """Begin each request. Its last model ends it."""
         return [self._begin(request) for request in batch]
 
     def _begin(self, request: Request) -> Any:
-        missing = [one for one in self._needed if one not in request]
-        if missing:
-            return InputError(key=missing[0], expected="an array", got="nothing")
         tensors = {one: request[one] for one in self._inputs if one in request}
         run = _Run(self, request, tensors)
         self._context.on_end(request, lambda _: run.end())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, among
 from headrace_triton.schema import ENUMS, MESSAGES, ONE_OF, Field
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 __all__ = ["Message", "Place", "of_json", "read"]
@@ -146,10 +146,8 @@ def _said(field: Field) -> str:
 def _field_of(message: Message, name: str, place: Place) -> Field:
     fields = MESSAGES[message.kind]
     if name not in fields:
-        near = difflib.get_close_matches(name, fields, 1)
-        hint = f"Did you mean `{near[0]}`?" if near else f"It has: {', '.join(fields) or 'none'}."
         what = f"there is no field `{name[:80]}` in {message.kind}"
-        raise ConfigError(place.problem(what, hint))
+        raise ConfigError(place.problem(what, among(name, fields)))
     return fields[name]
 
 
@@ -230,8 +228,8 @@ class _Reader:
         elif token in ENUMS.get(field.type, ()):
             found = token
         if found is None:
-            near = difflib.get_close_matches(token, ENUMS.get(field.type, ()), 1)
-            hint = f"Did you mean {near[0]}?" if near else None
+            names = ENUMS.get(field.type)
+            hint = among(token, names) if names else None
             raise self._expected(f"`{name}` is {_said(field)}", hint)
         self._step()
         return found

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import json
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import headrace
 from headrace import keys
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ConfigError, Problem, among
 from headrace_triton.pbtxt import Message, Place, of_json, read
 from headrace_triton.schema import DATATYPES
 from headrace_triton.tensors import SEQUENCE
@@ -182,9 +182,8 @@ class Model:
         known = (*_FILES, "identity", "ensemble")
         if found not in known:
             field = "backend" if backend else "platform"
-            near = difflib.get_close_matches(str(found), known, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(known)}."
-            self.wrong(config.at(field), f"there is no backend {found!r} here", hint)
+            what = f"there is no backend {found!r} here"
+            self.wrong(config.at(field), what, among(str(found), known))
         if (
             platform and _PLATFORMS.get(platform, platform) != found != "python"
         ):  # a model.py reads it
@@ -237,10 +236,8 @@ class Model:
 
     def _check_reshape(self, one: Message, title: str) -> None:
         dims, shape = one.all("dims"), one.one("reshape").all("shape")
-        fixed = all(n > 0 for n in (*dims, *shape))
-        free = [[n for n in each if n < 0] for each in (dims, shape)]
-        sizes = [_product(each) for each in (dims, shape)]
-        if (fixed and sizes[0] != sizes[1]) or (not fixed and len(free[0]) != len(free[1])):
+        free = [sum(n < 0 for n in each) for each in (dims, shape)]
+        if free[0] != free[1] or (not free[0] and math.prod(dims) != math.prod(shape)):
             what = f"{title} of shape {dims} cannot be given the shape {shape}"
             self.wrong(one.at("reshape"), what)
 
@@ -479,10 +476,3 @@ def _filled(value: Any) -> Any:
 
 def _is_version(path: Path) -> bool:
     return path.name.isascii() and path.name.isdigit() and path.name[0] != "0" and path.is_dir()
-
-
-def _product(lengths: list[int]) -> int:
-    made = 1
-    for one in lengths:
-        made *= one
-    return made

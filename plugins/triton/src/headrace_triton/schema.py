@@ -68,15 +68,13 @@ HistogramOptions buckets:number*
 """
 
 DATATYPES: Final = {
-    **{f"TYPE_{name}": name for name in ("BOOL", "FP16", "FP32", "FP64", "BF16")},
-    **{
-        f"TYPE_{sign}INT{bits}": f"{sign}INT{bits}"
-        for sign in ("", "U")
-        for bits in (8, 16, 32, 64)
-    },
+    "TYPE_BOOL": "BOOL",
+    **{f"TYPE_{one}{bits}": f"{one}{bits}" for one in ("UINT", "INT") for bits in (8, 16, 32, 64)},
+    **{f"TYPE_FP{bits}": f"FP{bits}" for bits in (16, 32, 64)},
     "TYPE_STRING": "BYTES",
+    "TYPE_BF16": "BF16",
 }
-"""The datatype of the protocol for each of a configuration."""
+"""The datatype of the protocol for each of a configuration, in the order of their numbers, from 1."""
 
 _ENUMS: Final = """
 Format FORMAT_NONE FORMAT_NHWC FORMAT_NCHW

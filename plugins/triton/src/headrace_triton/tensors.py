@@ -72,8 +72,7 @@ class TritonTensors(headrace.Backend):
         self._config = config = json.loads(options.config)
         self._rows = config["max_batch_size"] > 0
         optional = optional_names(config)
-        self._needed = tuple(one["name"] for one in config["input"] if one["name"] not in optional)
-        self.reads = self._needed
+        self.reads = tuple(one["name"] for one in config["input"] if one["name"] not in optional)
         self._inputs, self._outputs = (
             {
                 one["name"]: (one["dims"], one["reshape"]["shape"])
@@ -141,9 +140,6 @@ class TritonTensors(headrace.Backend):
 
     def _inside(self, request: Request, outcomes: list[Exception | None], place: int) -> Request:
         made = dict(request)
-        missing = [name for name in self._needed if name not in request]
-        if missing:
-            outcomes[place] = InputError(key=missing[0], expected="an array", got="nothing")
         for name, (dims, shape) in self._inputs.items():
             value = request.get(name)
             if value is None or outcomes[place] is not None:

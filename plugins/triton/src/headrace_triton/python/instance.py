@@ -60,7 +60,7 @@ class Instance:
 
     Attributes:
         config: The configuration, as the model has completed it.
-        ended: Notified as a request ends.
+        ended: Notified as a request ends, where the thread of the batch ``waits`` for it.
 
     Raises:
         SetupError: The file has no class TritonPythonModel.
@@ -74,7 +74,7 @@ class Instance:
         self._open: set[Incoming] = set()
         self._senders: WeakSet[ResponseSender] = WeakSet()
         self._thread = 0
-        self.ended = threading.Condition()
+        self.ended, self.waits = threading.Condition(), False
         self._loop: asyncio.AbstractEventLoop | None = None
         module = headrace.plugins.import_file(file)
         made = getattr(module, "TritonPythonModel", None)
@@ -119,10 +119,11 @@ class Instance:
             if asked:
                 self._execute([one for one in incoming if not one.over], asked)
             del asked  # a request that the model has dropped as well ends by its sender
-            if is_elsewhere():
+            if is_elsewhere() and not all(one.over for one in incoming):
+                self.waits = True
                 self._wait_for(incoming)
         finally:
-            self._thread = 0
+            self._thread, self.waits = 0, False
             _running.reset(before)
         return [*map(self._outcome, incoming)]
 

@@ -26,30 +26,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = [
-    "COUNTER",
-    "GAUGE",
-    "InferenceRequest",
-    "InferenceResponse",
-    "InferenceResponseSender",
-    "Logger",
-    "MetricFamily",
-    "ModelConfig",
-    "PreferredMemory",
-    "Tensor",
-    "TritonError",
-    "TritonModelException",
-    "deserialize_bytes_tensor",
-    "get_input_config_by_name",
-    "get_input_tensor_by_name",
-    "get_model_dir",
-    "get_output_config_by_name",
-    "get_output_tensor_by_name",
-    "numpy_to_triton_type",
-    "serialize_byte_tensor",
-    "triton_string_to_numpy",
-    "triton_to_numpy_type",
-    "using_decoupled_model_transaction_policy",
-]
+    "COUNTER", "GAUGE", "InferenceRequest", "InferenceResponse", "InferenceResponseSender",
+    "Logger", "MetricFamily", "ModelConfig", "PreferredMemory", "Tensor", "TritonError",
+    "TritonModelException", "deserialize_bytes_tensor", "get_input_config_by_name",
+    "get_input_tensor_by_name", "get_model_dir", "get_output_config_by_name",
+    "get_output_tensor_by_name", "numpy_to_triton_type", "serialize_byte_tensor",
+    "triton_string_to_numpy", "triton_to_numpy_type", "using_decoupled_model_transaction_policy",
+]  # fmt: skip
 
 TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 1, 2
@@ -88,14 +71,21 @@ def get_model_dir() -> str:
     return str(Path(sys._getframe(1).f_globals["__file__"]).resolve().parent)
 
 
+def _named(tensors: list[Tensor], name: str) -> Tensor | None:
+    for one in tensors:
+        if one.name() == name:
+            return one
+    return None
+
+
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
     """Return an input of a request. None without it."""
-    return next((one for one in inference_request.inputs() if one.name() == name), None)
+    return _named(inference_request.inputs(), name)
 
 
 def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) -> Tensor | None:
     """Return an output of a response. None without it."""
-    return next((one for one in inference_response.output_tensors() if one.name() == name), None)
+    return _named(inference_response.output_tensors(), name)
 
 
 def _by_name(side: str) -> Callable[[Mapping[str, Any], str], dict[str, Any] | None]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import (
     BackendError,
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = [
-    "FINAL",
-    "Incoming",
-    "InferenceRequest",
-    "InferenceResponse",
-    "Owner",
-    "ResponseSender",
-    "TritonError",
-]
+    "FINAL", "Incoming", "InferenceRequest", "InferenceResponse", "ResponseSender", "TritonError",
+]  # fmt: skip
 
 FINAL = 1
 """The flag of the last response."""
@@ -112,30 +106,11 @@ class InferenceResponse:
         return json.dumps(self._parameters)
 
 
-class Owner(Protocol):
-    """The instance of a model, for its requests.
-
-    Attributes:
-        ended: Notified as a request ends.
-    """
-
-    ended: threading.Condition
-
-    def emit(self, incoming: Incoming, response: InferenceResponse) -> None:
-        """Give a part of an answer. An error of the response is one of the request."""
-
-    def finish(self, incoming: Incoming) -> None:
-        """End a request that is kept."""
-
-    def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
-        """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
-
-    def is_unwanted(self, incoming: Incoming) -> bool:
-        """Return whether nobody waits for a request any more."""
-
-
 class Incoming:
     """One request that the model is to answer: its end, which comes once.
+
+    Args:
+        owner: The instance of the model.
 
     Attributes:
         request: The request.
@@ -147,7 +122,7 @@ class Incoming:
         turn: Held while it ends, or sends. What the collector drops may come back to the same thread.
     """
 
-    def __init__(self, owner: Owner, request: Any, limits: tuple[float | None, int]) -> None:
+    def __init__(self, owner: Any, request: Any, limits: tuple[float | None, int]) -> None:
         self.owner, self.request, self.limits = owner, request, limits
         self.over = self.kept = self.taken = False
         self.result: dict[str, Any] | None = None
@@ -161,8 +136,9 @@ class Incoming:
                 return
             self.result, self.error, self.over = result, error, True
             kept = self.kept
-        with self.owner.ended:
-            self.owner.ended.notify_all()
+        if self.owner.waits:  # it was set before the thread that waits looked at `over`
+            with self.owner.ended:
+                self.owner.ended.notify_all()
         if kept:
             self.owner.finish(self)
 
@@ -228,6 +204,8 @@ class ResponseSender:
         return self._incoming.over or self._incoming.owner.is_unwanted(self._incoming)
 
     def __del__(self) -> None:
+        if self._incoming.over:
+            return
         what = "the model has dropped a request without an answer"
         self._incoming.end(
             None, ContractError(what, hint="Send the final flag, or return a response.")

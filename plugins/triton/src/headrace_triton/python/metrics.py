@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from headrace_triton.python.tensors import TritonModelException
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -67,7 +67,7 @@ class Metric:
             TritonModelException: It is a counter, and the value is below 0.
         """
         if self._change.kind == COUNTER and value < 0:
-            raise TritonModelException(f"the counter {self._change.family!r} never falls")
+            raise _wrong(f"the counter {self._change.family!r} never falls")
         MetricFamily.send(self._change._replace(value=value))
 
     def set(self, value: float) -> None:
@@ -77,12 +77,20 @@ class Metric:
             TritonModelException: It is a counter.
         """
         if self._change.kind == COUNTER:
-            raise TritonModelException(f"the counter {self._change.family!r} is never set")
+            raise _wrong(f"the counter {self._change.family!r} is never set")
         MetricFamily.send(self._change._replace(value=value, sets=True))
 
     def value(self) -> float:
         """Return it."""
         return float(MetricFamily.send(self._change))
+
+
+def _wrong(what: str) -> Exception:
+    from headrace_triton.python.tensors import (
+        TritonModelException,
+    )  # it needs numpy, the server does not
+
+    return TritonModelException(what)
 
 
 # In the process of the server.
@@ -105,11 +113,16 @@ class _Families:
         self._lock = threading.Lock()
         self._kinds: dict[str, tuple[str, str]] = {}
         self._numbers: dict[str, dict[Any, float]] = {}
-        self._shown = False
 
     def change(self, one: Change) -> float:
-        """Change a number; return it. ValueError: its family is of another kind."""
+        """Change a number; return it.
+
+        Raises:
+            ValueError: Its family is of another kind.
+        """
         with self._lock:
+            if not self._kinds and find_spec("prometheus_client"):
+                import_module("prometheus_client").REGISTRY.register(self)
             kind, _ = self._kinds.setdefault(one.family, (one.kind, one.text))
             if kind != one.kind:
                 raise ValueError(f"the metrics {one.family!r} are a {kind}, not a {one.kind}")
@@ -117,15 +130,7 @@ class _Families:
             if one.labels is not None and one.value is not None:
                 before = 0.0 if one.sets else numbers.get(one.labels, 0.0)
                 numbers[one.labels] = before + one.value
-            shows, self._shown = not self._shown, True
-        if shows:
-            try:
-                from prometheus_client import REGISTRY
-            except ImportError:  # then the server shows no metrics
-                pass
-            else:
-                REGISTRY.register(self)
-        return numbers.get(one.labels, 0.0)
+            return numbers.get(one.labels, 0.0)
 
     def describe(self) -> list[Any]:
         """Return nothing: the families are not known before."""
@@ -145,13 +150,5 @@ class _Families:
             yield family
 
 
-_families: Final = _Families()
-
-
-def change(one: Change) -> float:
-    """Change a number in this process; return it.
-
-    Raises:
-        ValueError: Its family is of another kind.
-    """
-    return _families.change(one)
+change: Final = _Families().change
+"""Change a number in this process, and return it. ValueError: its family is of another kind."""

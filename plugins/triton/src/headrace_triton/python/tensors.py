@@ -7,27 +7,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from headrace.errors import ContractError, InputError
+from headrace_triton.ports import DTYPES
+from headrace_triton.schema import DATATYPES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = [
-    "NUMPY",
-    "Port",
-    "Tensor",
-    "TritonModelException",
-    "as_bytes",
-    "outputs_of",
-    "ports_seen",
+    "NUMPY", "Port", "Tensor", "TritonModelException", "as_bytes", "outputs_of", "ports_seen",
     "tensors_of",
-]
+]  # fmt: skip
 
 NUMPY: dict[str, Any] = {
-    "TYPE_BOOL": np.bool_,
-    **{f"TYPE_UINT{n}": getattr(np, f"uint{n}") for n in (8, 16, 32, 64)},
-    **{f"TYPE_INT{n}": getattr(np, f"int{n}") for n in (8, 16, 32, 64)},
-    **{f"TYPE_FP{n}": getattr(np, f"float{n}") for n in (16, 32, 64)},
-    "TYPE_STRING": np.object_,
+    name: np.object_ if kind == "BYTES" else np.dtype(DTYPES[kind]).type
+    for name, kind in DATATYPES.items()
+    if kind != "BF16"
 }
 """The types of numpy by the names of datatypes. Their numbers are their places, from 1."""
 
@@ -209,7 +203,9 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
             if not port.fits(array):
                 got = f"{array.dtype} {[*array.shape]}"
                 raise InputError(key=name, expected=port.expected, got=got)
-            found.append(Tensor(name, array))
+            tensor = Tensor.__new__(Tensor)  # its array is one that `Tensor` takes
+            tensor._name, tensor._array, tensor._given = name, array, None
+            found.append(tensor)
         elif not port.optional:
             raise InputError(key=name, expected="an array", got="nothing")
     return found
