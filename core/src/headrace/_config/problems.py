@@ -147,8 +147,12 @@ def key_place(
 
 def format_value(value: Any) -> str:
     """Write a value in one short line, as TOML or close to it, even if its ``repr`` raises."""
+    text = ""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_repr_of)
+        for part in json.JSONEncoder(ensure_ascii=False, default=_repr_of).iterencode(value):
+            text += part
+            if len(text) > _LONGEST and len(" ".join(text.split())) > _LONGEST:
+                break  # a list of 10,000 names may have a problem with each
     except Exception:  # noqa: BLE001 - a user's repr may raise, and an integer have too many digits
         text = repr_of(value)
     text = " ".join(text.split())
