@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import re
 import signal
 import sys
+import textwrap
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,7 +19,7 @@ from hypothesis import HealthCheck, settings
 from headrace._registry.registry import registry
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from filelock import FileLock
 
@@ -158,6 +161,118 @@ def registered() -> Iterator[None]:
     yield
     local.clear()
     local.update(before)
+
+
+@pytest.fixture
+def takes_turns() -> None:
+    """Skip a test where the interpreter has no lock: there no call takes the fast path, nor runs a batch in the main thread."""
+    if not getattr(sys, "_is_gil_enabled", lambda: True)():
+        pytest.skip("threads do not take turns in this interpreter")
+
+
+class Client(threading.Thread):
+    """Calls a function in a thread of its own and keeps what came of it."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        super().__init__(daemon=True)
+        self._call = (function, args, kwargs)
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        """Call it."""
+        function, args, kwargs = self._call
+        try:
+            self.value = function(*args, **kwargs)
+        except BaseException as error:  # noqa: BLE001 - `outcome` raises it
+            self.error = error
+
+    def outcome(self) -> Any:
+        """Wait for the end. Return the value, or raise the error."""
+        self.join(60.0)  # a test that hangs fails
+        assert not self.is_alive(), "the caller got no answer"  # noqa: S101
+        if self.error is not None:
+            raise self.error
+        return self.value
+
+
+@pytest.fixture
+def client() -> type[Client]:
+    """Return the class `Client`."""
+    return Client
+
+
+# Fake installed distributions.
+
+BACKENDS = """
+import headrace
+class {name}(headrace.Backend):
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = "{result}"
+"""
+
+
+class Site:
+    """A folder of fake installed distributions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def add(
+        self,
+        name: str,
+        points: str = "",
+        modules: dict[str, str] | None = None,
+        requires: Iterable[str] = ("headrace>=0.1,<0.2",),
+        version: str = "1.0",
+    ) -> None:
+        """Lay out an installed distribution with entry points and modules."""
+        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
+        lines += [f"Requires-Dist: {text}" for text in requires]
+        (info / "METADATA").write_text("\n".join(lines) + "\n")
+        (info / "entry_points.txt").write_text(textwrap.dedent(points))
+        for module, code in (modules or {}).items():
+            (self.folder / f"{module}.py").write_text(textwrap.dedent(code))
+
+    def backend(self, name: str, backend: str, module: str, result: str = "x", **more: Any) -> None:
+        """Lay out one with a backend that gives the same result always."""
+        points = f"[headrace.backends]\n{backend} = {module}:{backend}\n"
+        code = BACKENDS.format(name=backend, result=result)
+        self.add(name, points, {module: code}, **more)
+
+
+@contextlib.contextmanager
+def fake_site(folder: Path) -> Generator[Site]:
+    """Let a folder hold the installed distributions; nothing is registered before or after."""
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(str(folder))
+        patched.setattr(registry, "_plugins", None)
+        patched.setattr(registry, "local", {})
+        before = set(sys.modules)
+        yield Site(folder)
+        registry.refresh()
+        for name in set(sys.modules) - before:
+            if name.startswith("hrt_"):
+                del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Generator[Site]:
+    """Return a folder for fake installed distributions."""
+    with fake_site(tmp_path / "site") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def site_of_module(tmp_path_factory: pytest.TempPathFactory) -> Generator[Site]:
+    """The same for all tests of a module."""
+    with fake_site(tmp_path_factory.mktemp("module") / "site") as made:
+        yield made
 
 
 LAST_PATH = pytest.StashKey[Path]()

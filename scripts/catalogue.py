@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 import json
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +61,8 @@ def project(folder: Path) -> dict[str, Any]:
 
 def policies(distribution: str) -> dict[str, type[Any]]:
     """Return the batch policies that a distribution offers, by name."""
-    done = CliRunner().invoke(app, ["plugins", "info", distribution, "--json"])
     found: dict[str, str] = {}
-    for plugin in json.loads(done.stdout)["plugins"]:
+    for plugin in told(distribution)["plugins"]:
         found.update(plugin["hooks"]["batch_policies"])
     return {name: import_object(path) for name, path in sorted(found.items())}
 
@@ -102,9 +103,25 @@ def type_of(schema: dict[str, Any]) -> str:
 
 def described(distribution: str) -> list[dict[str, Any]]:
     """Return what ``headrace plugins info`` says of each backend of a distribution."""
-    done = CliRunner().invoke(app, ["plugins", "info", distribution, "--json"])
-    found: list[dict[str, Any]] = json.loads(done.stdout)["backends"]
+    found: list[dict[str, Any]] = told(distribution)["backends"]
     return [backend for backend in found if backend["distribution"] == distribution]
+
+
+@functools.cache
+def told(distribution: str) -> dict[str, Any]:
+    """Return what ``headrace plugins info`` says of a distribution."""
+    metadata.packages_distributions = _packages_once
+    try:
+        done = CliRunner().invoke(app, ["plugins", "info", distribution, "--json"])
+    finally:
+        metadata.packages_distributions = _packages
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+_packages = metadata.packages_distributions
+_packages_once = functools.cache(_packages)
+"""What is installed stays so while pages are made: its files, some 100,000, are listed once."""
 
 
 def sections(doc: str) -> tuple[str, dict[str, str]]:

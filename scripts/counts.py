@@ -9,6 +9,7 @@ are those of `public_names.json`, which a test keeps true. A group is a command 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import json
 import sys
@@ -30,6 +31,7 @@ _NO_CODE = (
 _HAVE_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
+@functools.cache
 def lines_of(path: Path) -> int:
     """Return how many lines of a file hold code."""
     text = path.read_text(encoding="utf-8")

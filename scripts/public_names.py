@@ -10,6 +10,7 @@ with that of a release.
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import inspect
 import json
@@ -105,6 +106,7 @@ def surface() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def codes() -> set[str]:
     """Return the codes of errors and problems that stand as texts in the sources of all distributions."""
     found = set()

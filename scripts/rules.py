@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 from rule_cures import CURES
@@ -85,6 +86,7 @@ def pages() -> dict[Path, str]:
     return {FOLDER / "README.md": HEAD + "\n".join(rows) + "\n", **found}
 
 
+@functools.cache
 def broken() -> dict[str, str]:
     """Give, per rule, the source of the smallest backend on the shelf that breaks it."""
     found: dict[str, list[tuple[ast.ClassDef, str]]] = {}

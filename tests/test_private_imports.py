@@ -14,7 +14,6 @@ MOST_OF_CORE = 2
 """How many modules under ``core/tests`` may name a private module; it only ever falls."""
 
 OTHERS = {
-    "cli/tests/conftest.py",
     "cli/tests/test_cli_commands.py",
     "cli/tests/test_cli_schema.py",
     "cli/tests/test_cli_sources.py",

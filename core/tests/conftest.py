@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import threading
 import time
 from pathlib import Path
@@ -18,13 +17,6 @@ from internals import KNOWN_ELSEWHERE, KNOWN_POLICIES, registry
 
 FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
-
-
-@pytest.fixture
-def takes_turns():
-    """Skip a test of the fast path where the interpreter has no lock: there no call takes it."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        pytest.skip("threads do not take turns in this interpreter: no fast path")
 
 
 @pytest.fixture(params=[True, False], ids=["shortcut", "queue"])
@@ -118,37 +110,6 @@ def gate():
     control.open()
 
 
-class Client(threading.Thread):
-    """Calls a function in a thread of its own and keeps what came of it."""
-
-    def __init__(self, function, *args, **kwargs):
-        super().__init__(daemon=True)
-        self._call = (function, args, kwargs)
-        self.value = None
-        self.error = None
-        self.start()
-
-    def run(self):
-        function, args, kwargs = self._call
-        try:
-            self.value = function(*args, **kwargs)
-        except BaseException as error:
-            self.error = error
-
-    def outcome(self):
-        self.join(FAILS_LATE_S)
-        assert not self.is_alive(), "the caller got no answer"
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-@pytest.fixture
-def client():
-    """Return the class `Client`."""
-    return Client
-
-
 @pytest.fixture
 def threads_named():
     """Give a function that finds the threads of a name which began in this test.
@@ -230,51 +191,3 @@ def waiting(until):
         until(lambda: pipe.stats()["nodes"][node]["waiting"] == count)
 
     return wait
-
-
-# Fake installed distributions.
-
-BACKENDS = """
-import headrace
-class {name}(headrace.Backend):
-    def forward(self, batch):
-        for request in batch:
-            request["result"] = "{result}"
-"""
-
-
-class Site:
-    """A folder of fake installed distributions."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def add(self, name, points="", modules=None, requires=("headrace>=0.1,<0.2",), version="1.0"):
-        info = self.folder / f"{name.replace('-', '_')}-{version}.dist-info"
-        info.mkdir(parents=True)
-        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}"]
-        lines += [f"Requires-Dist: {text}" for text in requires]
-        (info / "METADATA").write_text("\n".join(lines) + "\n")
-        (info / "entry_points.txt").write_text(textwrap.dedent(points))
-        for module, code in (modules or {}).items():
-            (self.folder / f"{module}.py").write_text(textwrap.dedent(code))
-
-    def backend(self, name, backend, module, result="x", **more):
-        points = f"[headrace.backends]\n{backend} = {module}:{backend}\n"
-        code = BACKENDS.format(name=backend, result=result)
-        self.add(name, points, {module: code}, **more)
-
-
-@pytest.fixture
-def site(tmp_path, monkeypatch, nothing_registered):
-    """Return a folder for fake installed distributions; nothing is registered before or after."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    monkeypatch.setattr(registry, "_plugins", None)
-    before = set(sys.modules)
-    yield Site(folder)
-    registry.refresh()
-    for name in set(sys.modules) - before:
-        if name.startswith("hrt_"):
-            del sys.modules[name]

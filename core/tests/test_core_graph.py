@@ -381,7 +381,10 @@ def test_two_sources_for_one_key_are_an_error():
 
 @pytest.mark.parametrize(
     "table",
-    [{}, {"a": {}}, {"a": "result"}, {"a": {"": "data"}}, {"a": {"result": ["data", ""]}}, 5],
+    [
+        *({}, {"a": {}}, {"a": "result"}, {"a": {"": "data"}}, {"a": {"result": ["data", ""]}}, 5),
+        *({"a": {"data": "data", "result": targets}} for targets in ([], ["data", 5], None)),
+    ],
     ids=repr,
 )
 def test_a_map_of_another_shape_is_shown_with_an_example(table):
@@ -411,11 +414,6 @@ def test_links_may_have_placeholders(monkeypatch):
 def test_a_node_called_without_its_prefix_is_suggested_with_it():
     (found,) = problems({"a": {"backend": "Inc"}, "b": {"backend": "S[Inc,Forward[a]]"}})
     assert found.suggestion == "node.a"
-
-
-def test_next_and_its_like_do_not_stand_in_global():
-    found = problems({"global": {"next": "b"}, "a": {"backend": "Inc"}})
-    assert [p.path for p in found] == ["global.next"]
 
 
 def test_two_nodes_that_are_passed_by_keep_dicts_of_their_own():

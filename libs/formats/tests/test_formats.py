@@ -6,9 +6,6 @@ import json
 import math
 import random
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -23,8 +20,6 @@ from headrace_formats import (
     read_labels,
     write_json,
 )
-
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -160,16 +155,6 @@ def test_the_closest_range_gives_the_quality(accepted, offered, expected):
 @pytest.mark.parametrize("value", ['"' * 60_000, "," * 60_000, '"\\' * 30_000, ";q=1" * 15_000])
 def test_a_hostile_header_is_read(value):
     assert quality(value, "a/b") in (0.0, 1.0)
-
-
-@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_a_program_of_the_readme_prints_what_is_written_beside_it(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
 
 
 def test_labels_are_lines_that_end_as_lines_do():

@@ -1,13 +1,10 @@
-"""The programs and commands of the README and of the page about models are run, and print what is written."""
+"""The commands of the README and of the page about models are run. Their programs run in tests/test_documents.py."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
@@ -15,26 +12,10 @@ from headrace_cli.app import app
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "libs" / "models" / "README.md", ROOT / "docs" / "models.md"]
 BLOCK = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
-PROGRAMS = [
-    pytest.param(body, id=f"{page.parent.name}-{index}")
-    for page in PAGES
-    for index, (language, body) in enumerate(BLOCK.findall(page.read_text(encoding="utf-8")))
-    if language == "python"
-]
 ELSEWHERE = {
     "pip install headrace-models": "the wheels are built and installed by the tests of packaging",
     "headrace models served --watch": "test_models_command, which ends it",
 }
-
-
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_prints_what_is_written_beside_it(program, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
 
 
 def test_every_command_is_run(tmp_path, monkeypatch):

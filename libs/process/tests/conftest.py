@@ -22,44 +22,6 @@ FAILS_LATE_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
 
 
-class Client(threading.Thread):
-    """Calls a function in a thread of its own and keeps what came of it."""
-
-    def __init__(self, function, *args, **kwargs):
-        super().__init__(daemon=True)
-        self._call = (function, args, kwargs)
-        self.value = None
-        self.error = None
-        self.start()
-
-    def run(self):
-        function, args, kwargs = self._call
-        try:
-            self.value = function(*args, **kwargs)
-        except BaseException as error:
-            self.error = error
-
-    def outcome(self):
-        self.join(FAILS_LATE_S)
-        assert not self.is_alive(), "the caller got no answer"
-        if self.error is not None:
-            raise self.error
-        return self.value
-
-
-@pytest.fixture
-def takes_turns():
-    """Skip a test where the interpreter has no lock: there no call runs a batch in the main thread."""
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        pytest.skip("threads do not take turns in this interpreter")
-
-
-@pytest.fixture
-def client():
-    """Return the class `Client`."""
-    return Client
-
-
 @pytest.fixture
 def until():
     """Return a function that waits until a condition holds."""

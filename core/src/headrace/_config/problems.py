@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import PurePath
 from typing import Any
 
@@ -148,7 +149,9 @@ def key_place(
 def format_value(value: Any) -> str:
     """Write a value in one short line, as TOML or close to it, even if its ``repr`` raises."""
     try:
-        text = json.dumps(value, ensure_ascii=False, default=_repr_of)
+        # A list of 10,000 names may have a problem with each. No part is white space alone.
+        parts = json.JSONEncoder(ensure_ascii=False, default=_repr_of).iterencode(value)
+        text = "".join(islice(parts, _LONGEST + 1))
     except Exception:  # noqa: BLE001 - a user's repr may raise, and an integer have too many digits
         text = repr_of(value)
     text = " ".join(text.split())
