@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["Each", "ReadsData", "ReadsSize", "ReadsSource", "need"]
+__all__ = ["Each", "ReadsData", "ReadsSize", "ReadsSource", "need", "needed"]
 
 
 class ReadsData(TypedDict):
@@ -45,6 +46,20 @@ def need(request: Request, key: str, expected: str) -> Any:
     if key not in request:
         raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")
     return request[key]
+
+
+def needed(module: str, distribution: str, install: str) -> Any:
+    """Return a module that is imported only by who uses it.
+
+    Raises:
+        MissingDependencyError: It cannot be. The hint says what to ``install``.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        text = f"{module.partition('.')[0]} cannot be imported: {error}"
+        hint = f"Type `pip install {install}`."
+        raise MissingDependencyError(text, distribution=distribution, hint=hint) from error
 
 
 class Each(headrace.Backend, ABC):

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import InputError
+from headrace_vision._each import needed
 from headrace_vision.layouts import guess_layout
 
 if TYPE_CHECKING:
@@ -97,16 +98,8 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     """
     from headrace_vision.runner import VideoRunner
 
-    config, took = configuration_of(
-        model,
-        layout=layout,
-        labels=labels,
-        score_threshold=score_threshold,
-        iou_threshold=iou_threshold,
-        classes=classes,
-        size=size,
-        device=device,
-    )
+    of_model = (layout, labels, score_threshold, iou_threshold, classes, size, device)
+    config, took = configuration_of(model, *of_model)
     logging.getLogger("headrace.vision").info("%s", took)
     ordered = None if track is None else {"backend": "Track", "tracker": track}
     runner = VideoRunner(config, ordered=ordered, sinks=sinks, network=network, **options)
@@ -125,7 +118,6 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
 
 def configuration_of(
     model: str | os.PathLike[str],
-    *,
     layout: str = "auto",
     labels: list[str] | None = None,
     score_threshold: float | None = None,
@@ -316,14 +308,7 @@ def _session(path: Path) -> Any:
     """
     # It is read when ONNX Runtime is imported, which else looks up its maker; headrace-ort sets the same.
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"onnxruntime cannot be imported: {error}",
-            distribution="headrace-ort",
-            hint="Type `pip install headrace-cv headrace-ort`.",
-        ) from error
+    onnxruntime = needed("onnxruntime", "headrace-ort", "headrace-cv headrace-ort")
     try:
         chosen = (
             onnxruntime.SessionOptions()

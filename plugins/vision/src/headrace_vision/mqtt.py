@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import InputError
 from headrace_formats import write_json
+from headrace_vision._each import needed
 from headrace_vision.discovery import device_of
 from headrace_vision.events import EventSink
 from headrace_vision.network import login_of
@@ -102,14 +103,7 @@ class MQTT(EventSink):
         )
 
     def _prepare(self) -> None:
-        try:
-            import paho.mqtt.client  # noqa: F401 - it is needed later
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"paho-mqtt cannot be imported: {error}",
-                distribution="headrace-vision",
-                hint='Type `pip install "headrace-vision[mqtt]"`.',
-            ) from error
+        needed("paho.mqtt.client", "headrace-vision", '"headrace-vision[mqtt]"')
         self._port = self._parts.port or _PORTS[self._parts.scheme]
         behind_host = self._url.partition("//")[2].partition("/")[2]
         self._topic = unquote(behind_host)

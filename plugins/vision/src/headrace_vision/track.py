@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from headrace.errors import MissingDependencyError, SetupError
-from headrace_vision._each import Each, ReadsSource, need
+from headrace.errors import SetupError
+from headrace_vision._each import Each, ReadsSource, need, needed
 from headrace_vision._sources import PerSource, PerSourceOptions, refuse_copies
 from headrace_vision.options import meant
 
@@ -135,14 +135,7 @@ def _copy(detections: Any) -> Any:
 
 def _tracker_class(name: str, *, allow_import: bool) -> Any:
     if name in TRACKERS:
-        try:
-            trackers = importlib.import_module("trackers")
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"trackers cannot be imported: {error}",
-                distribution="headrace-vision",
-                hint='Type `pip install "headrace-vision[track]"`.',
-            ) from error
+        trackers = needed("trackers", "headrace-vision", '"headrace-vision[track]"')
         return getattr(trackers, TRACKERS[name])
     module, colon, attribute = name.partition(":")
     if not colon:
