@@ -241,7 +241,7 @@ def timed(work: Callable[[], int]) -> dict[str, float]:
 def main() -> None:
     """Measure and print."""
     args = arguments(__doc__).parse_args()
-    rounds, frames = (1, 12) if args.quick else (5, 60)
+    rounds, frames = (1, 12) if args.quick else (9, 60)
     found: dict[str, list[dict[str, float]]] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

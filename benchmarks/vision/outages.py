@@ -174,9 +174,11 @@ class Program:
         self.memory_mb: list[tuple[float, float]] = []
         self.starts_s: list[float] = []
         self.is_full = False
+        self._begun = threading.Event()
 
     def start(self) -> None:
         """Start it."""
+        self._begun.clear()
         command = [sys.executable, "-m", "benchmarks.vision.outages", "--program", self._folder]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         self.process = subprocess.Popen(command, text=True, **pipes)  # type: ignore[call-overload]
@@ -192,6 +194,7 @@ class Program:
             if not line.startswith('{"kind"'):
                 self.log.append(line)
             elif line.endswith("\n"):  # not cut by a kill
+                self._begun.set()
                 self.said.append({**json.loads(line), "run": run})
 
     def look(self) -> None:
@@ -201,7 +204,8 @@ class Program:
         self.memory_mb.append((time.time() - self.starts_s[-1], size_mb))
 
     def disk(self, *, is_full: bool) -> None:
-        """Let none of its files grow, or let them grow again."""
+        """Let none of its files grow, or let them grow again, once it runs: Python itself needs a place for files to begin."""
+        self._begun.wait(60.0 if is_full else 0.0)
         self.is_full = is_full
         hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)[1]
         limits = (0 if is_full else hard, hard)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 import headrace
 
-__all__ = ["KeptBoxes", "Labelled", "Labels", "SizedBoxes"]
+__all__ = ["Activation", "KeptBoxes", "Labelled", "Labels", "Score", "SizedBoxes"]
+
+Score = Annotated[
+    float, Field(ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1).")
+]
+Activation = Annotated[
+    Literal["softmax", "sigmoid", "identity"],
+    Field(description="How scores come from the logits; identity: they are scores already."),
+]
+"""How the outputs of a classifier become scores."""
 
 Size = tuple[Annotated[int, Field(ge=1)], Annotated[int, Field(ge=1)]]
 """Height and width, in pixels."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, MissingDependencyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -189,11 +189,6 @@ def _detections_of(frame: Frame) -> sv.Detections:
 
 
 def _request_of(frame: Frame, track: int, crop: Any) -> dict[str, Any]:
-    context = {
-        "source": frame.source,
-        "frame": frame.frame,
-        "timestamp": frame.timestamp,
-        "time": frame.time,
-        "track_id": track,
-    }
+    names = ("source", "frame", "timestamp", "time")
+    context = {name: getattr(frame, name) for name in names} | {"track_id": track}
     return {"data": crop, "image": crop, "color": "bgr", "context": context}

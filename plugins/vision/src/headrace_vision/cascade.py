@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._box_options import Labelled
+from headrace_vision._box_options import Activation, Labelled
 from headrace_vision._each import Each, need
 
 if TYPE_CHECKING:
@@ -274,10 +274,7 @@ class Classes(Keys):
         name: str = Field(
             default="kind", min_length=1, description="Key of the list, and of data in the result."
         )
-        activation: Literal["softmax", "sigmoid", "identity"] = Field(
-            default="softmax",
-            description="How scores come from the outputs; identity: they are scores already.",
-        )
+        activation: Activation = "softmax"
 
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Read the labels, and return what works on one request."""

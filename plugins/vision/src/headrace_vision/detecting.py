@@ -98,16 +98,8 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
     """
     from headrace_vision.runner import VideoRunner
 
-    config, took = configuration_of(
-        model,
-        layout=layout,
-        labels=labels,
-        score_threshold=score_threshold,
-        iou_threshold=iou_threshold,
-        classes=classes,
-        size=size,
-        device=device,
-    )
+    of_model = (layout, labels, score_threshold, iou_threshold, classes, size, device)
+    config, took = configuration_of(model, *of_model)
     logging.getLogger("headrace.vision").info("%s", took)
     ordered = None if track is None else {"backend": "Track", "tracker": track}
     runner = VideoRunner(config, ordered=ordered, sinks=sinks, network=network, **options)
@@ -126,7 +118,6 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
 
 def configuration_of(
     model: str | os.PathLike[str],
-    *,
     layout: str = "auto",
     labels: list[str] | None = None,
     score_threshold: float | None = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from headrace.errors import InputError
-from headrace_vision._box_options import KeptBoxes
+from headrace_vision._box_options import KeptBoxes, Score
 from headrace_vision._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ class DetrDetections(Each):
             default="sigmoid",
             description="How scores come from the logits: sigmoid, softmax (the last class is no object), or identity, where they are scores already.",
         )
-        score_threshold: float = Field(
-            default=0.5, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
-        )
+        score_threshold: Score = 0.5
 
         positional = ("activation", "score_threshold")
 

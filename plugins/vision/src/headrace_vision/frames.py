@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "SAID",
     "UNKNOWN_COLOR",
     "Frame",
     "NoFrameError",
@@ -58,6 +59,10 @@ def too_large(max_pixels: int, got: str) -> TooLargeError:
         got=got,
         hint="The option max_pixels of its source sets this limit.",
     )
+
+
+SAID = ("source", "frame", "timestamp", "gap", "path", "time", "time_from")
+"""What is said of a frame beside its outcome: attributes of `Frame`, in records and in the ``context`` of requests."""
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._box_options import Labelled, SizedBoxes
+from headrace_vision._box_options import Activation, Labelled, Score, SizedBoxes
 from headrace_vision._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
@@ -59,9 +59,7 @@ class BoxDetections(Each):
             default="image",
             description="Pixels of the source image, pixels of the network's input, or parts of the input (0 to 1).",
         )
-        score_threshold: float = Field(
-            default=0.25, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
-        )
+        score_threshold: Score = 0.25
 
         positional = ("boxes", "scores", "classes")
 
@@ -149,10 +147,7 @@ class ClassDetections(Each):
     class Options(Labelled):
         """How scores are made, and how many are kept."""
 
-        activation: Literal["softmax", "sigmoid", "identity"] = Field(
-            default="softmax",
-            description="How scores come from the logits; identity: they are scores already.",
-        )
+        activation: Activation = "softmax"
         top: int = Field(default=1, ge=1, description="How many of the best classes are kept.")
         score_threshold: float = Field(
             default=0.0, ge=0, le=1, description="Classes of a lower score are dropped (0 to 1)."

@@ -47,12 +47,18 @@ def pixels_of_pillow(image: Any) -> NDArray[np.uint8]:
     return _shown(pixels, *matrix)
 
 
-def pixels_of_video(picture: Any, matrix: Matrix | None) -> NDArray[np.uint8]:
+def pixels_of_video(picture: Any, matrix: Matrix | None, reformatter: Any) -> NDArray[np.uint8]:
     """Return a picture of PyAV as ``uint8 [H, W, 3]`` (blue, green, red), upright by its `matrix_of`, if it has one.
 
     Of a matrix that turns by another angle, the nearest of the eight ways is taken.
+
+    Args:
+        picture: It.
+        matrix: Its display matrix.
+        reformatter: A ``VideoReformatter``, one for all pictures of a video: one for each begins as many threads as there are processors.
     """
-    return _shown(picture.to_ndarray(format="bgr24"), *(matrix or _UPRIGHT))
+    found = reformatter.reformat(picture, format="bgr24", threads=1)
+    return _shown(found.to_ndarray(), *(matrix or _UPRIGHT))
 
 
 def _shown(pixels: NDArray[np.uint8], a: int, b: int, c: int, d: int) -> NDArray[np.uint8]:

@@ -325,10 +325,10 @@ def _shots_of(
         container, source.options, one.name, times, after_s, put, is_live=source.live
     )
     for found in shots:
-        if isinstance(found, Shot):
-            yield found
-        else:
+        if found is None:
             source.damaged()
+        else:
+            yield found
 
 
 def _ffmpeg(source: Source, one: Input) -> dict[str, str]:

@@ -100,6 +100,7 @@ class VideoFile:
         self, path: Path, size: tuple[int, ...], codec: str, options: dict[str, str], *, title: str
     ) -> None:
         import av
+        from av.video.reformatter import VideoReformatter
 
         self.size = size
         self.first_s = float("inf")
@@ -111,6 +112,7 @@ class VideoFile:
         self._last, self._step = -1, 0
         self.count = 0
         self._is_encoded = False
+        self._reformatter = VideoReformatter()
         self._output = _Output(self._part)
         flags = {
             "movflags": "+frag_keyframe+delay_moov+default_base_moof+write_colr",
@@ -156,7 +158,9 @@ class VideoFile:
         self.first_s = min(self.first_s, timestamp)
         picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="bgr24")
         matrix, range_ = self._color
-        picture = picture.reformat(format="yuv420p", dst_colorspace=matrix, dst_color_range=range_)
+        picture = self._reformatter.reformat(
+            picture, format="yuv420p", dst_colorspace=matrix, dst_color_range=range_, threads=1
+        )
         before = self._last
         self._last = max(round((timestamp - self.first_s) * _TICKS), before + 1)
         if before >= 0:

@@ -8,6 +8,7 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError, code_of
+from headrace_vision.frames import SAID
 
 if TYPE_CHECKING:
     import supervision as sv
@@ -146,15 +147,7 @@ def frame_record(frame: Frame) -> dict[str, Any]:
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
     type), and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
     """
-    record: dict[str, Any] = {
-        "source": frame.source,
-        "frame": frame.frame,
-        "timestamp": frame.timestamp,
-        "time": frame.time,
-        "time_from": frame.time_from,
-        "gap": frame.gap,
-        "path": frame.path,
-    }
+    record: dict[str, Any] = {name: getattr(frame, name) for name in SAID}
     if frame.models:
         record["models"] = {name: _outcome_of(one) for name, one in frame.models.items()}
     if not frame.models or frame.error is not None:

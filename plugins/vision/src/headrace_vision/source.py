@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
-from headrace_vision.frames import Frame, Shot
+from headrace_vision.frames import SAID, Frame, Shot
 from headrace_vision.timing import Thinning, Timeline
 
 if TYPE_CHECKING:
@@ -359,13 +359,5 @@ def _request_of(frame: Frame) -> dict[str, Any]:
         "data": frame.image,
         "image": frame.image,
         "color": "bgr",
-        "context": {
-            "source": frame.source,
-            "frame": frame.frame,
-            "timestamp": frame.timestamp,
-            "gap": frame.gap,
-            "path": frame.path,
-            "time": frame.time,
-            "time_from": frame.time_from,
-        },
+        "context": {name: getattr(frame, name) for name in SAID},
     }

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CAMERAS",
     "MAX_DAMAGED_PACKETS",
-    "Damage",
     "check_hardware",
     "clock_of",
     "has_times",
@@ -59,23 +58,15 @@ _NO_TIMES = 0x80
 _NO_INDEX = 0x100 | 0x200
 """FFmpeg's ``AVFMT_NOTIMESTAMPS``, ``AVFMT_GENERIC_INDEX`` and ``AVFMT_TS_DISCONT`` (avformat.h)."""
 
+_LOOKS = ("colorspace", "color_range", "color_primaries", "color_trc")
+"""What PyAV calls the parts of `Frame.color`."""
+
 CAMERAS = {
     "linux": ("v4l2", "/dev/video{}"),
     "darwin": ("avfoundation", "{}"),
     "win32": ("vfwcap", "{}"),
 }
 """FFmpeg's input device, and how it names camera N, by ``sys.platform``."""
-
-
-class Damage:
-    """A packet that could not be decoded.
-
-    Args:
-        error: What FFmpeg said.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
 
 
 def _limits(max_pixels: int) -> dict[str, str]:
@@ -337,8 +328,8 @@ def video_shots(
     seen: Callable[[Any], object] = lambda packet: None,
     *,
     is_live: bool = False,
-) -> Iterator[Shot | Damage]:
-    """Yield the pictures of an open video, and for each that cannot be decoded, or lacks a part, what is wrong with it.
+) -> Iterator[Shot | None]:
+    """Yield the pictures of an open video, and None for each that cannot be decoded, or lacks a part.
 
     Args:
         container: What one of the functions that open returned. It is left open.
@@ -355,6 +346,7 @@ def video_shots(
         av.FFmpegError, OSError: Reading goes no further.
     """
     import av
+    from av.video.reformatter import VideoReformatter
 
     stream = container.streams.best("video")
     codec = stream.codec_context
@@ -363,7 +355,7 @@ def video_shots(
     if begin_s is not None:
         _seek(container, begin_s)
     damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
-    captured = CaptureTimes()
+    captured, reformatter = CaptureTimes(), VideoReformatter()
     for packet in _packets(container, stream):
         seen(packet)
         captured.note(packet)
@@ -372,7 +364,7 @@ def video_shots(
         except (av.FFmpegError, ValueError) as error:
             _refuse_size(codec, error, options.max_pixels)
             damaged, gap, said = damaged + 1, True, str(error)
-            yield Damage(error)
+            yield None
             if damaged >= MAX_DAMAGED_PACKETS:
                 raise InputError(
                     f"{damaged} packets in a row are damaged", got=str(error)
@@ -383,7 +375,7 @@ def video_shots(
             damaged, is_empty = 0, False
             if picture.is_corrupt:  # as where a camera is cut off: what is missing is made up
                 gap = True
-                yield Damage(ValueError("a part of the picture is missing"))
+                yield None
                 continue
             # FFmpeg says it of the first picture of an APNG, for all.
             matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
@@ -394,7 +386,7 @@ def video_shots(
                 continue
             if options.stop is not None and time_s is not None and time_s >= options.stop:
                 return
-            yield _shot_of(picture, stream, matrix, time_s, gap, path, when)
+            yield _shot_of(picture, stream, reformatter, matrix, time_s, gap, path, when)
             gap = False
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
@@ -407,6 +399,7 @@ def video_shots(
 def _shot_of(
     picture: Any,
     stream: Any,
+    reformatter: Any,
     matrix: Matrix | None,
     time_s: float | None,
     gap: bool,
@@ -417,17 +410,12 @@ def _shot_of(
     if matrix and turns(*matrix):
         aspect = 1 / aspect
     return Shot(
-        partial(pixels_of_video, picture, matrix),
+        partial(pixels_of_video, picture, matrix, reformatter),
         time_s,
         gap,
         path,
         aspect=(aspect.numerator, aspect.denominator),
-        color=(
-            int(picture.colorspace),
-            int(picture.color_range),
-            int(picture.color_primaries),
-            int(picture.color_trc),
-        ),
+        color=tuple(int(getattr(picture, one)) for one in _LOOKS),  # type: ignore[arg-type]
         stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
         time=when[0],
         time_from=when[1],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from headrace.errors import InputError
-from headrace_vision._box_options import SizedBoxes
+from headrace_vision._box_options import Score, SizedBoxes
 from headrace_vision._each import Each, ReadsSize, need
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class YoloDetections(Each):
             description="How the output is laid out (v5, v8, end2end, yolox); auto tells by its shape, and refuses "
             "when two fit.",
         )
-        score_threshold: float = Field(
-            default=0.25, ge=0, le=1, description="Boxes of a lower score are dropped (0 to 1)."
-        )
+        score_threshold: Score = 0.25
         iou_threshold: float = Field(
             default=0.5,
             ge=0,
