@@ -9,7 +9,6 @@ from headrace.errors import ConfigError, Problem, among
 from headrace_triton.schema import ENUMS, MESSAGES, ONE_OF, Field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
 __all__ = ["Message", "Place", "of_json", "read"]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import headrace
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
