@@ -399,6 +399,5 @@ def code_of(error: BaseException) -> str:
 
 def among(name: str, known: Collection[str], otherwise: str | None = None) -> str:
     """Return the hint for a name that is not among the known names: the nearest one, else ``otherwise``, by default all of them."""
-    if near := nearest(name, known):
-        return f"Did you mean {near!r}?"
-    return f"There are: {', '.join(known) or 'none'}." if otherwise is None else otherwise
+    every = f"There are: {', '.join(known) or 'none'}." if otherwise is None else otherwise
+    return f"Did you mean {near!r}?" if (near := nearest(name, known)) else every

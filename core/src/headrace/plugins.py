@@ -371,6 +371,5 @@ def library(name: str, install: str, purpose: str = "") -> Any:
         return import_module(name)
     except ImportError as error:
         what = f"{purpose and f'{purpose}: '}{name.partition('.')[0]} cannot be imported: {error}"
-        hint = f'Type `pip install "{install}"`.'
-        by = install.partition("[")[0]
+        by, hint = install.partition("[")[0], f'Type `pip install "{install}"`.'
         raise MissingDependencyError(what, distribution=by, hint=hint) from error
