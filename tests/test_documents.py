@@ -171,7 +171,7 @@ def commands() -> list[str]:
 
 OF_PROGRAMS = [
     *(ROOT / "libs" / name / "README.md" for name in ("formats", "models", "process")),
-    ROOT / "plugins" / "remote" / "README.md",
+    *(ROOT / "plugins" / name / "README.md" for name in ("flow", "remote", "serve")),
     ROOT / "docs" / "models.md",
     ROOT / "docs" / "machines.md",
 ]

@@ -124,6 +124,7 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
         "import_file",
         "installed",
         "is_address",
+        "library",
         "located",
         "origin_of",
         "policies",

@@ -32,15 +32,6 @@ WORDS = (
 POLICIES = ("Alike", "Budget")
 
 
-@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_the_programs_run_and_print_what_they_say(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert said.out.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
-
-
 class Short(headrace.Backend):
     """Passes texts of up to three letters, and gives no result for others."""
 

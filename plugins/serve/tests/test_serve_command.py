@@ -488,14 +488,6 @@ def test_a_model_with_a_reserved_key_is_refused():
         Server({"m": {"backend": "ServeAsks"}}, port=0)
 
 
-@pytest.mark.parametrize("program", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_a_program_of_the_page_prints_what_it_says(program, capsys):
-    exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
-    said = capsys.readouterr()
-    assert said.err == ""
-    assert said.out.splitlines() == re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
-
-
 def test_the_serving_file_of_the_page_is_read(tmp_path):
     blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
     (text,) = [one for one in blocks if "scores.toml" in one]

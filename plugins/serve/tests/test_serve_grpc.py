@@ -554,3 +554,24 @@ def test_metadata_may_have_as_many_bytes_as_the_headers_of_http(serving, name, v
             except grpc.RpcError as error:
                 found = error.code().name
             assert found == code
+
+
+class StrangeError(InputError):
+    """An error with a code beyond ASCII, which no metadatum of gRPC may be, and a text beyond 8 KiB."""
+
+    code = "größe"
+
+
+def test_an_error_beyond_ascii_and_8_kib_reaches_its_client(serving):
+    def refuse(data):
+        raise StrangeError("größe " * 5_000)
+
+    headrace.register("ServeStrange", refuse, replace=True)
+    server = serving({"m": {"backend": "ServeStrange"}}, grpc_port=0)
+    with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        given = triton.InferInput("data", [1], "BYTES")
+        given.set_data_from_numpy(np.array([b"x"], object))
+        with pytest.raises(triton.InferenceServerException) as caught:
+            client.infer("m", [given])
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert "größe größe" in caught.value.message()

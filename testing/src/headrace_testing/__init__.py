@@ -17,9 +17,7 @@ Nothing is imported until it is used: ``import headrace_testing`` loads neither 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from headrace.lazy import lazy_names
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from headrace_testing.conformance import BackendConformance, Certificate, certify
@@ -48,10 +46,32 @@ __all__ = [
 ]
 
 _HOME = {
-    "conformance": "BackendConformance Certificate certify",
-    "fakes": "Blocking Failing FakeClock Recording Slow",
-    "policies": "Played PolicyConformance PolicyQueue Sent play",
-    "virtual": "virtual_time",
+    "BackendConformance": "conformance",
+    "Blocking": "fakes",
+    "Certificate": "conformance",
+    "Failing": "fakes",
+    "FakeClock": "fakes",
+    "Played": "policies",
+    "PolicyConformance": "policies",
+    "PolicyQueue": "policies",
+    "Recording": "fakes",
+    "Sent": "policies",
+    "Slow": "fakes",
+    "certify": "conformance",
+    "play": "policies",
+    "virtual_time": "virtual",
 }
 
-__getattr__, __dir__ = lazy_names(__name__, _HOME)
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'headrace_testing' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"headrace_testing.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -156,7 +156,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     \b
     Examples:
       headrace tune line.toml photos/ --goal "max throughput; p99 < 50ms"
-      headrace tune line.toml monday.jsonl --goal "min p99"
+      headrace tune line.toml times.jsonl --goal "min p99"
       headrace tune page.toml pages/ --goal "min p99" --range read.max=1..64 --rate 20
       headrace run tuned.toml photos/
     """  # noqa: D301 - typer keeps the lines after a backspace character
