@@ -16,8 +16,8 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_591,
-    "_running": 5_225,
+    "core": 13_590,
+    "_running": 5_224,
     "_plan": 2_316,
     "_build": 1_237,
     "_registry": 1_045,
@@ -28,7 +28,7 @@ LINES = {
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_683
+TESTS_OF_CORE = 20_713
 SOURCES = 81_470
 
 

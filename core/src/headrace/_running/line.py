@@ -233,9 +233,8 @@ class Line:
     def _give(self, instance: Instance) -> bool:
         """Give an instance that this thread holds to who stands first; False where nobody does."""
         try:
-            (turn,) = map(
-                _first, (self.turns,)
-            )  # with what follows one step, so that all counts agree
+            # With what follows one step, so that all counts agree.
+            (turn,) = map(_first, (self.turns,))
         except IndexError:
             return False
         turn.entry.state, turn.instance, instance.led = RUNNING, instance, instance.led + 1
