@@ -32,6 +32,7 @@ from headrace_vision import (
     VideoRunner,
     Webhook,
 )
+from headrace_vision.copying import Packets, Span
 
 PATIENCE_S = 120
 """Seconds of the machine after which something that must happen has not."""
@@ -556,16 +557,40 @@ def test_a_video_whose_end_finds_the_disk_full_has_the_frames_that_count_as_writ
     assert status["written"] + status["lost"] == 150
 
 
-def test_packets_wait_for_a_file_that_cannot_be_begun(tmp_path, monkeypatch):
-    """A file for each key frame, one a second, whose disk is full from 1.5 to 3.5 s."""
-    disk, film, out = Disk(monkeypatch), tmp_path / "film.mp4", tmp_path / "out"
-    with av.open(str(film), "w") as container:
+@pytest.fixture
+def film(tmp_path):
+    """Six seconds of ten pictures, each second from a key frame on."""
+    path = tmp_path / "film.mp4"
+    with av.open(str(path), "w") as container:
         wanted = {"g": "10", "bf": "0", "sc_threshold": "0"}
         stream = container.add_stream("libx264", rate=10, options=wanted)
         stream.height, stream.width, stream.pix_fmt = 32, 32, "yuv420p"
         for image in pictures(60):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="bgr24")))
         container.mux(stream.encode())
+    return path
+
+
+def test_a_file_that_packets_wait_for_is_called_by_when_the_first_of_them_came(film):
+    """A packet comes each second, and none can be written: the first one waits."""
+    waited_s = []
+
+    def make(_, ago_s):
+        waited_s.append(ago_s)
+        raise OSError(errno.ENOSPC, "full")
+
+    packets = Packets(Span(None, 0.0, 60.0, 1 << 20), make)
+    with av.open(str(film)) as container:
+        packets.begin(container.streams.video[0], None)
+        for second, packet in enumerate(container.demux(video=0)):
+            packets.put(packet, float(second))
+            packets.note(second / 10, second / 10)
+    assert waited_s == [float(second) for second in range(1, 60)]
+
+
+def test_packets_wait_for_a_file_that_cannot_be_begun(film, tmp_path, monkeypatch):
+    """A file for each key frame, one a second, whose disk is full from 1.5 to 3.5 s."""
+    disk, out = Disk(monkeypatch), tmp_path / "out"
     clock, sink = Steps(), SaveVideo(out, codec="copy", every_s=0.5)
     clock.free()
     with runner_of(sink, clock) as runner:

@@ -118,7 +118,7 @@ class Packets:
 
     Args:
         span: What is recorded.
-        make: Begins a file, a `headrace_vision.recorded_files.CopiedFile`.
+        make: Begins a file, a `headrace_vision.recorded_files.CopiedFile`, whose first packet came so many seconds ago.
 
     Attributes:
         lost: How many packets that were to be recorded are in no file.
@@ -126,7 +126,7 @@ class Packets:
         ended: Files that get no more packets, to be finished by the sink.
     """
 
-    def __init__(self, span: Span, make: Callable[[Connection], Any]) -> None:
+    def __init__(self, span: Span, make: Callable[[Connection, float], Any]) -> None:
         self.lost = 0
         self.error: str | None = None
         self.ended: list[Any] = []
@@ -283,7 +283,7 @@ class Packets:
             self._end_file()
         try:
             if self._file is None and is_key:
-                self._file = self._make(one.connection)
+                self._file = self._make(one.connection, self._kept[-1].came_s - one.came_s)
             if self._file is not None:
                 self._file.copy(one.packet, one.pts, one.dts)
                 self._file.flush()

@@ -12,6 +12,7 @@ from pathlib import Path
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.clock import utc
 from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.recorded_files import CopiedFile, VideoFile
@@ -187,8 +188,8 @@ class SaveVideo(Sink):
             packets.ended.remove(file)
             self._delete_old(source, file.path)
 
-    def _begin_copy(self, source: str, connection: Connection) -> CopiedFile:
-        path, title = self._place_of(source, "part", None)
+    def _begin_copy(self, source: str, connection: Connection, ago_s: float) -> CopiedFile:
+        path, title = self._place_of(source, "part", utc() - ago_s)
         file = CopiedFile(path, connection, self._span.most_bytes, title=title)
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
