@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import selectors
 import shutil
 import socket
 import ssl
@@ -88,7 +89,8 @@ class Camera:
         self.udp = udp
         self._tls = tls
         self.connections = 0
-        self.over = threading.Event()
+        self.over, self.left = threading.Event(), threading.Event()
+        self.is_playing = False
         self._open = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"rtsp://127.0.0.1:{self._listening.getsockname()[1]}/door"
@@ -134,11 +136,13 @@ class Camera:
             if silent == method:
                 self.over.wait()
                 return
+            self.is_playing = method == "PLAY"
             connection.sendall(self._reply(method, headers, "h264" in script))
             if method == "PLAY":
                 break
         if silent == "pictures":
-            self.over.wait()
+            reader.read()
+            self.left.set()
             return
         self._play(connection, script)
 
@@ -233,6 +237,10 @@ def runner(**options):
     return VideoRunner({"backend": "VisionNetwork", "max": 4}, **chosen)
 
 
+def relays():
+    return [one for one in threading.enumerate() if one.name == "headrace-vision-rtsp"]
+
+
 def brightness(frames):
     return [round(float(frame.image.mean())) for frame in frames]
 
@@ -255,6 +263,7 @@ def test_a_camera_that_is_silent_at_a_stage_is_lost_and_tried_again(camera, stag
     with caplog.at_level("WARNING", logger="headrace.vision"), runner(read_timeout=0.5) as r:
         frames = list(itertools.islice(r.run({"door": one.url}), 5))
         status = r.status()["sources"]["door"]
+    assert not relays()
     assert one.connections >= 3
     assert status["reconnects"] >= 2
     assert [f.frame for f in frames] == list(range(5))
@@ -347,8 +356,9 @@ def test_a_password_in_an_address_is_in_no_name_and_in_no_message(camera, caplog
     assert "secret" not in str(status)
 
 
-@pytest.mark.parametrize("trusted", [True, False])
-def test_the_certificate_of_a_camera_is_checked(camera, tmp_path, monkeypatch, trusted):
+@pytest.fixture
+def certificate(tmp_path):
+    """A certificate of this machine that nobody has signed, and a context of a server that has it."""
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("needs openssl")
@@ -361,12 +371,19 @@ def test_the_certificate_of_a_camera_is_checked(camera, tmp_path, monkeypatch, t
     )
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(certificate, key)
+    return certificate, tls
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_the_certificate_of_a_camera_is_checked(camera, certificate, monkeypatch, trusted):
+    path, tls = certificate
     one = camera({"count": 6}, tls=tls)
     url = one.url.replace("rtsp://", "rtsps://")
     if trusted:
-        monkeypatch.setenv("SSL_CERT_FILE", certificate)
+        monkeypatch.setenv("SSL_CERT_FILE", path)
         with runner() as r:
             frames = list(itertools.islice(r.run(url), 6))
+        assert not relays()
         assert brightness(frames) == pytest.approx([20 + 10 * n for n in range(6)], abs=2)
         return
     lost, clock = threading.Event(), Quick()
@@ -383,6 +400,31 @@ def test_the_certificate_of_a_camera_is_checked(camera, tmp_path, monkeypatch, t
         handle.stop()
     assert "certificate verify failed" in status["error"]
     assert status["read"] == 0
+
+
+def test_a_connection_that_is_ended_just_before_it_is_waited_for_wakes(
+    camera, certificate, monkeypatch
+):
+    path, tls = certificate
+    one = camera({"silent": "pictures"}, tls=tls)
+    monkeypatch.setenv("SSL_CERT_FILE", path)
+    waits = threading.Event()
+
+    class Late(selectors.DefaultSelector):
+        def select(self, timeout=None):
+            if found := super().select(0):
+                return found
+            if one.is_playing:
+                waits.set()
+                one.left.wait()
+            return super().select(timeout)
+
+    monkeypatch.setattr(selectors, "DefaultSelector", Late)
+    with runner() as r:
+        handle = r.add({"door": one.url.replace("rtsp://", "rtsps://")})
+        assert waits.wait(60)
+        handle.stop()
+    assert not relays()
 
 
 def test_what_has_no_end_refuses_options_that_are_about_it(camera):

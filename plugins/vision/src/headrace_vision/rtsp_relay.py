@@ -93,41 +93,49 @@ class RtspRelay:
             camera.settimeout(None)  # from here on FFmpeg says how long a silence may last
             self._camera: Any = _Turns(camera) if isinstance(camera, ssl.SSLSocket) else camera
             self._listening = socket.create_server(("127.0.0.1", 0), backlog=1)
+            self._listening.settimeout(timeout_s)
         except BaseException:
             camera.close()
             raise
         self._is_playing = False
         self._lock = threading.Lock()
-        self._open = [camera]
+        self._open = [self._listening, camera]
         self._is_closed = False
         self.refused: InputError | None = None
         user, at, _ = parts.netloc.rpartition("@")
         here = f"{user}{at}127.0.0.1:{self._listening.getsockname()[1]}"
         self.address = parts._replace(scheme="rtsp", netloc=here).geturl()
-        self._start(self._serve)
+        self._thread = self._start(self._serve)
 
-    def _start(self, work: Any, *args: Any) -> None:
-        threading.Thread(target=work, args=args, name="headrace-vision-rtsp", daemon=True).start()
+    def _start(self, work: Any, *args: Any) -> threading.Thread:
+        thread = threading.Thread(target=work, args=args, name="headrace-vision-rtsp", daemon=True)
+        thread.start()
+        return thread
 
     def _serve(self) -> None:
-        with suppress(OSError, ValueError):  # what was closed meanwhile
+        asking = None
+        try:
             player, _ = self._listening.accept()
-            self._listening.close()
+            player.settimeout(None)
             with self._lock:
                 self._open.append(player)
-                is_closed = self._is_closed
-            if is_closed:
-                player.close()
-                return
-            self._start(self._ask, player)
-            try:
-                is_tls = isinstance(self._camera, _Turns)
-                raw = self._camera if is_tls else self._camera.makefile("rb", buffering=0)
-                with io.BufferedReader(raw, _CHUNK_BYTES) as camera:
-                    self._answer(camera, player)
-            except InputError as error:
-                self.refused = error
-        self.close()
+                if self._is_closed:
+                    return
+            asking = self._start(self._ask, player)
+            is_tls = isinstance(self._camera, _Turns)
+            raw = self._camera if is_tls else self._camera.makefile("rb", buffering=0)
+            with io.BufferedReader(raw, _CHUNK_BYTES) as camera:
+                self._answer(camera, player)
+        except InputError as error:
+            self.refused = error
+        except (OSError, ValueError):  # what was shut down meanwhile
+            pass
+        finally:
+            self._shut_down()
+            if asking is not None:
+                asking.join()
+            for one in self._open:
+                one.close()
 
     def _ask(self, player: socket.socket) -> None:
         """Hand on what FFmpeg asks; once it asks for the pictures, it follows no redirect any more."""
@@ -135,7 +143,7 @@ class RtspRelay:
             while data := player.recv(_CHUNK_BYTES):
                 self._is_playing = self._is_playing or data.startswith(b"PLAY ")
                 self._camera.sendall(data)
-        self.close()
+        self._shut_down()
 
     def _answer(self, camera: io.BufferedReader, player: socket.socket) -> None:
         while not self._is_playing:
@@ -148,13 +156,16 @@ class RtspRelay:
 
     def close(self) -> None:
         """End both connections."""
+        self._shut_down()
+        self._thread.join()
+
+    def _shut_down(self) -> None:
+        """Wake who reads or writes. The thread that serves closes: a socket that is closed under a reader wakes nobody."""
         with self._lock:
             self._is_closed = True
-            ends, self._open = self._open, []
-        for one in (self._listening, *ends):
-            with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+            for one in self._open:
+                with suppress(OSError):
+                    socket.socket.shutdown(one, socket.SHUT_RDWR)  # and leave TLS to who reads it
 
 
 def _message(camera: IO[bytes], host: bytes) -> bytes:
