@@ -484,3 +484,18 @@ def test_a_copy_of_a_camera_begins_a_file_at_each_connection(camera, tmp_path):
         "door-part3.mp4": [(48, 64, 3)] * 6,
     }
     assert {name: found[name] for name in expected} == expected
+
+
+def test_a_connection_without_a_picture_holds_up_no_copy(camera, tmp_path):
+    whole, cut = list(pictures_of_h264(6)), list(pictures_of_h264(1))
+    one = camera({"h264": whole}, {"h264": cut, "cut": True}, {"h264": whole})
+    sink = SaveVideo(tmp_path, codec="copy")
+    with runner(sinks=[sink]) as r:
+        list(itertools.islice(r.run({"door": one.url}), 12))
+        status = r.status()["sinks"]["SaveVideo"]
+    found = {}
+    for path in tmp_path.iterdir():
+        with av.open(str(path)) as container:
+            found[path.name] = sum(1 for _ in container.decode(video=0))
+    assert (found["door.mp4"], found["door-part2.mp4"]) == (6, 6)
+    assert status["lost_packets"] == 1

@@ -142,7 +142,9 @@ class Packets:
 
     def begin(self, stream: Any, begun_s: float | None) -> None:
         """Note that a connection or file was opened. See `Connection`."""
-        self._connection = Connection(stream, begun_s)
+        connection = Connection(stream, begun_s)
+        with self._lock:
+            self._follow(connection)
 
     def put(self, packet: Any, now_s: float) -> None:
         """Keep a packet that came at a time in seconds, and write what is to be recorded."""
@@ -151,12 +153,14 @@ class Packets:
         connection = self._connection
         if connection is None or not packet.size:
             return
+        belongs = connection
         if packet.is_keyframe:
             with suppress(av.FFmpegError, IndexError):  # a damaged one
-                self._connection = connection = connection.at(packet)
+                belongs = connection.at(packet)
         pts, dts = (packet.pts, packet.dts) if connection.has_times else (None, None)
         pts, dts = dts if pts is None else pts, pts if dts is None else dts
         with self._lock:
+            self._follow(connection := belongs)
             if dts is None and connection.known is not None:
                 ticks, then_s = connection.known
                 pts = dts = ticks + round((now_s - then_s) / connection.unit)
@@ -165,7 +169,7 @@ class Packets:
                     if one.connection is connection:
                         one.pts = one.dts = dts - round((now_s - one.came_s) / connection.unit)
             elif dts is not None and dts < connection.known[0] - 1 / connection.unit:  # type: ignore[index]
-                self._connection = connection = copy(connection)  # its clock began again
+                self._follow(connection := copy(connection))  # its clock began again
                 connection.offset_s = None
             if dts is not None:
                 connection.known = (dts, now_s)
@@ -220,7 +224,20 @@ class Packets:
         """Write what is left: no packet follows."""
         with self._lock:
             self._advance(is_over=True)
-            self._connection = None
+            self._follow(None)
+
+    def _follow(self, connection: Connection | None) -> None:
+        """Go on with a connection. Forget those packets of the last one that nothing will tell the time of: no picture did."""
+        last, self._connection = self._connection, connection
+        if last is connection or last is None:
+            return
+        is_known = bool(last.size[0]) and (self._is_whole or last.offset_s is not None)
+        for at in reversed(range(len(self._kept))):
+            one = self._kept[at]
+            if one.connection is last and not (is_known and one.dts is not None):
+                self._bytes -= one.packet.size
+                self.lost += bool(self._windows)
+                del self._kept[at]
 
     def _next_key(self) -> int:
         """Return how many packets there are before the second key frame."""
