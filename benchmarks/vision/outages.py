@@ -480,7 +480,9 @@ def main() -> None:
     faults += ["memory"] * (found["seconds"] >= 600 and grown > MOST_GROWTH_MB)
     faults += ["status"] * (found["status"] != 0)
     print("wrong:", ", ".join(faults) or "nothing")
-    figures = {"events": events, "recordings": videos, "grown_mb": grown, "wrong": faults}
+    curve = [[round(at), round(mb, 1)] for at, mb in found["memory_mb"][::60]]
+    figures = {"events": events, "recordings": videos, "wrong": faults}
+    figures |= {"grown_mb": grown, "memory_mb": curve}
     save(args.json, about, {"outages": {**figures, "happened": found["happened"]}})
     sys.exit(bool(faults))
 

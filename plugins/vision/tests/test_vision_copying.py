@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import io
 import itertools
 import struct
+import subprocess
+import sys
 from fractions import Fraction
 
 import av
@@ -264,3 +267,52 @@ def test_packets_of_a_file_without_times_are_as_far_apart_as_its_frames(tmp_path
     frames, _ = recorded(given, SaveVideo(tmp_path / "out", codec="copy"))
     times = [time for time, _ in pictures(tmp_path / "out" / "door.mp4")]
     assert times == pytest.approx([f.timestamp - frames[0].timestamp for f in frames], abs=1e-3)
+
+
+def test_pictures_and_files_that_are_done_wait_for_no_collector_of_cycles(tmp_path):
+    given = film(tmp_path / "door.mp4")
+
+    def there():
+        kinds = (av.VideoFrame, av.container.Container, av.stream.Stream)
+        return [one for one in gc.get_objects() if isinstance(one, kinds)]
+
+    gc.collect()
+    before = len(there())
+    gc.disable()
+    try:
+        for number in range(3):
+            recorded(given, SaveVideo(tmp_path / f"out{number}", codec="copy"))
+        assert len(there()) == before
+    finally:
+        gc.enable()
+
+
+NO_ROOM = """
+import os, resource, sys
+from headrace_vision import SaveVideo, VideoRunner
+
+given, folder, codec = sys.argv[1:]
+
+def fill(frame):
+    if frame.frame == 30:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+
+before = set(os.listdir("/proc/self/fd"))
+for number in range(3):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    sinks = [SaveVideo(f"{folder}/{number}", codec=codec, close_s=0), fill]
+    with VideoRunner({"backend": "Identity"}, sinks=sinks) as runner:
+        print(sum(1 for _ in runner.run(given)))
+    assert os.listdir(f"{folder}/{number}")
+print(len(os.listdir("/proc/self/fd")) - len(before))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+@pytest.mark.parametrize("codec", ["copy", "libx264"])
+def test_a_file_that_cannot_be_begun_is_closed(tmp_path, codec):
+    given = film(tmp_path / "door.mp4")
+    command = [sys.executable, "-B", "-c", NO_ROOM, given, str(tmp_path / "out"), codec]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["60"] * 3 + ["0"]

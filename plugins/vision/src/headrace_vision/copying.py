@@ -52,11 +52,11 @@ class Connection:
         self._sets: Any = None
         with suppress(ValueError):  # a codec whose packets have no parameters
             self._sets = av.bitstream.BitStreamFilterContext("extract_extradata", stream)
-        self._container = av.open(io.BytesIO(), "w", format="mp4")  # holds the template
+        container = av.open(io.BytesIO(), "w", format="mp4")
         try:
             if self.codec.name in ("rawvideo", "wrapped_avframe"):
                 raise ValueError("its pictures are not encoded")  # noqa: TRY301 - as PyAV does
-            self.template = self._container.add_stream_from_template(stream, opaque=True)
+            self.template = container.add_stream_from_template(stream, opaque=True)
         except ValueError as error:
             raise InputError(
                 f'codec = "copy" of SaveVideo cannot record this source: {error}',
@@ -64,6 +64,8 @@ class Connection:
                 got=self.codec.name,
                 hint="Record it with an encoder, or ask the camera for another format.",
             ) from error
+        finally:
+            container.close()  # else it and the template hold each other in memory
 
     def at(self, packet: Any) -> Connection:
         """Return where a key frame belongs: here, or to what follows where the stream changes with it, as in size."""

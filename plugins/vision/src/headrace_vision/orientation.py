@@ -81,10 +81,13 @@ def turns(a: int, b: int, c: int, d: int) -> bool:
 
 def matrix_of(picture: Any) -> Matrix | None:
     """Return a, b, c and d of the display matrix of a picture of PyAV, None without one."""
+    from av.sidedata.sidedata import SideDataContainer
+
+    # A picture and its own `side_data` hold each other: they would wait in memory for Python's collector of cycles.
     try:
-        found = picture.side_data.get("DISPLAYMATRIX")
+        found = SideDataContainer(picture).get("DISPLAYMATRIX")
     except ValueError:  # it has a kind that PyAV knows no name for, such as EXIF data
-        found = _with_known_kinds(picture).side_data.get("DISPLAYMATRIX")
+        found = SideDataContainer(_with_known_kinds(picture)).get("DISPLAYMATRIX")
     if found is None:
         return None
     a, b, _, c, d = struct.unpack_from("=5i", found)

@@ -225,6 +225,7 @@ class VideoFile:
         whole = self._part.with_name(f"{self._part.name}.part")
         flags = {"movflags": "+faststart+write_colr"}
         try:
+            _Output(whole).close()  # PyAV never closes a file whose beginning there is no room for
             with (
                 av.open(f"file:{self._part}") as source,
                 av.open(f"file:{whole}", "w", format="mp4", options=flags) as target,
