@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
@@ -32,6 +33,8 @@ __all__ = [
     "parse_dump",
     "read_dump",
 ]
+
+_log = logging.getLogger("headrace.observe.memory")
 
 _KIND = "headrace-memory"
 _VERSION = 1
@@ -272,11 +275,8 @@ def is_dump(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_dump(path: str | os.PathLike[str]) -> tuple[Memory, str | None]:
-    """Read a file that `Memory.write` has written.
-
-    Returns:
-        What it holds; and, where its end is cut off, what is missing.
+def read_dump(path: str | os.PathLike[str]) -> Memory:
+    """Read a file that `Memory.write` has written. Where its end is cut off, the logger ``headrace.observe.memory`` warns.
 
     Raises:
         InputError: It cannot be read, is none, or of another version.
@@ -293,7 +293,7 @@ class _Head(pydantic.BaseModel):
 _VISIT = pydantic.TypeAdapter(Visit)
 
 
-def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
+def parse_dump(lines: Sequence[str], origin: str) -> Memory:
     """Read the lines of a dump; see `read_dump`. ``origin`` is where they come from, for errors."""
     try:
         head = json.loads(lines[0]) if lines else None
@@ -311,16 +311,14 @@ def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise InputError(f"{origin}:1: the first line of the dump is broken at {where}") from error
     visits: list[Visit] = []
-    missing = None
     for number, line in enumerate(lines[1:], 2):
         try:
             visit = _VISIT.validate_json(line)
         except pydantic.ValidationError:
             visit = None
         if visit is None or visit.node not in about.nodes:
-            missing = (
-                f"{origin}:{number}: the rest is cut off; {len(visits)} visits before it were read"
-            )
+            what = "%s:%d: the rest is cut off; %d visits before it were read"
+            _log.warning(what, origin, number, len(visits))
             break
         visits.append(visit)
-    return Memory(visits, about.changes, about.nodes, about.replay), missing
+    return Memory(visits, about.changes, about.nodes, about.replay)

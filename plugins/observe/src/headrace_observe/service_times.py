@@ -165,7 +165,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
         InputError: The file cannot be read or is invalid. The error says where.
     """
     if is_dump(path):
-        return times_of(read_dump(path)[0], str(path))
+        return times_of(read_dump(path), str(path))
     try:
         found = _BY_HAND.validate_json("\n".join(lines_of(path, "the times")))
     except pydantic.ValidationError as error:

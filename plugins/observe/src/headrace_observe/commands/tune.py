@@ -40,6 +40,7 @@ from headrace_observe.commands.shared import (
     print_missing_psutil,
     print_table,
     samples_of,
+    times_in,
 )
 from headrace_observe.cures import MOST
 from headrace_observe.environment import environment
@@ -50,7 +51,6 @@ from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import is_dump
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
-from headrace_observe.service_times import read_times
 from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.space import as_layer, space_of, within
 from headrace_observe.tuning import Trial, Trials
@@ -274,7 +274,7 @@ def _runner(
         )
         samples = samples_of(inputs, data)
         return lambda source: _measured(source, samples, load, plan, no_import=no_import)
-    times = read_times(dump)
+    times = times_in(dump, load.about.get("file"))
 
     def foretold(source: Mapping[str, Any]) -> Point:
         found = headrace.PipelineConfig.load(source, allow_import=not no_import)
