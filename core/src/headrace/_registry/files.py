@@ -11,6 +11,8 @@ from headrace._registry.discovery import KNOWN_READERS, how_to_install
 from headrace._registry.registry import Offer, registry
 from headrace.errors import ConfigError, PluginError, SetupError
 
+_FETCHES = "headrace-models"
+
 
 def _only(offers: list[Offer], what: str, file: str | None = None) -> Offer | None:
     """Return the one offer, None where there is none."""
@@ -104,7 +106,9 @@ def find_place(address: str) -> Path:
     offer = _only([one for one in offers if one.name == scheme], f"{scheme}:// is fetched")
     if offer is None:
         near = nearest(scheme, [one.name for one in offers])
-        hint = f"Did you mean {near}://?" if near else how_to_install("headrace-models")
+        hint = f"Did you mean {near}://?" if near else how_to_install(_FETCHES)
+        if not near and any(one.distribution == _FETCHES for one in offers):
+            hint = f"There are {', '.join(sorted(f'{one.name}://' for one in offers))}, and paths."
         what = f"nothing installed fetches {scheme}:// ({address})"
         raise ConfigError(Problem("fetch", what, hint=hint))
     fetcher: Any = offer.load("fetcher")
