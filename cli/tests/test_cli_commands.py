@@ -114,6 +114,13 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"headrace {headrace.__version__}\n")
 
 
+def test_a_group_lists_its_commands_with_whole_sentences():
+    for group in ("new", "plugins", "observe"):
+        listed = headrace_says(group, "--help").stdout.partition("Commands:")[2]
+        assert listed.count(".") >= 2
+        assert "..." not in listed, listed
+
+
 @pytest.mark.parametrize("command", [(), ("run",), ("check",), ("explain",), ("plugins",)])
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help(command, flag):
