@@ -359,6 +359,11 @@ def test_a_dump_that_is_cut_off_is_read_up_to_there_and_each_command_says_so_onc
         assert done.stderr.count(said) == 1, args
 
 
+def test_a_path_is_no_source():
+    with pytest.raises(TypeError, match="a Pipeline or a Memory, got str"):
+        headrace_observe.why("dump.jsonl", "7f3a")
+
+
 def test_a_dump_without_names_says_how_a_request_gets_one(tmp_path):
     with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
         pipe({"data": 1})

@@ -112,29 +112,6 @@ class NodeFacts(NamedTuple):
         return cls(node.instance_num, waits, room, node.links.calls, node.next)
 
 
-class Ran(NamedTuple):
-    """A batch that took an instance, from its cut to its end.
-
-    Attributes:
-        node, instance: Where it ran.
-        cut, started, ended: When it was formed, began and ended.
-        size: How many requests were in it.
-        priority: The greatest of its requests.
-        came: When its first request came to the node.
-        ok: Whether none of its requests failed.
-    """
-
-    node: str
-    instance: int
-    cut: float
-    started: float
-    ended: float
-    size: int
-    priority: int
-    came: float
-    ok: bool
-
-
 class Memory:
     """What is remembered of a pipeline.
 
@@ -166,18 +143,21 @@ class Memory:
         )
 
     @cached_property
-    def batches(self) -> dict[tuple[str, int], list[Ran]]:
-        """The batches of each instance, in order; an instance runs one at a time."""
+    def batches(self) -> dict[tuple[str, int], list[Visit]]:
+        """The batches of each instance, in order; an instance runs one at a time.
+
+        A batch is the visit of one of its requests, with the first arrival, the greatest priority, and the code ``ok`` if
+        none failed.
+        """
         visits: dict[tuple[str, int, float], list[Visit]] = defaultdict(list)
         for one in self.visits:
             if one.instance >= 0:
                 visits[one.node, one.instance, one.cut].append(one)
-        found: dict[tuple[str, int], list[Ran]] = defaultdict(list)
-        for place, each in sorted(visits.items()):
+        found: dict[tuple[str, int], list[Visit]] = defaultdict(list)
+        for (node, instance, _), each in sorted(visits.items()):
+            worst = next((one for one in each if one.code != "ok"), each[0])
             most, came = max(one.priority for one in each), min(one.arrival for one in each)
-            ok = all(one.code == "ok" for one in each)
-            ran = Ran(*place, each[0].started, each[0].ended, each[0].size, most, came, ok)
-            found[ran.node, ran.instance].append(ran)
+            found[node, instance].append(worst._replace(priority=most, arrival=came))
         return found
 
     @cached_property
@@ -241,7 +221,7 @@ class Memory:
         place = gone + missing
         return left[place] if missing >= 0 and place < len(left) else visit.arrival
 
-    def running(self, node: str, instance: int, start: float, end: float) -> Sequence[Ran]:
+    def running(self, node: str, instance: int, start: float, end: float) -> Sequence[Visit]:
         """Return the batches that an instance ran between two times."""
         every = self.batches.get((node, instance), [])
         first = bisect_right(every, start, key=lambda ran: ran.ended)
