@@ -121,6 +121,12 @@ def test_a_group_lists_its_commands_with_whole_sentences():
         assert "..." not in listed, listed
 
 
+def test_a_command_of_a_group_is_named_where_it_stands():
+    said = headrace_says("why", "dump.jsonl")
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "'why' is below a group: write headrace observe why." in said.stderr
+
+
 @pytest.mark.parametrize("command", [(), ("run",), ("check",), ("explain",), ("plugins",)])
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help(command, flag):
