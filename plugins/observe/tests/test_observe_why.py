@@ -504,6 +504,16 @@ def test_a_long_identifier_is_found_by_all_of_it():
         assert len(headrace_observe.why(pipe, 7)) == 1
 
 
+def test_without_its_extra_a_cure_says_once_what_to_install(tmp_path, monkeypatch):
+    _, path = dumped(tmp_path)
+    monkeypatch.setitem(sys.modules, "headrace_testing", None)
+    done = CliRunner().invoke(app, ["observe", "why", str(path), "3"])
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.count("is not known: ") == 1
+    assert 'pip install "headrace-observe[simulate]"' in done.stderr
+
+
 def test_a_pipeline_that_cannot_be_simulated_says_why(tmp_path):
     with virtual_time(), remembering(**GRAPHS["a call"]) as pipe:
         SLOW(pipe)
