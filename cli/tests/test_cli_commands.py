@@ -121,6 +121,12 @@ def test_a_group_lists_its_commands_with_whole_sentences():
         assert "..." not in listed, listed
 
 
+def test_a_wrong_choice_is_told_in_one_sentence():
+    said = headrace_says("new", "backend", "Q", "--kind", "imag")
+    assert said.exit_code == 2
+    assert "'--kind': 'imag' is not one of 'image', 'text', 'array'" in said.stderr
+
+
 def test_a_command_of_a_group_is_named_where_it_stands():
     said = headrace_says("why", "dump.jsonl")
     assert (said.exit_code, said.stdout) == (2, "")
