@@ -118,11 +118,7 @@ class Benchmark:
 
     def _counted(self, clients: int, total: int) -> ClosedLoop:
         load = ClosedLoop(self.pipeline, self._samples, clients, total=total, clock=self._clock)
-        try:
-            load.start()
-            load.join()
-        finally:
-            load.stop()
+        load.run()
         return load
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pydantic
 
 from headrace.errors import InputError
-from headrace_observe.files import lines_of, write_whole
+from headrace_observe.files import lines_of, write_text
 
 if TYPE_CHECKING:
     import os
@@ -235,8 +235,7 @@ class Memory:
         Raises:
             OSError: It cannot be written.
         """
-        text = "\n".join(self.lines()) + "\n"
-        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text(path, "\n".join(self.lines()) + "\n")
 
     def lines(self) -> Iterator[str]:
         """Return the lines of the file: first what it is, then the visits in the order in which they ended."""

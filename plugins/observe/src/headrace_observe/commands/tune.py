@@ -44,7 +44,7 @@ from headrace_observe.commands.shared import (
 )
 from headrace_observe.cures import MOST
 from headrace_observe.environment import environment
-from headrace_observe.files import write_whole
+from headrace_observe.files import write_text
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
@@ -346,7 +346,7 @@ def _write(output: str, table: dict[str, Any], best: Trial, goal: str) -> None:
         f"under the load {load_name((best.point or {})['load'])}; the clock:\n"
         f"{(best.point or {})['clock']}"
     )
-    write_whole(output, lambda part: part.write_text(write_toml(table, comment), encoding="utf-8"))
+    write_text(output, write_toml(table, comment))
 
 
 def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:

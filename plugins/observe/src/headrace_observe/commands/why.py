@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
@@ -22,12 +21,10 @@ from headrace_observe.commands.top import key_in, read_url
 from headrace_observe.cures import cures
 from headrace_observe.explaining import slowest
 from headrace_observe.explaining import why as explained
-from headrace_observe.files import lines_of, write_whole
+from headrace_observe.files import lines_of, write_text
 from headrace_observe.memory import parse_dump
 
 __all__ = ["why"]
-
-_ADDRESS = re.compile(r"[\w.-]+:\d+/?")
 
 
 def why(
@@ -65,7 +62,7 @@ def why(
       headrace observe why monday.jsonl 7f3a --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     writable(save, "--save", [source])
-    if "://" in source or (_ADDRESS.fullmatch(source) and not Path(source).exists()):
+    if ":" in source and not Path(source).exists():  # as http://127.0.0.1:8000, or without http://
         end = "/v2/memory" + ("" if request_id is None else f"?request_id={quote(request_id)}")
         hint = "It is the address of headrace serve."
         key = None if key_file is None else key_in(key_file)
@@ -75,8 +72,7 @@ def why(
     with printing_warnings():
         memory = parse_dump(lines, source)
     if save is not None:
-        text = "\n".join([*lines, ""])
-        write_whole(save, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text(save, "\n".join([*lines, ""]))
     if not memory.by_name:
         ran = counted(len(memory.visits), "run")
         print_message(
