@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from importlib.metadata import metadata
 from pathlib import Path
 
 import cv2
@@ -55,3 +56,11 @@ def test_the_part_about_measuring_is_followed(tmp_path, monkeypatch):
     assert "extends = " in (tmp_path / "tuned.toml").read_text()
     assert (tmp_path / "report.html").read_text().rstrip().endswith("</html>")
     assert (tmp_path / "frontier.html").exists()
+
+
+def test_the_extras_that_it_names_are_there_and_enough():
+    head = PAGE.partition("\n## ")[0]
+    installed = set(re.search(r"headrace-observe\[([\w,]+)\]", head)[1].split(","))
+    others = re.search(r"`(\w+)` and `(\w+)` are two more extras", head).groups()
+    assert installed.union(others) == {*metadata("headrace-observe").get_all("Provides-Extra")}
+    assert {"plot", "simulate"} <= installed  # of --plot and of simulate, which follow

@@ -127,6 +127,11 @@ def test_what_is_no_array_fails_alone(tmp_path, name, content):
     assert "numpy reads no array in it" in sees(tmp_path, "Told", tmp_path / name)
 
 
+def test_a_file_without_arrays_fails_alone(tmp_path):
+    np.savez(tmp_path / "x.npz")
+    assert sees(tmp_path, "Told", tmp_path / "x.npz") == "there is no array in it"
+
+
 def test_no_pickle_is_opened(tmp_path):
     np.save(tmp_path / "x.npy", np.array([Decimal(1)], dtype=object))
     np.savez(tmp_path / "x.npz", x=np.array([Decimal(1)], dtype=object))

@@ -114,6 +114,25 @@ def test_version():
     assert (result.exit_code, result.stdout) == (0, f"headrace {headrace.__version__}\n")
 
 
+def test_a_group_lists_its_commands_with_whole_sentences():
+    for group in ("new", "plugins", "observe"):
+        listed = headrace_says(group, "--help").stdout.partition("Commands:")[2]
+        assert listed.count(".") >= 2
+        assert "..." not in listed, listed
+
+
+def test_a_wrong_choice_is_told_in_one_sentence():
+    said = headrace_says("new", "backend", "Q", "--kind", "imag")
+    assert said.exit_code == 2
+    assert "'--kind': 'imag' is not one of 'image', 'text', 'array'" in said.stderr
+
+
+def test_a_command_of_a_group_is_named_where_it_stands():
+    said = headrace_says("why", "dump.jsonl")
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert "'why' is below a group: write headrace observe why." in said.stderr
+
+
 @pytest.mark.parametrize("command", [(), ("run",), ("check",), ("explain",), ("plugins",)])
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_help(command, flag):

@@ -121,6 +121,17 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
         assert f"{near!r} is no file (did you mean 'line.toml'?), so it was read" in said
 
 
+@pytest.mark.parametrize(
+    ("table", "command"), [("models", "headrace serve --models"), ("sources", "headrace video")]
+)
+def test_a_file_for_another_command_says_so(write, table, command):
+    write(other_toml=f'[{table}.one]\nconfig = "one.toml"\n')
+    for given in (["check", "other.toml"], ["explain", "other.toml"]):
+        assert f"[{table}] is a table of files for `{command} other.toml`" in says(*given).stderr
+    write(own_toml=f'[{table}]\nbackend = "Say"\nmxa = 1\n')
+    assert "of files for" not in says("check", "own.toml").stderr
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with names")
 def test_a_pipe_is_refused_as_a_file_and_not_read_as_an_expression(tmp_path):
     os.mkfifo(tmp_path / "made")

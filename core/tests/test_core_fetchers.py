@@ -122,8 +122,8 @@ def test_a_configuration_and_what_it_extends_may_be_addresses(net, tmp_path):
 @pytest.mark.parametrize(
     ("address", "says", "hint"),
     [
-        ("met://a", "nothing installed fetches met:// (met://a)", "Did you mean net://?"),
-        ("gopherus://a", "nothing installed fetches gopherus://", "pip install headrace-models"),
+        ("met://a", "nothing installed fetches met:// (met://a)", "Did you mean 'net'?"),
+        ("gopherus://a", "nothing installed fetches gopherus://", ""),
         ("net://bad/a", "net://bad/a has no digest", "Write #1."),
     ],
 )

@@ -13,8 +13,8 @@ from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
 from headrace_cli.console import print_data
 from headrace_cli.names import COMMANDS, GROUPS, how_to_install
 from headrace_cli.plugin_commands import (
+    BELOW,
     KNOWN_COMMANDS,
-    MOVED,
     command_named,
     commands_of_plugins,
     for_completion,
@@ -48,8 +48,8 @@ class AllCommands(Commands):
         if ctx.resilient_parsing and name not in COMMANDS:
             return name, for_completion(name), args[1:]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
-            if name in MOVED:
-                ctx.fail(f"{name!r} is now below a group: write headrace {MOVED[name]}.")
+            if name in BELOW:
+                ctx.fail(f"{name!r} is below a group: write headrace {BELOW[name]}.")
             plugins = headrace.plugins.installed()
             if brings := KNOWN_COMMANDS.get(name):
                 comes = f"The command {name!r} comes with {brings}, which"
@@ -58,7 +58,7 @@ class AllCommands(Commands):
                     ctx.fail(f"{comes} is not installed. {how_to_install(brings)}")
                 elif not there.usable:
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
-            known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | MOVED
+            known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | BELOW
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
                 known |= {own: own, **{each: f"{own} {each}" for each in inside}}

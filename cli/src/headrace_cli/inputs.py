@@ -67,8 +67,10 @@ class Input:
             arrays = dict(loaded) if hasattr(loaded, "files") else {"data": loaded}
         except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
             raise InputError("numpy reads no array in it, without pickle") from error
+        if not arrays:
+            raise InputError("there is no array in it")
         keys = {ports.get(name, {}).get("key", name): one for name, one in arrays.items()}
-        return {**found, "data": next(iter(keys.values()), None), **keys}
+        return {**found, "data": next(iter(keys.values())), **keys}
 
     def read(self) -> bytes:
         """Return the content.

@@ -20,8 +20,15 @@ _TYPE = re.compile(r"<(?:list\[)?([^<>\]]*?)\]?(?: range)?>")
 """How typer writes a type behind a name: ``<list[str]>``, ``<float range>``, ``<a|b>``."""
 
 
+_WHOLE = 1000
+"""More characters than a first sentence has."""
+
+
 def readable(command: Any) -> Any:
-    """Remove Python's types from the help of a command and of those below it; return the command."""
+    """Remove Python's types from the help of a command and of those below it; return the command.
+
+    A group lists each command with its whole first sentence, which click would cut off at the end of a line.
+    """
     for parameter in command.params:
         if parameter.param_type_name == "argument":
             _name_argument(parameter)
@@ -29,6 +36,8 @@ def readable(command: Any) -> Any:
             _name_option(parameter)
     for inner in getattr(command, "commands", {}).values():
         readable(inner)
+        if not inner.deprecated:
+            inner.short_help = inner.get_short_help_str(_WHOLE)
     return command
 
 

@@ -34,8 +34,8 @@ KNOWN_COMMANDS = {
 }
 """The commands of well-known distributions, whether these are installed or not."""
 
-MOVED = {name: f"observe {name}" for name in ("gpus", "inspect", "report")}
-"""Commands that now stand below a group, by the name that they had before."""
+BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "report", "why")}
+"""Commands that stand below a group, by a name that is looked for."""
 
 
 def commands_of_plugins() -> list[tuple[str, Plugin]]:

@@ -60,6 +60,8 @@ def is_usage_error(error: BaseException) -> bool:
 def print_usage_error(error: Any, args: Sequence[str]) -> None:
     """Write a usage error to stdout as JSON, if the arguments ask for JSON; say of a misplaced option where it stands."""
     option, ctx = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    # Typer reads values by pydantic, which puts this in front of the sentence.
+    error.message = str(getattr(error, "message", "")).replace("Value error, ", "")
     if option == "--traceback":
         error.message += "; it stands before the command: headrace --traceback COMMAND"
     elif option == "--json" and hasattr(getattr(ctx, "command", None), "commands"):  # a group

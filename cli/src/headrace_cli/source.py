@@ -24,6 +24,9 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_OF_COMMANDS = {"models": "headrace serve --models", "sources": "headrace video"}
+"""Tables at the top of files that are no configurations, and who reads those files."""
+
 _NO_NODES = ("extends", "import", "global", "define")
 _PLACEHOLDER = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
 
@@ -149,7 +152,10 @@ def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:
 
 @contextlib.contextmanager
 def hinting_at_a_file(what: str) -> Iterator[None]:
-    """Add to a ConfigError that CONFIG is no file, unless CONFIG looks like an expression, or can be read as one."""
+    """Add to a ConfigError that CONFIG is no file, or one for another command.
+
+    What looks like an expression, or can be read as one, may be no file.
+    """
     try:
         yield
     except ConfigError as error:
@@ -164,6 +170,10 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
                 near = [f"{what}.toml"]
             kind += f" (did you mean {near[0]!r}?)" if near else ""
             print_message(f"{what!r} is {kind}, so it was read as an expression")
+        for table in (
+            _OF_COMMANDS.keys() & {one.path for one in error.problems} if is_file(what) else ()
+        ):
+            print_message(f"[{table}] is a table of files for `{_OF_COMMANDS[table]} {what}`")
         raise
 
 

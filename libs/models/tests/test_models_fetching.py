@@ -131,9 +131,16 @@ def test_what_the_server_does_not_give_is_an_error(web, tmp_path, status, says):
         ("hf://org/name/../../x", "names no file of a hub"),
         (
             "htps://h.example/m.onnx",
-            "nothing installed fetches htps://(?s:.*)Did you mean https://",
+            "nothing installed fetches htps://(?s:.*)Did you mean 'https'",
         ),
-        ("gs://bucket/m.onnx", "nothing installed fetches gs://"),
+        (
+            "gs://bucket/m.onnx",
+            "nothing installed fetches gs://(?s:.*)There are: .*hf.*s3",
+        ),
+        ("hf://", "names no file of a hub"),
+        ("s3://", "names no object"),
+        ("s3://bucket", "names no object"),
+        ("s3:///m.onnx", "names no object"),
     ],
 )
 def test_a_wrong_address_is_found_by_the_check_of_a_configuration(wrong, reason):

@@ -47,6 +47,12 @@ def test_a_folder_has_models_and_versions_and_leaves_other_files_alone(folder):
         assert answer(models, "best") == "twelve"
 
 
+def test_a_folder_may_hold_a_folder_with_the_name_of_a_file(folder):
+    (folder / "other.toml").mkdir()
+    with Models(str(folder)) as models:
+        assert "detect" in models
+
+
 def test_a_folder_that_is_none_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="cannot read the folder of models"):
         Models(tmp_path / "nothing")

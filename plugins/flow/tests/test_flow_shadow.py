@@ -186,6 +186,12 @@ def test_a_comparison_that_is_none_is_refused(compare, says):
         headrace.pipe({"backend": f'Shadow(compare="{compare}")[Identity,Identity]'}).__enter__()
 
 
+def test_a_sentence_about_an_option_ends_where_it_ends():
+    config = {"backend": "Shadow(compare=eq)[Identity,Identity]"}
+    with pytest.raises(errors.ConfigError, match=r"There are: equal, allclose\.\n"):
+        headrace.PipelineConfig.load(config)
+
+
 NUMBERS = st.one_of(
     st.sampled_from(
         [0, 1, -1, 1.0, 1.0001, 1.01, float("nan"), float("inf"), True, None, "a", b"a"]

@@ -566,7 +566,7 @@ def raises(reason):
 def test_top_refuses_what_is_no_address(url):
     done = CliRunner().invoke(app, ["top", url, "--count", "1", "--json"])
     assert done.exit_code == 2
-    assert "expected the address of a probe" in json.loads(done.stdout)["error"]["message"]
+    assert "expected an address" in json.loads(done.stdout)["error"]["message"]
 
 
 @pytest.mark.parametrize(

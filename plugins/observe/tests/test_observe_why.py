@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import CancelledError
@@ -331,21 +333,63 @@ def dumped(tmp_path):
     return memory, tmp_path / "dump.jsonl"
 
 
-def test_a_dump_is_read_as_it_was_written(tmp_path):
+def test_a_dump_is_read_as_it_was_written(tmp_path, caplog):
     memory, path = dumped(tmp_path)
-    read, missing = read_dump(path)
-    assert (read.visits, read.changes, read.nodes, missing) == (
-        *(memory.visits, memory.changes, memory.nodes, None),
-    )
+    read = read_dump(path)
+    assert (read.visits, read.changes, read.nodes) == (memory.visits, memory.changes, memory.nodes)
+    assert not caplog.records
     assert headrace_observe.why(read, "3") == headrace_observe.why(memory, "3")
 
 
-def test_a_dump_that_is_cut_off_is_read_up_to_there(tmp_path):
+def test_a_dump_that_is_cut_off_is_read_up_to_there_and_each_command_says_so_once(tmp_path):
     memory, path = dumped(tmp_path)
     path.write_bytes(path.read_bytes()[:-9])
-    read, missing = read_dump(path)
-    assert read.visits == memory.visits[:-1]
-    assert f"{path}:6: the rest is cut off; 4 visits before it were read" == missing
+    assert read_dump(path).visits == memory.visits[:-1]
+    said = f"{path}:6: the rest is cut off; 4 visits before it were read"
+    times, tuned = ["--times", path], ["--trials", "1", "-o", tmp_path / "tuned.toml"]
+    for args in (
+        ["observe", "why", path],
+        ["simulate", "Identity", *times, "--clients", "1", "--requests", "20"],
+        ["simulate", "Identity", *times, "--arrivals", path],
+        ["tune", "Identity", path, "--goal", "min p99", *tuned],
+        ["bench", "Identity", "--data", "uint8:4", "--arrivals", path],
+    ):
+        done = CliRunner().invoke(app, list(map(str, args)))
+        assert done.exit_code == 0, done.output
+        assert done.stderr.count(said) == 1, args
+
+
+def test_a_path_is_no_source():
+    with pytest.raises(TypeError, match="a Pipeline or a Memory, got str"):
+        headrace_observe.why("dump.jsonl", "7f3a")
+
+
+def test_a_dump_without_names_says_how_a_request_gets_one(tmp_path):
+    with virtual_time(), remembering(main={"backend": "WhyNap"}) as pipe:
+        pipe({"data": 1})
+        memory = memories[pipe]()
+    memory.write(tmp_path / "dump.jsonl")
+    done = CliRunner().invoke(app, ["observe", "why", str(tmp_path / "dump.jsonl")])
+    assert (done.exit_code, done.stdout) == (0, "")
+    assert "remembers 1 run, and no request with a name" in done.stderr
+    assert "X-Request-Id" in done.stderr
+
+
+def test_a_full_disk_leaves_the_file_that_was_saved_before(tmp_path):
+    _, path = dumped(tmp_path)
+    saved = tmp_path / "saved.jsonl"
+    saved.write_text("before")
+    small = ["bash", "-c", 'ulimit -f 0; exec "$@"', "bash", sys.executable, "-m", "headrace_cli"]
+    done = subprocess.run(
+        [*small, "observe", "why", path, "--save", saved], capture_output=True, check=False
+    )
+    assert (done.returncode, saved.read_text()) == (1, "before"), done.stderr
+
+
+def test_an_address_needs_no_scheme():
+    done = CliRunner().invoke(app, ["observe", "why", "127.0.0.1:1", "7f3a"])
+    assert done.exit_code == 2
+    assert "127.0.0.1:1 does not answer" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -391,7 +435,7 @@ def busy(instance_num, **keys):
 )
 def test_what_would_have_helped_is_what_a_run_with_it_shows(setting, keys, tmp_path):
     busy(2).write(tmp_path / "dump.jsonl")
-    memory, _ = read_dump(tmp_path / "dump.jsonl")
+    memory = read_dump(tmp_path / "dump.jsonl")
     (slow,) = slowest(memory, 1)
     found = cures(memory, slow.request_id)
     assert found[0].setting == ""
@@ -447,7 +491,7 @@ def test_a_dump_from_elsewhere_runs_no_backend_and_no_file_that_it_names(tmp_pat
     memory.replay["config"]["import"] = [str(tmp_path / "code.py")]
     memory.replay["config"]["main"] |= {"backend": "Call(os:system)", "init": "Call(os:system)"}
     memory.write(path)
-    found = cures(read_dump(path)[0], "3")
+    found = cures(read_dump(path), "3")
     assert found[0].ms == pytest.approx(3)
     assert not ran.exists()
 
@@ -458,6 +502,16 @@ def test_a_long_identifier_is_found_by_all_of_it():
         pipe({"data": 1, "request_id": 7})
         assert len(headrace_observe.why(pipe, "a" * 500)) == 1
         assert len(headrace_observe.why(pipe, 7)) == 1
+
+
+def test_without_its_extra_a_cure_says_once_what_to_install(tmp_path, monkeypatch):
+    _, path = dumped(tmp_path)
+    monkeypatch.setitem(sys.modules, "headrace_testing", None)
+    done = CliRunner().invoke(app, ["observe", "why", str(path), "3"])
+    assert done.exit_code == 0
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.count("is not known: ") == 1
+    assert 'pip install "headrace-observe[simulate]"' in done.stderr
 
 
 def test_a_pipeline_that_cannot_be_simulated_says_why(tmp_path):

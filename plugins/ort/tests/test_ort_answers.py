@@ -463,6 +463,13 @@ def test_no_other_array_of_a_wrong_type_is_called_a_picture(one_to_one, axes, dt
     assert caught.value.hint is None
 
 
+def test_the_bytes_of_a_file_are_told_from_an_array(one_to_one):
+    config = {"model": str(one_to_one(["n", 3, 8, 6])), "backend": "OnnxTensor"}
+    with headrace.pipe(config) as pipe, pytest.raises(InputError, match="got 8 bytes") as caught:
+        pipe({"data": b"\x89PNG\r\n\x1a\n"})
+    assert "DecodeMat" in caught.value.hint
+
+
 def strided(save, kernel, stride, pads=0, op="Conv", axes=("t", "frames")):
     node = (op, ["x", "w"], ["y"], {"strides": [stride], "pads": [pads, pads]})
     ports = [("x", T.FLOAT, ["n", 1, axes[0]])], [("y", T.FLOAT, ["n", 1, axes[1]])]

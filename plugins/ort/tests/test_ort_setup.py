@@ -46,12 +46,13 @@ def test_the_model_must_exist_when_options_are_validated(tmp_path):
         OnnxTensor.Options(model=tmp_path / "missing.onnx")
 
 
-@pytest.mark.parametrize("content", ["random", "empty", "half", "no graph"])
+@pytest.mark.parametrize("content", ["random", "empty", "half", "pointer", "no graph"])
 def test_a_broken_file_is_a_setup_error_that_names_it(start, tmp_path, capfd, content):
     data = {
         "random": np.random.default_rng(3).bytes(1000),
         "empty": b"",
         "half": OCR_MODEL.read_bytes()[:200_000],
+        "pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n",
         "no graph": ModelProto(ir_version=8).SerializeToString(),
     }[content]
     path = tmp_path / "broken.onnx"
@@ -61,7 +62,9 @@ def test_a_broken_file_is_a_setup_error_that_names_it(start, tmp_path, capfd, co
     error = caught.value
     assert str(path) in error.what
     assert (error.node, error.backend, error.instance) == ("classify", "OnnxTensor", 2)
-    assert error.hint == "The file is no ONNX model, or only a part of one."
+    assert error.hint == (
+        f"It is no ONNX model, or only a part of one: it begins with {data[:40]!r}."
+    )
     assert error.__cause__ is not None
     assert capfd.readouterr() == ("", "")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://\S+")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://\S*")
 places: dict[str, Any] = {}
 """By the place of its file what a plugin gave for each address that was named; see `headrace.hookspecs.headrace_fetchers`."""
 

@@ -164,7 +164,8 @@ class OptionsReader:
             return
         inner = "".join(f"[{part!r}]" for part in location[1:])
         message, about = detail["msg"], detail.get("ctx", {})
-        got = "" if detail["type"] == "no_file" else f", got {format_value(detail['input'])}"
+        is_whole = detail["type"] == "no_file" or message.endswith((".", "?"))
+        got = "" if is_whole else f", got {format_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
         place, node = ({}, self._of_node()) if found is None else (found.place(), "")

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from headrace._contract.addresses import is_address, places
-from headrace._portable import Problem, error_text, nearest, without_locals
+from headrace._portable import Problem, error_text, without_locals
 from headrace._registry.discovery import KNOWN_READERS, how_to_install
 from headrace._registry.registry import Offer, registry
-from headrace.errors import ConfigError, PluginError, SetupError
+from headrace.errors import ConfigError, PluginError, SetupError, among
 
 
 def _only(offers: list[Offer], what: str, file: str | None = None) -> Offer | None:
@@ -103,8 +103,9 @@ def find_place(address: str) -> Path:
     offers, scheme = registry.offers("fetchers"), address.partition(":")[0]
     offer = _only([one for one in offers if one.name == scheme], f"{scheme}:// is fetched")
     if offer is None:
-        near = nearest(scheme, [one.name for one in offers])
-        hint = f"Did you mean {near}://?" if near else how_to_install("headrace-models")
+        is_here = any(one.distribution == "headrace-models" for one in offers)
+        otherwise = None if is_here else how_to_install("headrace-models")
+        hint = among(scheme, [one.name for one in offers], otherwise)
         what = f"nothing installed fetches {scheme}:// ({address})"
         raise ConfigError(Problem("fetch", what, hint=hint))
     fetcher: Any = offer.load("fetcher")

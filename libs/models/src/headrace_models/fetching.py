@@ -20,6 +20,7 @@ __all__ = ["bucket", "from_bucket", "from_hub", "from_web", "hub", "web"]
 _log = logging.getLogger("headrace.models")
 
 _HUB = re.compile(r"hf://(?P<repo>[^/@]+/[^/@]+)(?:@(?P<revision>[^/]+))?(?:/(?P<file>.+))?")
+_BUCKET = re.compile(r"s3://[^/]+/.+")
 _DIGEST = re.compile(r"sha256=([0-9a-fA-F]{64})")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
@@ -51,7 +52,13 @@ def hub(address: str) -> Cached:
 
 
 def bucket(address: str) -> Cached:
-    """Return the place of ``s3://bucket/file``."""
+    """Return the place of ``s3://bucket/file``.
+
+    Raises:
+        ConfigError: It is written otherwise.
+    """
+    if _BUCKET.fullmatch(address) is None:
+        raise _refused(f"{address!r} names no object of a bucket", "Write s3://bucket/file.")
     return Cached(address, from_bucket)
 
 

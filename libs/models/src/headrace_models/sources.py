@@ -299,7 +299,7 @@ def _add_named(found: dict[str, str], named: dict[str, str]) -> None:
 def _models_in(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder that are models, or name some, and the folders in it."""
     paths = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
-    written = {path: path.read_bytes() for path in paths if path.suffix == ".toml"}
+    written = {p: p.read_bytes() for p in paths if p.suffix == ".toml" and not p.is_dir()}
     texts, stems = b"\n".join(written.values()), {path.stem for path in written}
     for path in paths:
         is_own = path.stem not in stems and os.fsencode(path.name) not in texts

@@ -55,6 +55,7 @@ def is_plain(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str, list, tuple)) and not hasattr(value, "dtype")
 
 
+_IS_A_FILE = "The bytes of a file are no array: steps before the model decode them, as DecodeMat does for a picture."
 _IS_A_PICTURE = "A picture, uint8 [H, W, C], becomes float32 [C, H, W] by Mat2Tensor of headrace-cv: write it before this backend."
 
 
@@ -153,6 +154,8 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -
         what = f"a number does not fit {port.dtype}"
         got = f"{np.nanmin(array)} to {np.nanmax(array)} in {got}"
     hint = _IS_A_PICTURE if _is_picture_for(port, array) else None
+    if isinstance(value, bytes) and kind != "O":
+        got, hint = f"{len(value)} bytes", _IS_A_FILE
     return InputError(what, key=key, expected=port.accepts(), got=got, hint=hint)
 
 

@@ -96,7 +96,7 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
         InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
     if is_dump(path):
-        if found := arrivals_of(read_dump(path)[0]):
+        if found := arrivals_of(read_dump(path)):
             return [*found]
         raise InputError(f"{path}: no request is remembered in it")
     lines = lines_of(path, "the arrivals in")

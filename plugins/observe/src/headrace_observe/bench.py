@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Benchmark", "LoadSpec", "measure_loads"]
 
-JOIN_S = 5.0
+_JOIN_S = 5.0
 """The most seconds to wait, at the end of a load, for requests that are not answered yet."""
 
 
@@ -118,11 +118,7 @@ class Benchmark:
 
     def _counted(self, clients: int, total: int) -> ClosedLoop:
         load = ClosedLoop(self.pipeline, self._samples, clients, total=total, clock=self._clock)
-        try:
-            load.start()
-            load.join()
-        finally:
-            load.stop()
+        load.run()
         return load
 
     def close(self) -> None:
@@ -191,9 +187,9 @@ def measure_loads(
 
 def _settle(load: ClosedLoop | OpenLoop, pipeline: headrace.Pipeline) -> None:
     """Wait until open requests are answered, so that they do not run during the next measurement."""
-    load.join(JOIN_S)
+    load.join(_JOIN_S)
     pause = threading.Event()
-    until = time.monotonic() + JOIN_S
+    until = time.monotonic() + _JOIN_S
     while time.monotonic() < until:
         nodes = pipeline.stats()["nodes"].values()
         waiting = any(node["waiting"] for node in nodes)

@@ -48,7 +48,7 @@ def replay_of(config: headrace.PipelineConfig, memory: Memory) -> dict[str, Any]
     try:
         run = simulation_of(config, times_of(memory))
     except HeadraceError as error:
-        return {"why_not": str(error).partition("\n")[0]}
+        return {"why_not": _in_one_line(error)}
     flows = {name: asdict(flow) for name, flow in run.flows.items()}
     return {"config": run.config, "flows": flows, "entry": run.entry}
 
@@ -61,7 +61,7 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
         request_id: The request; where it came more than once, the slowest.
 
     Returns:
-        The settings as they are first, then the cures, the best first.
+        The settings as they are first, then the cures, the best first. No cures where the settings cannot be simulated.
 
     Raises:
         InputError: No request of this identifier is remembered.
@@ -88,12 +88,20 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
             sent = takewhile(lambda _: asked.took_s is None, arrivals)
             run.open_loop(sent, {"kind": "arrivals"}, 0)
         except HeadraceError as error:
-            return Cure(setting, None, str(error).partition("\n")[0])
+            return Cure(setting, None, _in_one_line(error))
         took_s = asked.took_s
         return Cure(setting, None if took_s is None else 1000 * took_s, requests=place + 1)
 
+    as_it_is = tried()
+    if as_it_is.why_not:
+        return [as_it_is]
     found = [tried(*one) for one in _settings(memory.replay["config"][node])]
-    return [tried(), *sorted(found, key=lambda one: math.inf if one.ms is None else one.ms)]
+    return [as_it_is, *sorted(found, key=lambda one: math.inf if one.ms is None else one.ms)]
+
+
+def _in_one_line(error: HeadraceError) -> str:
+    what, hint = str(error).partition("\n")[0], getattr(error, "hint", None)
+    return f"{what}. {hint}" if hint else what
 
 
 def _simulation(

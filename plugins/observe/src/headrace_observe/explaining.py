@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import headrace
 from headrace.errors import InputError, SetupError
 from headrace_observe.memory import Memory, memories
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import headrace
     from headrace_observe.memory import Visit
 
 __all__ = ["CAUSES", "Explanation", "Part", "slowest", "why"]
@@ -111,6 +111,7 @@ def why(source: headrace.Pipeline | Memory, request_id: str) -> list[Explanation
         An explanation for each time that a request with this identifier came, in their order.
 
     Raises:
+        TypeError: The source is neither.
         SetupError: The pipeline has no such probe.
         InputError: No request of this identifier is remembered.
     """
@@ -135,6 +136,8 @@ def slowest(memory: Memory, count: int = 10) -> list[Explanation]:
 
 
 def _memory_of(pipeline: headrace.Pipeline) -> Memory:
+    if not isinstance(pipeline, headrace.Pipeline):
+        raise TypeError(f"it takes a Pipeline or a Memory, got {type(pipeline).__name__}")
     remember = memories.get(pipeline)
     if remember is None:
         hint = 'Write probes = ["Remember(64MiB)"] into [global].'
@@ -145,12 +148,8 @@ def _memory_of(pipeline: headrace.Pipeline) -> Memory:
 def _occurrences(memory: Memory, visits: Sequence[Visit]) -> list[list[Visit]]:
     """Part the visits of an identifier that came more than once: each arrival at a first node begins a request."""
     found: list[list[Visit]] = []
-    ordered = sorted(visits, key=lambda one: (one.arrival, one.cut))
-    for one in ordered:
-        starts = one.node in memory.first_nodes and (
-            not found or one.arrival > found[-1][0].arrival
-        )
-        if starts or not found:
+    for one in sorted(visits, key=lambda one: (one.arrival, one.cut)):
+        if not found or (one.node in memory.first_nodes and one.arrival > found[-1][0].arrival):
             found.append([])
         found[-1].append(one)
     return found
@@ -277,33 +276,30 @@ class _Split:
             yield Part(node, "room", queued - since, "")
         count = range(memory.nodes[node].instance_num)
         ran = [one for k in count for one in memory.running(node, k, queued, cut)]
-        away = [span for k in count for span in memory.pauses.get((node, k), ())]
-        times = [at for span in (*((one.cut, one.ended) for one in ran), *away) for at in span]
-        edges = {queued, cut, *(at for at in times if queued < at < cut)}
+        away = [memory.pauses.get((node, k), []) for k in count]
+        spans = chain(((one.cut, one.ended) for one in ran), *away)
+        edges = {queued, cut, *(at for at in chain(*spans) if queued < at < cut)}
         for begin, end in pairwise(sorted(edges)):
-            yield self._moment(visit, queued, begin, end)
+            now = [next(iter(memory.running(node, k, begin, end)), None) for k in count]
+            paused = [any(gone <= begin < back for gone, back in each) for each in away]
+            cause, detail = self._cause(visit, queued, now, paused)
+            yield Part(node, cause, end - begin, detail)
 
-    def _moment(self, visit: Visit, queued: float, begin: float, end: float) -> Part:
-        """Give a part of the wait in which every instance does the same from its begin to its end."""
-        memory, node, seconds = self._memory, visit.node, end - begin
-        count = range(memory.nodes[node].instance_num)
-        now = [next(iter(memory.running(node, k, begin, end)), None) for k in count]
-        paused = [
-            any(gone <= begin < back for gone, back in memory.pauses.get((node, k), ()))
-            for k in count
-        ]
-        free = any(one is None and not gone for one, gone in zip(now, paused, strict=True))
-        if free and memory.nodes[node].waits_for_others:
-            return Part(node, "others", seconds, f"formed by {visit.reason or visit.code}")
-        if any(gone and one is None for one, gone in zip(now, paused, strict=True)):
-            where = ", ".join(str(k) for k, gone in enumerate(paused) if gone)
-            return Part(node, "pause", seconds, f"instance {where}")
+    def _cause(
+        self, visit: Visit, queued: float, now: Sequence[Visit | None], paused: Sequence[bool]
+    ) -> tuple[str, str]:
+        """Return why a request waits, and the detail, by what each instance runs and whether it is away."""
+        idle = [gone for one, gone in zip(now, paused, strict=True) if one is None]
+        if not all(idle) and self._memory.nodes[visit.node].waits_for_others:
+            return "others", f"formed by {visit.reason or visit.code}"
+        if any(idle):
+            return "pause", f"instance {', '.join(str(k) for k, gone in enumerate(paused) if gone)}"
         busy = [one for one in now if one is not None]
         overtook = [one.priority for one in busy if one.cut >= queued - _TINY_S]
         if overtook and max(overtook) > visit.priority:
-            return Part(node, "priority", seconds, f"priority {max(overtook)}")
+            return "priority", f"priority {max(overtook)}"
         if not busy:
-            return Part(node, "instance", seconds, "")
-        sizes = sorted({one.size for one in busy})
+            return "instance", ""
+        sizes = " and ".join(map(str, sorted({one.size for one in busy})))
         each = "one ran a batch" if len(now) == 1 else f"all {len(now)} ran batches"
-        return Part(node, "instance", seconds, f"{each} of {' and '.join(map(str, sizes))}")
+        return "instance", f"{each} of {sizes}"

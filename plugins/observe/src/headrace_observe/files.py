@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator
 
-__all__ = ["check_writable", "lines_of", "read_json", "write_json", "write_whole"]
+__all__ = ["check_writable", "lines_of", "read_json", "write_json", "write_text", "write_whole"]
 
 
 def write_whole(path: str | os.PathLike[str], write: Callable[[Path], object]) -> None:
@@ -51,6 +51,11 @@ def _naming(path: Path) -> Iterator[None]:
         if error.errno is None:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write a text as `write_whole` does."""
+    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -90,8 +95,7 @@ def _beside(target: Path) -> Path:
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
     """Write plain data as JSON."""
-    text = headrace_formats.write_json(content, indent=2) + "\n"
-    write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+    write_text(path, headrace_formats.write_json(content, indent=2) + "\n")
 
 
 def read_json(path: str | os.PathLike[str]) -> Any:

@@ -92,10 +92,14 @@ class Goal:
         """
         if figures is None:
             return -1e18
-        excess, found = self.excess(figures), figures[self.figure]
-        if excess or found is None or not figures["throughput"]:
-            return -1e9 * (1.0 + min(excess, 1e8))
+        found = figures[self.figure]
+        if found is None or not self.reached(figures):
+            return -1e9 * (1.0 + min(self.excess(figures), 1e8))
         return found if self.most else -found
+
+    def reached(self, figures: dict[str, float | None]) -> bool:
+        """Return whether a result answered requests, and keeps all limits."""
+        return bool(figures["throughput"]) and not self.excess(figures)
 
 
 def figures_of(point: dict[str, Any]) -> dict[str, float | None]:

@@ -140,11 +140,7 @@ def of_node(
 
     used, began = meter(), clock()
     load = ClosedLoop(call, numbered, clients, total=total, clock=clock)
-    try:
-        load.start()
-        load.join()
-    finally:
-        load.stop()
+    load.run()
     window = gathered(load.notes, began, clock() + 1e-9)
     return Point(load.about, NODE_CLOCK, window, usage=used()), outcomes.errors()
 

@@ -157,6 +157,14 @@ class ClosedLoop:
     def _goes_on(self) -> bool:
         return self._running and (self._total is None or next(self._turns) < self._total)
 
+    def run(self) -> None:
+        """Send ``total`` requests, and wait until all clients have ended."""
+        try:
+            self.start()
+            self.join()
+        finally:
+            self.stop()
+
     def start(self) -> None:
         """Let the clients begin."""
         for thread in self._threads:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from functools import cached_property
@@ -12,7 +13,7 @@ from weakref import WeakKeyDictionary
 import pydantic
 
 from headrace.errors import InputError
-from headrace_observe.files import lines_of, write_whole
+from headrace_observe.files import lines_of, write_text
 
 if TYPE_CHECKING:
     import os
@@ -32,6 +33,8 @@ __all__ = [
     "parse_dump",
     "read_dump",
 ]
+
+_log = logging.getLogger("headrace.observe.memory")
 
 _KIND = "headrace-memory"
 _VERSION = 1
@@ -109,29 +112,6 @@ class NodeFacts(NamedTuple):
         return cls(node.instance_num, waits, room, node.links.calls, node.next)
 
 
-class Ran(NamedTuple):
-    """A batch that took an instance, from its cut to its end.
-
-    Attributes:
-        node, instance: Where it ran.
-        cut, started, ended: When it was formed, began and ended.
-        size: How many requests were in it.
-        priority: The greatest of its requests.
-        came: When its first request came to the node.
-        ok: Whether none of its requests failed.
-    """
-
-    node: str
-    instance: int
-    cut: float
-    started: float
-    ended: float
-    size: int
-    priority: int
-    came: float
-    ok: bool
-
-
 class Memory:
     """What is remembered of a pipeline.
 
@@ -163,18 +143,21 @@ class Memory:
         )
 
     @cached_property
-    def batches(self) -> dict[tuple[str, int], list[Ran]]:
-        """The batches of each instance, in order; an instance runs one at a time."""
+    def batches(self) -> dict[tuple[str, int], list[Visit]]:
+        """The batches of each instance, in order; an instance runs one at a time.
+
+        A batch is the visit of one of its requests, with the first arrival, the greatest priority, and the code ``ok`` if
+        none failed.
+        """
         visits: dict[tuple[str, int, float], list[Visit]] = defaultdict(list)
         for one in self.visits:
             if one.instance >= 0:
                 visits[one.node, one.instance, one.cut].append(one)
-        found: dict[tuple[str, int], list[Ran]] = defaultdict(list)
-        for place, each in sorted(visits.items()):
+        found: dict[tuple[str, int], list[Visit]] = defaultdict(list)
+        for (node, instance, _), each in sorted(visits.items()):
+            worst = next((one for one in each if one.code != "ok"), each[0])
             most, came = max(one.priority for one in each), min(one.arrival for one in each)
-            ok = all(one.code == "ok" for one in each)
-            ran = Ran(*place, each[0].started, each[0].ended, each[0].size, most, came, ok)
-            found[ran.node, ran.instance].append(ran)
+            found[node, instance].append(worst._replace(priority=most, arrival=came))
         return found
 
     @cached_property
@@ -238,7 +221,7 @@ class Memory:
         place = gone + missing
         return left[place] if missing >= 0 and place < len(left) else visit.arrival
 
-    def running(self, node: str, instance: int, start: float, end: float) -> Sequence[Ran]:
+    def running(self, node: str, instance: int, start: float, end: float) -> Sequence[Visit]:
         """Return the batches that an instance ran between two times."""
         every = self.batches.get((node, instance), [])
         first = bisect_right(every, start, key=lambda ran: ran.ended)
@@ -252,8 +235,7 @@ class Memory:
         Raises:
             OSError: It cannot be written.
         """
-        text = "\n".join(self.lines()) + "\n"
-        write_whole(path, lambda part: part.write_text(text, encoding="utf-8"))
+        write_text(path, "\n".join(self.lines()) + "\n")
 
     def lines(self) -> Iterator[str]:
         """Return the lines of the file: first what it is, then the visits in the order in which they ended."""
@@ -272,11 +254,8 @@ def is_dump(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def read_dump(path: str | os.PathLike[str]) -> tuple[Memory, str | None]:
-    """Read a file that `Memory.write` has written.
-
-    Returns:
-        What it holds; and, where its end is cut off, what is missing.
+def read_dump(path: str | os.PathLike[str]) -> Memory:
+    """Read a file that `Memory.write` has written. Where its end is cut off, the logger ``headrace.observe.memory`` warns.
 
     Raises:
         InputError: It cannot be read, is none, or of another version.
@@ -293,7 +272,7 @@ class _Head(pydantic.BaseModel):
 _VISIT = pydantic.TypeAdapter(Visit)
 
 
-def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
+def parse_dump(lines: Sequence[str], origin: str) -> Memory:
     """Read the lines of a dump; see `read_dump`. ``origin`` is where they come from, for errors."""
     try:
         head = json.loads(lines[0]) if lines else None
@@ -311,16 +290,14 @@ def parse_dump(lines: Sequence[str], origin: str) -> tuple[Memory, str | None]:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise InputError(f"{origin}:1: the first line of the dump is broken at {where}") from error
     visits: list[Visit] = []
-    missing = None
     for number, line in enumerate(lines[1:], 2):
         try:
             visit = _VISIT.validate_json(line)
         except pydantic.ValidationError:
             visit = None
         if visit is None or visit.node not in about.nodes:
-            missing = (
-                f"{origin}:{number}: the rest is cut off; {len(visits)} visits before it were read"
-            )
+            what = "%s:%d: the rest is cut off; %d visits before it were read"
+            _log.warning(what, origin, number, len(visits))
             break
         visits.append(visit)
-    return Memory(visits, about.changes, about.nodes, about.replay), missing
+    return Memory(visits, about.changes, about.nodes, about.replay)

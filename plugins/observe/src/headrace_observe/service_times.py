@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace_observe.memory import Memory, Ran
+    from headrace_observe.memory import Memory, Visit
 
 __all__ = ["ServiceTimes", "read_times", "times_of"]
 
@@ -165,7 +165,7 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
         InputError: The file cannot be read or is invalid. The error says where.
     """
     if is_dump(path):
-        return times_of(read_dump(path)[0], str(path))
+        return times_of(read_dump(path), str(path))
     try:
         found = _BY_HAND.validate_json("\n".join(lines_of(path, "the times")))
     except pydantic.ValidationError as error:
@@ -192,14 +192,14 @@ def times_of(memory: Memory, origin: str = "what is remembered") -> dict[str, Se
         ends: list[tuple[float, int]] = []
         for one, before in _in_turn(memory, name):
             ends.append((one.ended, one.size))
-            if not one.ok:
+            if one.code != "ok":
                 continue
             ms = 1000 * (one.ended - one.started)
             by_size[one.size].append(ms)
             shared[one.size][beside[one]].append(ms)
-            if before is not None and one.came < before.ended > one.cut - _AT_ONCE_S:
+            if before is not None and one.arrival < before.ended > one.cut - _AT_ONCE_S:
                 between_ms.append(1000 * (one.started - before.ended))
-            elif one.came < one.cut < one.started - _HANDED_OVER_S:
+            elif one.arrival < one.cut < one.started - _HANDED_OVER_S:
                 wakes_ms.append(1000 * (one.started - one.cut))
         often = {
             size: {number: ms for number, ms in known.items() if len(ms) >= _ENOUGH}
@@ -214,17 +214,17 @@ def times_of(memory: Memory, origin: str = "what is remembered") -> dict[str, Se
     return found
 
 
-def _in_turn(memory: Memory, node: str) -> Iterator[tuple[Ran, Ran | None]]:
+def _in_turn(memory: Memory, node: str) -> Iterator[tuple[Visit, Visit | None]]:
     """Give the batches of a node, each with the one before it on its instance."""
     for (name, _), batches in memory.batches.items():
         if name == node:
             yield from zip(batches, [None, *batches], strict=False)
 
 
-def _beside(memory: Memory) -> dict[Ran, int]:
+def _beside(memory: Memory) -> dict[Visit, int]:
     """Return how many other batches ran beside each on average, as a whole number."""
-    shared_s: dict[Ran, float] = {}
-    running: list[Ran] = []
+    shared_s: dict[Visit, float] = {}
+    running: list[Visit] = []
     every = (one for batches in memory.batches.values() for one in batches)
     for one in sorted(every, key=lambda ran: ran.started):
         shared_s[one] = 0.0

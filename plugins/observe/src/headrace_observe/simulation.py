@@ -44,8 +44,8 @@ __all__ = [
 
 SIMULATED_CLOCK = (
     "virtual: from the arrival of a request to its answer; the threads of the real scheduler take turns; "
-    "switches of threads and the work of clients take only `between_ms` of the times, in an open loop also `wake_ms`, in a "
-    "closed loop of one node also `turn_ms`; instances slow each other down as far as `beside` of the times says"
+    "switches of threads and the work of clients take what was measured of them, and nothing where the times are by hand; "
+    "instances slow each other down as far as that was measured"
 )
 
 BACKEND = "SimulatedBatches"

@@ -111,7 +111,7 @@ class Trials:
     def reached(self, trial: Trial) -> bool:
         """Return whether a trial answered requests and keeps all limits."""
         figures = trial.figures
-        return figures is not None and self.goal.rank(figures) > -1e9
+        return figures is not None and self.goal.reached(figures)
 
     def frontier(self) -> list[Trial]:
         """Return the trials that no other trial beats in both throughput and p99, in ascending order of throughput."""

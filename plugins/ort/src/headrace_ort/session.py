@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import onnxruntime as ort
@@ -13,7 +14,6 @@ from headrace_ort.providers import CPU, check_providers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 __all__ = ["LEVELS", "SEVERITIES", "SPINNING", "bare_run", "make_session", "run_options"]
 
@@ -120,7 +120,7 @@ def make_session(  # noqa: PLR0913 - all but two by name
     except Exception as error:  # its error classes share no base but Exception
         raise SetupError(
             f"ONNX Runtime {ort.__version__} cannot load {label}: {_reason(error)}",
-            hint=_hint(str(error)),
+            hint=_hint(str(error), model),
         ) from error
     check_providers(
         [name for name in names if name not in (libraries or {})], session.get_providers()
@@ -176,7 +176,15 @@ def _reason(error: Exception) -> str:
     return text.removeprefix("[ONNXRuntimeError] : ") or type(error).__name__
 
 
-def _hint(text: str) -> str | None:
+def _beginning(model: str | os.PathLike[str] | bytes) -> bytes:
+    """Return the first bytes of what is no model: of a page of HTML and of a pointer of Git LFS they say what it is."""
+    if not isinstance(model, bytes):
+        with Path(model).open("rb") as file:
+            model = file.read(40)
+    return model[:40]
+
+
+def _hint(text: str, model: str | os.PathLike[str] | bytes) -> str | None:
     lower = text.lower()
     if "external initializer" in lower and "file_length" in lower:
         return "The second file, with the weights, is shorter than the model says: a part, or that of another model."
@@ -185,7 +193,7 @@ def _hint(text: str) -> str | None:
     if "external data" in lower:
         return "The weights are in a second file, which must lie beside the model."
     if "protobuf" in lower or "no graph" in lower or "not have a graph" in lower:
-        return "The file is no ONNX model, or only a part of one."
+        return f"It is no ONNX model, or only a part of one: it begins with {_beginning(model)!r}."
     if "fallback to" in lower and "cpu" in lower:
         return "Name 'cpu' last in `providers` to let it run the nodes that the others lack."
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import sys
@@ -19,6 +20,7 @@ from headrace_cli.for_plugins import (
     expand,
     print_json,
     print_message,
+    printing_warnings,
 )
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
@@ -27,9 +29,12 @@ from headrace_observe.gpu import gpus
 from headrace_observe.load import MOST_CLIENTS
 from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
+from headrace_observe.service_times import read_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    from headrace_observe.service_times import ServiceTimes
 
 __all__ = [
     "Arrivals",
@@ -49,6 +54,7 @@ __all__ = [
     "print_missing_psutil",
     "print_table",
     "samples_of",
+    "times_in",
     "writable",
 ]
 
@@ -218,9 +224,16 @@ def loads_of(
         about = {"kind": "open", "rate": number}
         loads.append(LoadSpec(about=about, arrivals=partial(poisson, number, seed)))
     if arrivals is not None:
-        times = read_arrivals(arrivals)
+        with printing_warnings():
+            times = read_arrivals(arrivals)
         loads.append(LoadSpec(about={"kind": "arrivals", "file": arrivals}, arrivals=lambda: times))
     return loads
+
+
+def times_in(path: str, told: str | None) -> dict[str, ServiceTimes]:
+    """Read times of batches, and print what is cut off; of the file ``told``, that of the arrivals, `loads_of` has done so."""
+    with contextlib.nullcontext() if path == told else printing_warnings():
+        return read_times(path)
 
 
 def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:

@@ -30,12 +30,12 @@ from headrace_observe.commands.shared import (
     plot_loads,
     print_document,
     print_table,
+    times_in,
     writable,
 )
 from headrace_observe.environment import environment
 from headrace_observe.plots import check_plot
 from headrace_observe.rows import HEADINGS, load_name, row
-from headrace_observe.service_times import read_times
 from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.simulation import SIMULATED_CLOCK
 
@@ -120,7 +120,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
     check_plot(plot_path)
     if warm_up is not None and warm_up >= requests:
         raise WrongArgument(f"--warm-up {warm_up}: it is not below --requests {requests}")
-    known = read_times(times)
+    known = times_in(times, arrivals)
     samples = [] if like is None else read_samples(like)
     with hinting_at_a_file(config):
         source = source_of(config, settings or ())

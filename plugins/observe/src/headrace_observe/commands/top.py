@@ -155,9 +155,7 @@ def read_url(url: str, end: str, key: str | None, hint: str, timeout_s: float = 
     """
     address = url if "://" in url else f"http://{url}"
     if not _is_address(address):
-        raise HeadraceError(
-            f"expected the address of a probe, as http://127.0.0.1:9464, got {url!r}"
-        )
+        raise HeadraceError(f"expected an address, as http://127.0.0.1:9464, got {url!r}")
     request = urllib.request.Request(  # noqa: S310 - http and https alone
         f"{address.rstrip('/').removesuffix('/metrics')}{end}"
     )

@@ -40,17 +40,17 @@ from headrace_observe.commands.shared import (
     print_missing_psutil,
     print_table,
     samples_of,
+    times_in,
 )
 from headrace_observe.cures import MOST
 from headrace_observe.environment import environment
-from headrace_observe.files import write_whole
+from headrace_observe.files import write_text
 from headrace_observe.goals import read_goal
 from headrace_observe.layered import layered
 from headrace_observe.measurement import Plan, Point
 from headrace_observe.memory import is_dump
 from headrace_observe.plots import check_plot, frontier_panel, plot
 from headrace_observe.rows import HEADINGS, load_name, result, row
-from headrace_observe.service_times import read_times
 from headrace_observe.simulate import foretell, simulation_of
 from headrace_observe.space import as_layer, space_of, within
 from headrace_observe.tuning import Trial, Trials
@@ -274,7 +274,7 @@ def _runner(
         )
         samples = samples_of(inputs, data)
         return lambda source: _measured(source, samples, load, plan, no_import=no_import)
-    times = read_times(dump)
+    times = times_in(dump, load.about.get("file"))
 
     def foretold(source: Mapping[str, Any]) -> Point:
         found = headrace.PipelineConfig.load(source, allow_import=not no_import)
@@ -346,7 +346,7 @@ def _write(output: str, table: dict[str, Any], best: Trial, goal: str) -> None:
         f"under the load {load_name((best.point or {})['load'])}; the clock:\n"
         f"{(best.point or {})['clock']}"
     )
-    write_whole(output, lambda part: part.write_text(write_toml(table, comment), encoding="utf-8"))
+    write_text(output, write_toml(table, comment))
 
 
 def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:

@@ -8,13 +8,21 @@ from urllib.parse import quote
 
 import typer
 
-from headrace_cli.for_plugins import OK, Json, print_data, print_message
+from headrace_cli.for_plugins import (
+    OK,
+    Json,
+    counted,
+    print_data,
+    print_message,
+    printing_warnings,
+)
 from headrace_observe.commands.shared import KeyFile, print_document, writable
 from headrace_observe.commands.top import key_in, read_url
 from headrace_observe.cures import cures
 from headrace_observe.explaining import slowest
 from headrace_observe.explaining import why as explained
-from headrace_observe.memory import parse_dump, read_dump
+from headrace_observe.files import lines_of, write_text
+from headrace_observe.memory import parse_dump
 
 __all__ = ["why"]
 
@@ -54,19 +62,23 @@ def why(
       headrace observe why monday.jsonl 7f3a --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
     writable(save, "--save", [source])
-    if "://" in source:
+    if ":" in source and not Path(source).exists():  # as http://127.0.0.1:8000, or without http://
         end = "/v2/memory" + ("" if request_id is None else f"?request_id={quote(request_id)}")
         hint = "It is the address of headrace serve."
         key = None if key_file is None else key_in(key_file)
-        text = read_url(source, end, key, hint, 60)
-        memory, missing = parse_dump(text.splitlines(), source)
+        lines = read_url(source, end, key, hint, 60).splitlines()
     else:
-        memory, missing = read_dump(source)
-        text = ""
+        lines = lines_of(source, "the dump")
+    with printing_warnings():
+        memory = parse_dump(lines, source)
     if save is not None:
-        Path(save).write_text(text or Path(source).read_text("utf-8"), encoding="utf-8")
-    if missing is not None:
-        print_message(missing)
+        write_text(save, "\n".join([*lines, ""]))
+    if not memory.by_name:
+        ran = counted(len(memory.visits), "run")
+        print_message(
+            f"{source} remembers {ran}, and no request with a name\n"
+            "  A request needs the key `request_id`, or at a server the header X-Request-Id."
+        )
     found = slowest(memory) if request_id is None else explained(memory, request_id)
     tried = [] if request_id is None else cures(memory, request_id)
     if json:
