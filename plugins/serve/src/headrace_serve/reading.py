@@ -6,6 +6,7 @@ import gc
 import re
 from typing import Any
 
+import numpy as np
 import orjson
 
 from headrace.errors import InputError
@@ -14,6 +15,10 @@ from headrace_formats import read_json
 __all__ = ["loads"]
 
 _LARGE_BYTES = 64 << 10
+_DEEPEST = 200
+"""The most lists and objects inside each other, as pydantic has it: what walks through a value calls itself for each."""
+_OTHERS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+_STEPS = bytes.maketrans(b"[{]}", b"\1\1\xff\xff")
 _ZEROS = bytes.maketrans(b"123456789", b"0" * 9)
 _LONG = re.compile(b"0" * 19 + b"0*")  # begins with a text, for which `re` searches fast
 
@@ -22,21 +27,35 @@ def loads(text: bytes) -> Any:
     """Parse JSON. A large text without the garbage collector, which would take ten times as long.
 
     Raises:
-        InputError: The text is no JSON, or has half of a surrogate pair, or a number that no float can hold.
+        InputError: The text is no JSON, or has half of a surrogate pair, or a number that no float can hold, or is nested too
+            deep.
     """
     pauses = len(text) >= _LARGE_BYTES and gc.isenabled()
     if pauses:
         gc.disable()
     try:
-        if _may_have_long_numbers(text):
-            orjson.loads(text)  # refuses what is no I-JSON
-            return read_json(text)
-        return orjson.loads(text)
+        found = orjson.loads(text)  # refuses what is no I-JSON
+        if text.count(b"[") + text.count(b"{") > _DEEPEST and (deep := _depth(text)) > _DEEPEST:
+            most = f"at most {_DEEPEST} lists and objects inside each other"
+            raise InputError("the body", expected=most, got=str(deep))
+        if not _may_have_long_numbers(text):
+            return found
+        del found
+        return read_json(text)
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"the body is no JSON: {error}") from None
     finally:
         if pauses:
             gc.enable()
+
+
+def _depth(text: bytes) -> int:
+    """Return how many lists and objects are inside each other at most, in a text that is JSON."""
+    plain = text.replace(rb"\\", b"").replace(rb"\"", b"")
+    steps = b"".join(plain.split(b'"')[::2]).translate(_STEPS, _OTHERS)
+    return int(np.frombuffer(steps, np.int8).cumsum(dtype=np.int64).max(initial=0))
 
 
 def _may_have_long_numbers(text: bytes) -> bool:
