@@ -383,6 +383,7 @@ def test_json_is_read_exactly_and_with_a_byte_order_mark(serving, name, mark):
     server = serving({"m": {**model, **more[name]}})
     headers = {"content-type": "application/json"}
     for value in (
+        "[" * 300,
         *NUMBERS,
         [1.5, *NUMBERS],
         {"a": 0.12345678901234567890123, "b": "12345678901234567890123"},

@@ -24,6 +24,7 @@ from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of
 from headrace_serve.models import described
+from headrace_serve.reading import whole_number
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
@@ -187,11 +188,11 @@ class Asked:
         found = with_trace({}, self._exchange.headers)
         given = self._exchange.header(_TIMEOUT)
         if given:
-            right = given.isascii() and given.isdecimal() and 0 < int(given[:12]) <= _LONGEST_MS
-            if not right:
+            timeout_ms = whole_number(given)
+            if not timeout_ms or timeout_ms > _LONGEST_MS:
                 expected = f"a whole number of milliseconds from 1 to {_LONGEST_MS}"
                 raise InputError("header X-Request-Timeout-Ms", expected=expected, got=given[:40])
-            found["timeout"] = int(given) * 1000
+            found["timeout"] = timeout_ms * 1000
         return found
 
     def _check_key(self, name: str, right: Any) -> None:
