@@ -101,6 +101,73 @@ def test_wrong_bodies_are_refused_in_the_form_of_openai(served, body, words):
     )
 
 
+@pytest.mark.parametrize(
+    ("route", "fields", "words"),
+    [
+        ("/v1/embeddings", {"input": "a", "encoding_format": []}, "encoding_format: expected"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "encoding_format": {"a": 1}},
+            "encoding_format: expected",
+        ),
+        ("/v1/embeddings", {"input": "a", "data": ["b"]}, "no field 'data'"),
+        ("/v1/chat/completions", {"messages": SAID, "data": []}, "no field 'data'"),
+        ("/v1/completions", {"prompt": "a", "data": "b"}, "no field 'data'"),
+        ("/v1/completions", {"prompt": "a", "stream": "false"}, "stream: expected true or false"),
+        ("/v1/completions", {"prompt": "a", "stream": 1}, "stream: expected true or false"),
+        ("/v1/completions", {"prompt": "a", "n": True}, "n: expected 1, got True"),
+        ("/v1/completions", {"prompt": "a", "n": [[]]}, "n: expected 1"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "stream": True, "stream_options": {"include_usage": "no"}},
+            "include_usage: expected true or false",
+        ),
+        ("/v1/completions", {"prompt": "a", "stream_options": False}, "stream_options: expected"),
+    ],
+)
+def test_a_field_of_another_type_or_with_the_name_of_a_key_is_refused_by_name(
+    served, route, fields, words
+):
+    model = "vectors" if "input" in fields else "words"
+    answer = post(served, route, {"model": model, **fields})
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("parts", "result", "text"),
+    [
+        ([], None, ""),
+        ([b"Zo\xc3", b"\xab \xf0\x9f", b"\x98", b"\x80"], None, "Zoë 😀"),
+        ([], b"Zo\xc3\xab", "Zoë"),
+        ([b"a\xc3"], None, "a\ufffd"),
+        (["a", ""], "b", "a"),
+    ],
+)
+def test_the_text_of_an_answer_is_that_of_its_parts_wherever_they_are_cut(
+    serving, parts, result, text, stream
+):
+    class Emits:
+        def init(self, options, context):
+            self.emit = context.request.emit
+
+        def forward(self, batch):
+            for request in batch:
+                for part in parts:
+                    self.emit(request, part)
+                request["result"] = result
+
+    headrace.register("ApiEmits", Emits, replace=True)
+    server = serving({"m": {"backend": "ApiEmits"}}, apis=["openai"])
+    answer = post(server, "/v1/completions", {"model": "m", "prompt": "a", "stream": stream})
+    if not stream:
+        assert answer.json()["choices"][0]["text"] == text
+        return
+    *events, done = (one[6:] for one in answer.text.strip().split("\n\n"))
+    assert done == "[DONE]"
+    assert "".join(json.loads(one)["choices"][0]["text"] for one in events) == text
+
+
 def test_an_error_within_a_stream_is_its_last_event(serving):
     class Breaks:
         def init(self, options, context):
@@ -139,7 +206,7 @@ def test_a_deadline_in_milliseconds(served):
     body = {"model": "endless", "messages": SAID}
     late = post(served, "/v1/chat/completions", body, **{"x-request-timeout-ms": "20"})
     assert (late.status_code, late.json()["error"]["type"]) == (504, "server_error")
-    for wrong in ("0", "-1", "1.5", "9" * 5000, "soon"):
+    for wrong in ("0", "-1", "1.5", "9" * 5000, f"{1:012}{'9' * 5000}", f"{1:030}", "soon"):
         answer = post(served, "/v1/chat/completions", body, **{"x-request-timeout-ms": wrong})
         assert answer.status_code == 400
         assert "X-Request-Timeout-Ms" in answer.json()["error"]["message"]
