@@ -334,6 +334,9 @@ def test_sagemaker(serving):
     assert (found.dtype, found.tolist()) == (np.float32, rows.tolist())
     objects = npy(np.array([{}, {}]), allow_pickle=True)
     huge = npy(rows).replace(b"(3, 2)", b"(3000000000000, 2)")
+    unread = [b"(" * 5000, b"{'a': (\n", b"  x\n y\n", b"'''", b"[" * 9000]
+    fields = ", 'fortran_order': False, 'shape': (3, 2)}"
+    unread += [f"{{'descr': {one}{fields}".encode() for one in ("()", "('a',)", "','")]
     for wrong in (
         b"",
         b"\x93NUMPY",
@@ -342,6 +345,7 @@ def test_sagemaker(serving):
         huge,
         npy(rows[:, :1]),
         npy(rows * 1j),
+        *(b"\x93NUMPY\1\0" + len(one).to_bytes(2, "little") + one + bytes(48) for one in unread),
     ):
         assert invoke(wrong, kind).status_code == 400
     many = serving({"a": IDENTITY, "b": IDENTITY}, apis=["sagemaker"])
