@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from api_models import TEXTS
 from serve_helpers import until
+from typing_extensions import NotRequired, TypedDict
 
 import headrace
 from headrace.errors import ConfigError, InputError
@@ -298,6 +299,83 @@ def test_arrays_have_the_type_of_the_input(serving):
     assert post(server, "/v1/models/b:predict", {"instances": [{"b64": "!"}]}).status_code == 400
     assert post(server, "/v1/models/none:predict", {"instances": []}).status_code == 404
     assert httpx.get(f"{server.url}/v1/models/none").status_code == 404
+
+
+class File(TypedDict):
+    data: bytes
+    n: NotRequired[int]
+
+
+@headrace.register("ApiFile")
+class Files(headrace.Backend):
+    """Gives the file back."""
+
+    reads = File
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+TWO = {
+    "config": {"backend": "Identity"},
+    "inputs": {
+        "image": {"datatype": "BYTES", "shape": [-1], "each": True, "key": "data"},
+        "size": {"datatype": "INT32", "shape": [1]},
+        "scale": {"datatype": "FP32", "shape": [1], "optional": True},
+    },
+}
+FIELDS = {"config": {"backend": "Identity"}, "request": {"data": "str"}}
+FILE = {"backend": "ApiFile"}
+
+
+@pytest.mark.parametrize(
+    ("model", "instance", "words"),
+    [
+        (DECLARED, {"x": [1, 2], "data": [3, 4]}, "input 'x' is there twice"),
+        (DECLARED, {}, "input 'x' of model 'm' is missing"),
+        (DECLARED, {"b64": "AAAAAAAAAAA="}, "input 'x': expected FP32 [2], got dict"),
+        (DECLARED, {"x": {"b64": "AA=="}}, "input 'x': expected FP32 [2], got dict"),
+        (DECLARED, None, "input 'x': expected FP32 [2], got NoneType"),
+        (TWO, "a", "input 'size' of model 'm' is missing"),
+        (TWO, {"size": [1]}, "input 'image' of model 'm' is missing"),
+        (
+            TWO,
+            {"image": "a", "size": {"b64": "AA=="}},
+            "input 'size': expected INT32 [1], got dict",
+        ),
+        (TWO, {"image": "a", "data": "b", "size": [1]}, "input 'image' is there twice"),
+    ],
+)
+def test_an_instance_has_each_input_once_and_in_its_type(serving, model, instance, words):
+    server = serving({"m": model}, apis=["kserve-v1"])
+    answer = post(server, "/v1/models/m:predict", {"instances": [instance]})
+    assert (answer.status_code, words in answer.json()["error"]) == (400, True)
+
+
+def test_an_instance_may_lack_what_is_optional(serving):
+    server = serving({"m": TWO}, apis=["kserve-v1"])
+    made = post(server, "/v1/models/m:predict", {"instances": [{"image": "a", "size": [1]}]})
+    assert made.json() == {"predictions": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (DECLARED, "input 'x': expected FP32 [2], got bytes"),
+        (TWO, "input 'size' of model 'm' is missing"),
+        (FIELDS, "takes JSON, not a file"),
+        (FILE, None),
+        (IDENTITY, None),
+    ],
+)
+def test_a_file_goes_to_a_model_that_takes_one(serving, model, words):
+    server = serving({"m": model}, apis=["sagemaker"])
+    answer = httpx.post(f"{server.url}/invocations", content=b"\xff\0")
+    if words is None:
+        assert answer.content == b"\xff\0"
+    else:
+        assert (answer.status_code, words in answer.json()["error"]) == (400, True)
 
 
 @pytest.mark.peers

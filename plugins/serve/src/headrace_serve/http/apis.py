@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.errors import Refusal
     from headrace_serve.http.exchange import Exchange
+    from headrace_serve.models.fields import Fields
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.routes import ApiRoute
@@ -118,7 +119,7 @@ class Asked:
             name: The model.
             values: Of each request an object with a value for each input, by its name or key, or for each field of the
                 model's JSON. Anything else is the value of the only input, or of that whose key is ``data``.
-                ``{"b64": text}`` is bytes.
+                ``{"b64": text}`` is bytes, and bytes are a file.
 
         Raises:
             InputError: The model has no such input, or a value does not fit.
@@ -227,27 +228,40 @@ def _requests(model: Model, values: list[Any]) -> list[dict[str, Any]]:
             what = f"model {model.name!r} has no {', '.join(map(repr, wrong))}"
             raise InputError(what, hint=among(wrong[0], known))
         if model.fields is not None:
-            made.append(model.fields.read(write_json(value).encode()))
+            made.append(_by_fields(model.fields, value))
         else:
-            made.append(_by_ports({ports[key]: one for key, one in value.items()}))
+            made.append(_by_ports(model, [(ports[key], one) for key, one in value.items()]))
     return made
 
 
-def _by_ports(values: dict[Port, Any]) -> dict[str, Any]:
+def _by_fields(fields: Fields, value: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(value.get(keys.DATA), bytes):
+        return fields.read(write_json(value).encode())
+    if not fields.takes_file(keys.DATA):
+        raise InputError("the model takes JSON, not a file")
+    return fields.completed(value)
+
+
+def _by_ports(model: Model, values: list[tuple[Port, Any]]) -> dict[str, Any]:
     request: dict[str, Any] = {}
-    for port, value in values.items():
+    for port, value in values:
+        if port.key in request:
+            raise InputError(f"input {port.name!r} is there twice")
         found = request[port.key] = _from_plain(port, value)
         if port.batch_axis == 0 and np.ndim(found) == len(port.shape):
             rows = request.setdefault(keys.REQUEST_SIZE, len(found))
             if rows != len(found):
                 what = f"input {port.name!r} has {len(found)} rows, others have {rows}"
                 raise InputError(what)
+    for port in model.signature.inputs.values():
+        if port.key not in request and not port.optional:
+            raise InputError(f"input {port.name!r} of model {model.name!r} is missing")
     return request
 
 
 def _from_plain(port: Port, value: Any) -> Any:
     """Return the value of an input of one request: without the axis of items or rows."""
-    if isinstance(value, dict) and value.keys() == {"b64"}:
+    if port.datatype == "BYTES" and isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (TypeError, ValueError, binascii.Error):
@@ -265,7 +279,8 @@ def _from_plain(port: Port, value: Any) -> Any:
     typed = not is_array or np.can_cast(value.dtype, dtype, "same_kind")
     if not (typed and port.fits(shape, item=item)):
         wanted = f"{port.datatype} {list(port.shape[1:] if item else port.shape)}"
-        raise InputError(f"input {port.name!r}", expected=wanted, got=f"shape {shape}")
+        got = f"shape {shape}" if is_array or isinstance(value, list) else type(value).__name__
+        raise InputError(f"input {port.name!r}", expected=wanted, got=got)
     if is_array:
         return value.astype(dtype, copy=False)
     flat, known = (value, tuple(shape)) if shape else ([value], (1,))
