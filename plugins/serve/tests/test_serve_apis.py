@@ -432,6 +432,32 @@ def test_sagemaker(serving):
     assert httpx.post(f"{one.url}/invocations", content=b"\xff\x00").content == b"\xff\x00"
 
 
+@pytest.mark.parametrize(
+    ("datatype", "given", "fits"),
+    [
+        ("INT32", np.array([1, -(2**31)]), True),
+        ("INT32", np.array([1, 2**31]), False),
+        ("INT32", np.array([1, 2**40], ">i8"), False),
+        ("INT64", np.array([1, 2**63], np.uint64), False),
+        ("UINT8", np.array([1, 256], np.uint16), False),
+        ("FP32", np.array([1, 1e300]), False),
+        ("FP32", np.array([1, 2**40]), True),
+        ("FP32", np.array([1.5, -3e38]), True),
+    ],
+)
+def test_an_array_of_a_wider_type_comes_whole_or_is_refused(serving, datatype, given, fits):
+    port = {"datatype": datatype, "shape": [-1, 2], "batched": True, "key": "data"}
+    model = {"config": {"backend": "Identity"}, "inputs": {"x": port}}
+    server = serving({"m": model}, apis=["sagemaker"])
+    headers = {"content-type": "application/x-npy"}
+    answer = httpx.post(f"{server.url}/invocations", content=npy(given[None]), headers=headers)
+    if fits:
+        assert np.allclose(answer.json(), given)
+    else:
+        told = f"input 'x': it holds values outside of {datatype}"
+        assert (answer.status_code, answer.json()["error"]) == (400, told)
+
+
 def test_health_needs_no_key_and_is_refused_until_all_is_ready(tmp_path, serving):
     (tmp_path / "keys.toml").write_text(KEYS.format(words="1" * 64, tells="2" * 64))
     models = {"words": IDENTITY}

@@ -282,7 +282,14 @@ def _from_plain(port: Port, value: Any) -> Any:
         got = f"shape {shape}" if is_array or isinstance(value, list) else type(value).__name__
         raise InputError(f"input {port.name!r}", expected=wanted, got=got)
     if is_array:
-        return value.astype(dtype, copy=False)
+        with np.errstate(over="ignore"):
+            made = value.astype(dtype, copy=False)
+        fits = made == value  # what is rounded differs, too
+        if dtype.kind == "f":
+            fits = np.isfinite(made) | ~np.isfinite(value)
+        if not np.all(fits):
+            raise InputError(f"input {port.name!r}: it holds values outside of {port.datatype}")
+        return made
     flat, known = (value, tuple(shape)) if shape else ([value], (1,))
     return from_json(port.name, port.datatype, known, flat).reshape(shape)
 
