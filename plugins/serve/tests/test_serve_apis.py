@@ -169,6 +169,22 @@ def test_the_text_of_an_answer_is_that_of_its_parts_wherever_they_are_cut(
     assert "".join(json.loads(one)["choices"][0]["text"] for one in events) == text
 
 
+def test_an_answer_that_nobody_reads_in_parts_may_have_any_number_of_them(served):
+    said = [{"role": "user", "content": "a " * 20_000}]
+    for _ in range(3):
+        answer = post(served, "/v1/chat/completions", {"model": "words", "messages": said}).json()
+        assert answer["usage"]["completion_tokens"] == 20_001
+        assert answer["choices"][0]["message"]["content"] == said[0]["content"] + " "
+
+
+def test_only_the_first_part_of_a_stream_names_the_role(served):
+    body = {"model": "words", "messages": SAID, "stream": True}
+    *events, _ = post(served, "/v1/chat/completions", body).text.strip().split("\n\n")
+    deltas = [json.loads(one[6:])["choices"][0]["delta"] for one in events]
+    first = {"role": "assistant", "content": "one "}
+    assert deltas == [first, {"content": "two "}, {}]
+
+
 def test_an_error_within_a_stream_is_its_last_event(serving):
     class Breaks:
         def init(self, options, context):

@@ -145,20 +145,23 @@ async def _chunks(
     count, more, read = 0, {"usage": None} if usage else {}, _reader(name)
     async for is_last, found in asked.parts(name, request):
         if not is_last or not (count or found is None):
+            yield {**head, **more, "choices": [choice(read(found), None, begins=not count)]}
             count += 1
-            yield {**head, **more, "choices": [choice(read(found), None)]}
     if rest := read(b"", end=True):
-        yield {**head, **more, "choices": [choice(rest, None)]}
+        yield {**head, **more, "choices": [choice(rest, None, begins=False)]}
     yield {**head, **more, "choices": [choice(None, "stop")]}
     if usage:
         yield {**head, "choices": [], "usage": _usage(request, count)}
     yield "[DONE]"
 
 
-def _choice(text: str | None, end: str | None, *, chat: bool, part: bool) -> dict[str, Any]:
+def _choice(
+    text: str | None, end: str | None, *, chat: bool, part: bool, begins: bool = True
+) -> dict[str, Any]:
     said: dict[str, Any] = {"text": text or ""}
     if chat:
-        message = {} if text is None else {"role": "assistant", "content": text}
+        role = {"role": "assistant"} if begins else {}  # clients join the texts of all parts
+        message = {} if text is None else {**role, "content": text}
         said = {"delta" if part else "message": message}
     return {"index": 0, **said, "finish_reason": end, "logprobs": None}
 

@@ -41,6 +41,8 @@ __all__ = ["Asked", "handler_of"]
 
 _TIMEOUT = b"x-request-timeout-ms"
 _LONGEST_MS = 10**9
+_MOST_COLLECTED = 1 << 20
+"""So many parts may wait where no client reads them one by one: a backend may give them faster than the server collects them."""
 _PAGES = ("html", "xml", "svg", "javascript")
 
 
@@ -157,22 +159,25 @@ class Asked:
 
     async def _collected(self, name: str, request: Any, emit: Callable[[Any], object]) -> Any:
         found: Any = None
-        async for is_last, found in self.parts(name, request):
+        async for is_last, found in self._parts(name, request, most=_MOST_COLLECTED):
             if not is_last:
                 emit(found)
         return found
 
-    async def parts(
-        self, name: str, request: dict[str, Any]
-    ) -> AsyncGenerator[tuple[bool, Any], None]:
+    def parts(self, name: str, request: dict[str, Any]) -> AsyncGenerator[tuple[bool, Any], None]:
         """Run a request, and give each part of its answer when it comes, and the result last.
 
         Returns:
             Pairs: whether it is the result, and the part or result.
         """
+        return self._parts(name, request)
+
+    async def _parts(
+        self, name: str, request: dict[str, Any], **more: int
+    ) -> AsyncGenerator[tuple[bool, Any], None]:
         model, exchange = self._found(name), self._exchange
         one = self._named(request)
-        stream = exchange.service.stream(model, one, self._parameters(), exchange.line)
+        stream = exchange.service.stream(model, one, self._parameters(), exchange.line, **more)
         async with contextlib.aclosing(stream) as each:
             async for found in each:
                 yield found
