@@ -204,6 +204,29 @@ def test_an_error_within_a_stream_is_its_last_event(serving):
     assert "this is bad" in last["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/responses", 404),
+        ("GET", "/v1/models/", 404),
+        ("DELETE", "/v1/models/words", 405),
+        ("GET", "/v1/chat/completions", 405),
+    ],
+)
+def test_what_an_api_does_not_have_is_told_in_its_form(serving, method, path, status):
+    for api, place in (("openai", ["message"]), ("kserve-v1", [])):
+        server = serving(api_models.MODELS, apis=[api])
+        answer = httpx.request(method, f"{server.url}{path}")
+        told = answer.json()["error"]
+        for key in place:
+            told = told[key]
+        assert answer.status_code == (404 if api == "kserve-v1" and "chat" in path else status)
+        assert path in told
+        assert ("allow" in answer.headers) == (answer.status_code == 405)
+        other = httpx.request(method, f"{server.url}/v3/nothing")
+        assert set(other.json()) == {"error", "code", "node", "id"}
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_cancels_its_request(served, stream):
     api_models.Endless.left.clear()
