@@ -114,6 +114,28 @@ def test_wrong_bodies_are_refused_in_the_form_of_openai(served, body, words):
         ("/v1/embeddings", {"input": "a", "data": ["b"]}, "no field 'data'"),
         ("/v1/chat/completions", {"messages": SAID, "data": []}, "no field 'data'"),
         ("/v1/completions", {"prompt": "a", "data": "b"}, "no field 'data'"),
+        ("/v1/chat/completions", {"messages": ["a"]}, "message 0: expected"),
+        ("/v1/chat/completions", {"messages": [*SAID, {"content": "a"}]}, "message 1: expected"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": 1, "content": "a"}]},
+            "message 0: expected",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user"}]},
+            "content of message 0: expected",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [*SAID, {"role": "user", "content": 1}]},
+            "content of message 1: expected a text, or a list of objects, got 1",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": ["a"]}]},
+            "content of message 0: expected",
+        ),
         ("/v1/completions", {"prompt": "a", "stream": "false"}, "stream: expected true or false"),
         ("/v1/completions", {"prompt": "a", "stream": 1}, "stream: expected true or false"),
         ("/v1/completions", {"prompt": "a", "n": True}, "n: expected 1, got True"),
@@ -183,6 +205,20 @@ def test_only_the_first_part_of_a_stream_names_the_role(served):
     deltas = [json.loads(one[6:])["choices"][0]["delta"] for one in events]
     first = {"role": "assistant", "content": "one "}
     assert deltas == [first, {"content": "two "}, {}]
+
+
+def test_messages_of_all_kinds_come_as_they_were_sent(serving):
+    headrace.register("ApiRoles", lambda data: " ".join(one["role"] for one in data), replace=True)
+    said = [
+        {"role": "developer", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "me"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "tool_calls": []},
+        {"role": "tool", "content": "", "tool_call_id": "1"},
+    ]
+    server = serving({"m": {"backend": "ApiRoles"}}, apis=["openai"])
+    made = post(server, "/v1/chat/completions", {"model": "m", "messages": said}).json()
+    assert made["choices"][0]["message"]["content"] == " ".join(one["role"] for one in said)
 
 
 def test_an_error_within_a_stream_is_its_last_event(serving):

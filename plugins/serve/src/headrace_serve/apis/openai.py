@@ -167,8 +167,18 @@ def _choice(
 
 
 def _messages(given: Any) -> Any:
-    if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
+    if not isinstance(given, list) or not given:
         raise InputError("messages", expected="a list of messages", got=repr(given)[:40])
+    for index, one in enumerate(given):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+            expected = "an object with a role, which is a text"
+            raise InputError(f"message {index}", expected=expected, got=repr(one)[:40])
+        content = one.get("content")
+        parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+        lacks = content is None and one["role"] == "assistant"  # it calls tools instead
+        if not (isinstance(content, str) or parts or lacks):
+            expected, got = "a text, or a list of objects", repr(content)[:40]
+            raise InputError(f"content of message {index}", expected=expected, got=got)
     return given
 
 
