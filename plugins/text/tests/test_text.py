@@ -85,6 +85,27 @@ def test_a_long_text_is_cut_or_refused(file):
         assert caught.value.limit == 4
 
 
+@pytest.mark.parametrize("words", [64, 100_000])
+def test_of_a_very_long_text_only_the_beginning_is_read(file, words):
+    text = "a b c zoë " * words
+    library = tokenizers.Tokenizer.from_file(str(file))
+    library.no_padding()
+    library.enable_truncation(8)
+    short = text[:400]  # with whole texts it takes minutes
+    wanted = library.encode(short).ids
+    assert run(file, text, max_length=8)["result"].tolist() == wanted
+    assert run(file, text.encode(), max_length=8)["result"].tolist() == wanted
+    pair = run(file, (text, text), max_length=8)
+    assert pair["result"].tolist() == library.encode(short, short).ids
+    spaces = " " * 127
+    assert run(file, (spaces + "a", spaces + " b"), max_length=8)["result"].tolist() == [1, 4, 2, 2]
+    assert run(file, " " * 255 + "a", max_length=8)["result"].tolist() == [1, 4, 2]
+    assert run(file, " " * 256 + "a", max_length=8)["result"].tolist() == [1, 2]
+    with pytest.raises(errors.LimitError, match="characters, and max_length allows 256") as caught:
+        run(file, text, max_length=8, too_long="refuse")
+    assert caught.value.limit == 256
+
+
 @pytest.mark.parametrize(
     "data",
     [

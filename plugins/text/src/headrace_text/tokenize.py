@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Tokenize"]
 
+_CHARACTERS = 32
+"""For each token of ``max_length`` as many characters are read, of two texts half of them each.
+
+A tokenizer takes hundreds of bytes for a token that it cuts off, and of two texts a time that grows with the square of their lengths.
+"""
+
 
 class Tokenize(headrace.Backend):
     """Turn texts into the numbers of their tokens, by a file ``tokenizer.json``.
@@ -35,7 +41,7 @@ class Tokenize(headrace.Backend):
 
     Raises:
         InputError: ``data`` is none of these, has no token, or a number that the tokenizer does not have.
-        LimitError: It has more than ``max_length`` tokens, with ``too_long = "refuse"``.
+        LimitError: It has more than ``max_length`` tokens, or 32 times as many characters, with ``too_long = "refuse"``.
 
     Source:
         The library tokenizers of Hugging Face.
@@ -120,9 +126,9 @@ class Tokenize(headrace.Backend):
         """Return a text, a pair of texts, or a list of the numbers of tokens."""
         prompt = self._options.prompt
         if isinstance(data, (str, bytes)):
-            return prompt + _text(data)
+            return prompt + self._beginning(data)
         if isinstance(data, (list, tuple)) and len(data) == 2 and isinstance(data[0], str):
-            return prompt + _text(data[0]), _text(data[1])
+            return prompt + self._beginning(data[0], 2), self._beginning(data[1], 2)
         if isinstance(data, (list, tuple)) and all(type(one) is int for one in data):
             if data and not (min(data) >= 0 and max(data) < self._known):
                 wanted = f"tokens from 0 to {self._known - 1}"
@@ -130,6 +136,14 @@ class Tokenize(headrace.Backend):
             return list(data)
         wanted = "a text, two texts, or a list of the numbers of tokens"
         raise InputError(key="data", expected=wanted, got=type(data).__name__)
+
+    def _beginning(self, data: Any, texts: int = 1) -> str:
+        """Return a text, and of a very long one its beginning, which has all tokens that are wanted."""
+        text, most = _text(data), _CHARACTERS * self._options.max_length // texts
+        if len(text) > most and not self._cuts:
+            what = f"data has {len(text)} characters, and max_length allows {most}"
+            raise LimitError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
+        return text[:most]
 
 
 def _text(data: Any) -> str:
