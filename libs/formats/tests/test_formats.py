@@ -143,6 +143,7 @@ RFC = "text/*;q=0.3, text/plain;q=0.7, text/plain;format=flowed, text/plain;form
         ("", "a/b", 1.0), (" ", "gzip", 1.0),
         ("gzip;q=0.5, *;q=0.1", "gzip", 0.5), ("gzip;q=0.5, *;q=0.1", "br", 0.1), ("gzip", "br", 0.0),
         ("*", "a/b", 0.0), ("*/*", "gzip", 0.0),
+        (";", "a/b", 0.0), ("; ;", "gzip", 0.0), (";;, a/b; ;q=0.5;", "a/b", 0.5),
     ],
 )  # fmt: skip
 def test_the_closest_range_gives_the_quality(accepted, offered, expected):

@@ -309,6 +309,13 @@ def answer(**changes):
             "element 0 says it has 5 bytes, 2 are left",
         ),
         ({"shape": [-1, 3]}, "12 bytes for output 'y'"),
+        (
+            {"datatype": "BYTES", "shape": [1 << 40], "raw": bytes(4)},
+            "ends before element 1 of 109",
+        ),
+        ({"datatype": "BYTES", "shape": [1 << 62, 9], "raw": bytes(4)}, "ends before element 1 of"),
+        ({"datatype": "BYTES", "shape": [-1, 3], "raw": b""}, "negative dimensions"),
+        ({"datatype": "BYTES", "shape": [-1, -1], "raw": bytes(4)}, "one unknown dimension"),
     ],
 )
 def test_an_answer_that_does_not_fit_fails_its_call_alone(stand_in, remote, changes, text):

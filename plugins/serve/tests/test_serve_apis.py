@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from api_models import TEXTS
 from serve_helpers import until
+from typing_extensions import NotRequired, TypedDict
 
 import headrace
 from headrace.errors import ConfigError, InputError
@@ -101,6 +102,125 @@ def test_wrong_bodies_are_refused_in_the_form_of_openai(served, body, words):
     )
 
 
+@pytest.mark.parametrize(
+    ("route", "fields", "words"),
+    [
+        ("/v1/embeddings", {"input": "a", "encoding_format": []}, "encoding_format: expected"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "encoding_format": {"a": 1}},
+            "encoding_format: expected",
+        ),
+        ("/v1/embeddings", {"input": "a", "data": ["b"]}, "no field 'data'"),
+        ("/v1/chat/completions", {"messages": SAID, "data": []}, "no field 'data'"),
+        ("/v1/completions", {"prompt": "a", "data": "b"}, "no field 'data'"),
+        ("/v1/chat/completions", {"messages": ["a"]}, "message 0: expected"),
+        ("/v1/chat/completions", {"messages": [*SAID, {"content": "a"}]}, "message 1: expected"),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": 1, "content": "a"}]},
+            "message 0: expected",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user"}]},
+            "content of message 0: expected",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [*SAID, {"role": "user", "content": 1}]},
+            "content of message 1: expected a text, or a list of objects, got 1",
+        ),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": ["a"]}]},
+            "content of message 0: expected",
+        ),
+        ("/v1/completions", {"prompt": "a", "stream": "false"}, "stream: expected true or false"),
+        ("/v1/completions", {"prompt": "a", "stream": 1}, "stream: expected true or false"),
+        ("/v1/completions", {"prompt": "a", "n": True}, "n: expected 1, got True"),
+        ("/v1/completions", {"prompt": "a", "n": [[]]}, "n: expected 1"),
+        (
+            "/v1/completions",
+            {"prompt": "a", "stream": True, "stream_options": {"include_usage": "no"}},
+            "include_usage: expected true or false",
+        ),
+        ("/v1/completions", {"prompt": "a", "stream_options": False}, "stream_options: expected"),
+    ],
+)
+def test_a_field_of_another_type_or_with_the_name_of_a_key_is_refused_by_name(
+    served, route, fields, words
+):
+    model = "vectors" if "input" in fields else "words"
+    answer = post(served, route, {"model": model, **fields})
+    assert (answer.status_code, words in answer.json()["error"]["message"]) == (400, True)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("parts", "result", "text"),
+    [
+        ([], None, ""),
+        ([b"Zo\xc3", b"\xab \xf0\x9f", b"\x98", b"\x80"], None, "Zoë 😀"),
+        ([], b"Zo\xc3\xab", "Zoë"),
+        ([b"a\xc3"], None, "a\ufffd"),
+        (["a", ""], "b", "a"),
+    ],
+)
+def test_the_text_of_an_answer_is_that_of_its_parts_wherever_they_are_cut(
+    serving, parts, result, text, stream
+):
+    class Emits:
+        def init(self, options, context):
+            self.emit = context.request.emit
+
+        def forward(self, batch):
+            for request in batch:
+                for part in parts:
+                    self.emit(request, part)
+                request["result"] = result
+
+    headrace.register("ApiEmits", Emits, replace=True)
+    server = serving({"m": {"backend": "ApiEmits"}}, apis=["openai"])
+    answer = post(server, "/v1/completions", {"model": "m", "prompt": "a", "stream": stream})
+    if not stream:
+        assert answer.json()["choices"][0]["text"] == text
+        return
+    *events, done = (one[6:] for one in answer.text.strip().split("\n\n"))
+    assert done == "[DONE]"
+    assert "".join(json.loads(one)["choices"][0]["text"] for one in events) == text
+
+
+def test_an_answer_that_nobody_reads_in_parts_may_have_any_number_of_them(served):
+    said = [{"role": "user", "content": "a " * 20_000}]
+    for _ in range(3):
+        answer = post(served, "/v1/chat/completions", {"model": "words", "messages": said}).json()
+        assert answer["usage"]["completion_tokens"] == 20_001
+        assert answer["choices"][0]["message"]["content"] == said[0]["content"] + " "
+
+
+def test_only_the_first_part_of_a_stream_names_the_role(served):
+    body = {"model": "words", "messages": SAID, "stream": True}
+    *events, _ = post(served, "/v1/chat/completions", body).text.strip().split("\n\n")
+    deltas = [json.loads(one[6:])["choices"][0]["delta"] for one in events]
+    first = {"role": "assistant", "content": "one "}
+    assert deltas == [first, {"content": "two "}, {}]
+
+
+def test_messages_of_all_kinds_come_as_they_were_sent(serving):
+    headrace.register("ApiRoles", lambda data: " ".join(one["role"] for one in data), replace=True)
+    said = [
+        {"role": "developer", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}], "name": "me"},
+        {"role": "assistant", "content": None, "tool_calls": []},
+        {"role": "assistant", "tool_calls": []},
+        {"role": "tool", "content": "", "tool_call_id": "1"},
+    ]
+    server = serving({"m": {"backend": "ApiRoles"}}, apis=["openai"])
+    made = post(server, "/v1/chat/completions", {"model": "m", "messages": said}).json()
+    assert made["choices"][0]["message"]["content"] == " ".join(one["role"] for one in said)
+
+
 def test_an_error_within_a_stream_is_its_last_event(serving):
     class Breaks:
         def init(self, options, context):
@@ -118,6 +238,29 @@ def test_an_error_within_a_stream_is_its_last_event(serving):
     assert answer.status_code == 200
     assert first["choices"][0]["delta"]["content"] == "a"
     assert "this is bad" in last["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", "/v1/responses", 404),
+        ("GET", "/v1/models/", 404),
+        ("DELETE", "/v1/models/words", 405),
+        ("GET", "/v1/chat/completions", 405),
+    ],
+)
+def test_what_an_api_does_not_have_is_told_in_its_form(serving, method, path, status):
+    for api, place in (("openai", ["message"]), ("kserve-v1", [])):
+        server = serving(api_models.MODELS, apis=[api])
+        answer = httpx.request(method, f"{server.url}{path}")
+        told = answer.json()["error"]
+        for key in place:
+            told = told[key]
+        assert answer.status_code == (404 if api == "kserve-v1" and "chat" in path else status)
+        assert path in told
+        assert ("allow" in answer.headers) == (answer.status_code == 405)
+        other = httpx.request(method, f"{server.url}/v3/nothing")
+        assert set(other.json()) == {"error", "code", "node", "id"}
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -139,7 +282,7 @@ def test_a_deadline_in_milliseconds(served):
     body = {"model": "endless", "messages": SAID}
     late = post(served, "/v1/chat/completions", body, **{"x-request-timeout-ms": "20"})
     assert (late.status_code, late.json()["error"]["type"]) == (504, "server_error")
-    for wrong in ("0", "-1", "1.5", "9" * 5000, "soon"):
+    for wrong in ("0", "-1", "1.5", "9" * 5000, f"{1:012}{'9' * 5000}", f"{1:030}", "soon"):
         answer = post(served, "/v1/chat/completions", body, **{"x-request-timeout-ms": wrong})
         assert answer.status_code == 400
         assert "X-Request-Timeout-Ms" in answer.json()["error"]["message"]
@@ -233,6 +376,83 @@ def test_arrays_have_the_type_of_the_input(serving):
     assert httpx.get(f"{server.url}/v1/models/none").status_code == 404
 
 
+class File(TypedDict):
+    data: bytes
+    n: NotRequired[int]
+
+
+@headrace.register("ApiFile")
+class Files(headrace.Backend):
+    """Gives the file back."""
+
+    reads = File
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+TWO = {
+    "config": {"backend": "Identity"},
+    "inputs": {
+        "image": {"datatype": "BYTES", "shape": [-1], "each": True, "key": "data"},
+        "size": {"datatype": "INT32", "shape": [1]},
+        "scale": {"datatype": "FP32", "shape": [1], "optional": True},
+    },
+}
+FIELDS = {"config": {"backend": "Identity"}, "request": {"data": "str"}}
+FILE = {"backend": "ApiFile"}
+
+
+@pytest.mark.parametrize(
+    ("model", "instance", "words"),
+    [
+        (DECLARED, {"x": [1, 2], "data": [3, 4]}, "input 'x' is there twice"),
+        (DECLARED, {}, "input 'x' of model 'm' is missing"),
+        (DECLARED, {"b64": "AAAAAAAAAAA="}, "input 'x': expected FP32 [2], got dict"),
+        (DECLARED, {"x": {"b64": "AA=="}}, "input 'x': expected FP32 [2], got dict"),
+        (DECLARED, None, "input 'x': expected FP32 [2], got NoneType"),
+        (TWO, "a", "input 'size' of model 'm' is missing"),
+        (TWO, {"size": [1]}, "input 'image' of model 'm' is missing"),
+        (
+            TWO,
+            {"image": "a", "size": {"b64": "AA=="}},
+            "input 'size': expected INT32 [1], got dict",
+        ),
+        (TWO, {"image": "a", "data": "b", "size": [1]}, "input 'image' is there twice"),
+    ],
+)
+def test_an_instance_has_each_input_once_and_in_its_type(serving, model, instance, words):
+    server = serving({"m": model}, apis=["kserve-v1"])
+    answer = post(server, "/v1/models/m:predict", {"instances": [instance]})
+    assert (answer.status_code, words in answer.json()["error"]) == (400, True)
+
+
+def test_an_instance_may_lack_what_is_optional(serving):
+    server = serving({"m": TWO}, apis=["kserve-v1"])
+    made = post(server, "/v1/models/m:predict", {"instances": [{"image": "a", "size": [1]}]})
+    assert made.json() == {"predictions": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (DECLARED, "input 'x': expected FP32 [2], got bytes"),
+        (TWO, "input 'size' of model 'm' is missing"),
+        (FIELDS, "takes JSON, not a file"),
+        (FILE, None),
+        (IDENTITY, None),
+    ],
+)
+def test_a_file_goes_to_a_model_that_takes_one(serving, model, words):
+    server = serving({"m": model}, apis=["sagemaker"])
+    answer = httpx.post(f"{server.url}/invocations", content=b"\xff\0")
+    if words is None:
+        assert answer.content == b"\xff\0"
+    else:
+        assert (answer.status_code, words in answer.json()["error"]) == (400, True)
+
+
 @pytest.mark.peers
 def test_the_client_of_kserve_in_its_first_protocol(serving, tools):
     server = serving({"m": DECLARED}, apis=["kserve-v1"])
@@ -267,6 +487,9 @@ def test_sagemaker(serving):
     assert (found.dtype, found.tolist()) == (np.float32, rows.tolist())
     objects = npy(np.array([{}, {}]), allow_pickle=True)
     huge = npy(rows).replace(b"(3, 2)", b"(3000000000000, 2)")
+    unread = [b"(" * 5000, b"{'a': (\n", b"  x\n y\n", b"'''", b"[" * 9000]
+    fields = ", 'fortran_order': False, 'shape': (3, 2)}"
+    unread += [f"{{'descr': {one}{fields}".encode() for one in ("()", "('a',)", "','")]
     for wrong in (
         b"",
         b"\x93NUMPY",
@@ -275,12 +498,39 @@ def test_sagemaker(serving):
         huge,
         npy(rows[:, :1]),
         npy(rows * 1j),
+        *(b"\x93NUMPY\1\0" + len(one).to_bytes(2, "little") + one + bytes(48) for one in unread),
     ):
         assert invoke(wrong, kind).status_code == 400
     many = serving({"a": IDENTITY, "b": IDENTITY}, apis=["sagemaker"])
     assert httpx.post(f"{many.url}/invocations", content=b"x").status_code == 400
     one = serving({"a": IDENTITY}, apis=["sagemaker"])
     assert httpx.post(f"{one.url}/invocations", content=b"\xff\x00").content == b"\xff\x00"
+
+
+@pytest.mark.parametrize(
+    ("datatype", "given", "fits"),
+    [
+        ("INT32", np.array([1, -(2**31)]), True),
+        ("INT32", np.array([1, 2**31]), False),
+        ("INT32", np.array([1, 2**40], ">i8"), False),
+        ("INT64", np.array([1, 2**63], np.uint64), False),
+        ("UINT8", np.array([1, 256], np.uint16), False),
+        ("FP32", np.array([1, 1e300]), False),
+        ("FP32", np.array([1, 2**40]), True),
+        ("FP32", np.array([1.5, -3e38]), True),
+    ],
+)
+def test_an_array_of_a_wider_type_comes_whole_or_is_refused(serving, datatype, given, fits):
+    port = {"datatype": datatype, "shape": [-1, 2], "batched": True, "key": "data"}
+    model = {"config": {"backend": "Identity"}, "inputs": {"x": port}}
+    server = serving({"m": model}, apis=["sagemaker"])
+    headers = {"content-type": "application/x-npy"}
+    answer = httpx.post(f"{server.url}/invocations", content=npy(given[None]), headers=headers)
+    if fits:
+        assert np.allclose(answer.json(), given)
+    else:
+        told = f"input 'x': it holds values outside of {datatype}"
+        assert (answer.status_code, answer.json()["error"]) == (400, told)
 
 
 def test_health_needs_no_key_and_is_refused_until_all_is_ready(tmp_path, serving):

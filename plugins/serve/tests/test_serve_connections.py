@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 import shutil
 import socket
@@ -246,3 +247,22 @@ def test_connect_is_refused_and_the_connection_ends(serving, target):
     with dial(server, f"CONNECT {target} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()) as one:
         one.sendall(b"more of another protocol")
         assert answers(rest(one))[0][0] == 501
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"FOO /run/m HTTP/1.1\r\n\r\n", "method"),
+        (b"GET /\xe9 HTTP/1.1\r\n\r\n", "url"),
+        (b"POST /run/m HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\n", "Content-Length"),
+        (HEAD.encode() + b"Transfer-Encoding: chunked\r\n\r\n", "Transfer-Encoding"),
+        (b"GET /run/m HTTP/1.1\r\nX: a\0\r\n\r\n", "header"),
+        (b"POST /run/m HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n", "chunk"),
+    ],
+)  # fmt: skip
+def test_who_sends_no_http_is_told_what_is_wrong(serving, sent, words):
+    with dial(serving({"m": IDENTITY}), sent) as one:
+        ((status, body),) = answers(rest(one))
+    error = json.loads(body)["error"]
+    assert (status, error.startswith("this is no request of HTTP: ")) == (400, True)
+    assert words in error

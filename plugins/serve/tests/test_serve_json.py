@@ -383,6 +383,7 @@ def test_json_is_read_exactly_and_with_a_byte_order_mark(serving, name, mark):
     server = serving({"m": {**model, **more[name]}})
     headers = {"content-type": "application/json"}
     for value in (
+        "[" * 300,
         *NUMBERS,
         [1.5, *NUMBERS],
         {"a": 0.12345678901234567890123, "b": "12345678901234567890123"},
@@ -412,6 +413,40 @@ def test_what_is_no_i_json_is_refused_by_each_reader(serving, text):
         answer = httpx.post(f"{server.url}{path}", content=body, headers=headers)
         assert (path, answer.status_code, answer.json()["code"]) == (path, 400, "input")
         assert answer.json()["error"].startswith("the body is no JSON: ")
+
+
+@pytest.mark.parametrize("depth", [201, 600, 985, 1000, 1023])
+@pytest.mark.parametrize("begin", ["[", '{"a]\\\\\\"":'])
+def test_what_is_nested_too_deep_is_refused_by_each_reader(serving, begin, depth):
+    own = {"config": {"backend": "ServeJsonRepr"}}
+    server = serving(
+        {"body": {**own, "body": "json"}, "field": {**own, "request": {"data": "any"}}, "p": own},
+        apis=["openai"],
+    )
+    end = "]" if begin == "[" else "}"
+    one = '"name":"data","datatype":"BYTES","shape":[1]'
+    headers = {"content-type": "application/json"}
+
+    def ask(path, body, deep):
+        text = begin * deep + "1" + end * deep
+        return httpx.post(f"{server.url}{path}", content=body % text, headers=headers)
+
+    for path, body, outside in (
+        ("/run/body", "%s", 0),
+        ("/run/field", '{"data":%s}', 1),
+        ("/v2/models/p/infer", f'{{"inputs":[{{{one},"data":%s}}]}}', 3),
+        ("/v2/models/p/infer", '{"inputs":[{"name":%s}]}', 3),
+        ("/v2/models/p/infer", f'{{"inputs":[{{{one},"data":["x"]}}],"parameters":{{"timeout":%s}}}}', 2),
+        ("/v2/models/p/generate", '{"data":"x","n":%s}', 1),
+        ("/v2/repository/index", '{"ready":%s}', 1),
+        ("/v1/embeddings", '{"model":%s}', 1),
+        ("/v1/embeddings", '{"model":"p","input":%s}', 1),
+        ("/v1/chat/completions", '{"model":"field","messages":[{"content":%s}]}', 3),
+    ):  # fmt: skip
+        answer = ask(path, body, depth - outside)
+        told = f':"the body: expected at most 200 lists and objects inside each other, got {depth}"'
+        assert (path, answer.status_code, told in answer.text) == (path, 400, True)
+        assert "inside each other" not in ask(path, body, 200 - outside).text
 
 
 def test_fields_of_generate_and_parameters_are_exact(serving):

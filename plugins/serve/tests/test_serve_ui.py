@@ -60,6 +60,11 @@ def test_page_and_scripts_may_ask_this_server_alone(serving):
         assert httpx.get(f"{server.url}{path}").status_code == 404
 
 
+def test_a_state_since_a_number_of_thousands_of_digits_is_the_whole_state(serving):
+    server = serving({"m": PICKY}, ui=True)
+    assert state(server, m="9" * 5000)["models"] == state(server)["models"]
+
+
 def test_the_state_has_the_figures_of_the_pipeline_and_each_batch_once(serving):
     server = serving({"m": PICKY}, ui=True)
     before = state(server)
@@ -184,7 +189,13 @@ def test_a_load_test_counts_what_is_refused(serving):
 
 @pytest.mark.parametrize(
     ("to", "clients"),
-    [("/v2/repository/models/m/unload", 1), ("/run/other", 1), ("/run/m", 129), ("/run/m", -1)],
+    [
+        ("/v2/repository/models/m/unload", 1),
+        ("/run/other", 1),
+        ("/run/m", 129),
+        ("/run/m", -1),
+        ("/run/m", "9" * 5000),
+    ],
 )
 def test_a_load_test_of_anything_else_is_refused(to, clients, serving):
     server = serving({"m": PICKY}, ui=True)

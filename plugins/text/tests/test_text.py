@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
 import numpy as np
 import pytest
 
@@ -83,6 +88,41 @@ def test_a_long_text_is_cut_or_refused(file):
         with pytest.raises(errors.LimitError, match="has 5 tokens, and max_length is 4") as caught:
             run(file, data, max_length=4, too_long="refuse")
         assert caught.value.limit == 4
+        again = pickle.loads(pickle.dumps(caught.value))
+        assert (again.limit, str(again)) == (4, str(caught.value))
+
+
+def test_who_sends_a_text_that_is_too_long_is_told_so(file):
+    serve = pytest.importorskip("headrace_serve")
+    model = {"backend": "Tokenize", "tokenizer": str(file), "max_length": 4, "too_long": "refuse"}
+    with serve.Server({"m": model}, port=0) as server:
+        for text, words in (("a b c", "has 5 tokens"), ("a" * 999, "has 999 characters")):
+            with pytest.raises(HTTPError) as caught:
+                urlopen(f"{server.url}/run/m", text.encode())
+            answer = json.load(caught.value)
+            assert (caught.value.code, answer["code"]) == (400, "limit")
+            assert words in answer["error"]
+
+
+@pytest.mark.parametrize("words", [64, 100_000])
+def test_of_a_very_long_text_only_the_beginning_is_read(file, words):
+    text = "a b c zoë " * words
+    library = tokenizers.Tokenizer.from_file(str(file))
+    library.no_padding()
+    library.enable_truncation(8)
+    short = text[:400]  # with whole texts it takes minutes
+    wanted = library.encode(short).ids
+    assert run(file, text, max_length=8)["result"].tolist() == wanted
+    assert run(file, text.encode(), max_length=8)["result"].tolist() == wanted
+    pair = run(file, (text, text), max_length=8)
+    assert pair["result"].tolist() == library.encode(short, short).ids
+    spaces = " " * 127
+    assert run(file, (spaces + "a", spaces + " b"), max_length=8)["result"].tolist() == [1, 4, 2, 2]
+    assert run(file, " " * 255 + "a", max_length=8)["result"].tolist() == [1, 4, 2]
+    assert run(file, " " * 256 + "a", max_length=8)["result"].tolist() == [1, 2]
+    with pytest.raises(errors.LimitError, match="characters, and max_length allows 256") as caught:
+        run(file, text, max_length=8, too_long="refuse")
+    assert caught.value.limit == 256
 
 
 @pytest.mark.parametrize(

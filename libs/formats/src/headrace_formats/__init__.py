@@ -283,9 +283,9 @@ def _ranges(accepted: str) -> list[tuple[str, frozenset[str], float]]:
     """Return the ranges of a header: the name of each, its parameters, and its weight."""
     found = []
     for one in listed(accepted.lower()):
-        name, *parameters = (part.strip() for part in _PART.findall(one))
+        name, *parameters = [part.strip() for part in _PART.findall(one)] or [""]
         at = next((n for n, part in enumerate(parameters) if part.startswith("q=")), None)
         weight = None if at is None else _WEIGHT.fullmatch(parameters[at])
-        asked = frozenset(part.replace('"', "") for part in parameters[:at])
+        asked = frozenset(part.replace('"', "") for part in parameters[:at] if part)
         found.append((name, asked, 1.0 if weight is None else float(weight[1])))
     return found

@@ -233,14 +233,14 @@ def read_rows(
         raise BackendError(f"the server sent output {name!r} with the datatype {datatype!r}")
     count = math.prod(shape)
     if datatype == "BYTES":
-        array = np.empty(count, object)
+        alone = is_json and not port.batched and count == 1
         try:
-            elements = tensors.read_elements(data, count)
+            elements = tensors.read_elements(data, count)  # first: the shape may say any number
+            array = np.empty(count, object)
             array[:] = [read_json(e) if is_json else e.decode() if text else e for e in elements]
+            return array.reshape(() if alone else shape)
         except ValueError as error:
             raise BackendError(f"output {name!r} of the server cannot be read: {error}") from error
-        alone = is_json and not port.batched and count == 1
-        return array.reshape(() if alone else shape)
     dtype = tensors.DATATYPES[datatype]
     if min(shape, default=0) < 0 or len(data) != count * dtype.itemsize:
         raise BackendError(

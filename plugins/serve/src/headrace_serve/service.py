@@ -51,6 +51,9 @@ if TYPE_CHECKING:
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
 
+    Request = dict[str, Any]
+    Parameters = Mapping[str, Any]
+
 __all__ = ["Service"]
 
 logger = logging.getLogger("headrace.serve")
@@ -441,7 +444,7 @@ class Service:
         return answer
 
     async def run(
-        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
+        self, model: Model, request: Request, parameters: Parameters, line: AccessLine
     ) -> Any:
         """Run a request of the pipeline, count it, and give its result. It raises the errors of `infer`.
 
@@ -457,11 +460,7 @@ class Service:
         return request["result"]
 
     async def run_all(
-        self,
-        model: Model,
-        requests: list[dict[str, Any]],
-        parameters: Mapping[str, Any],
-        line: AccessLine,
+        self, model: Model, requests: list[Request], parameters: Parameters, line: AccessLine
     ) -> list[Any]:
         """Run several requests as `run` runs one, and give their results.
 
@@ -478,23 +477,24 @@ class Service:
         return [one["result"] for one in requests]
 
     async def stream(
-        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
+        self, model: Model, request: Request, parameters: Parameters, line: AccessLine, **more: int
     ) -> AsyncGenerator[tuple[bool, Any]]:
         """Run a request as `run` does, and give each part of its answer when it comes, and the result last.
 
-        Who closes the iterator before its end cancels the request. The arguments and errors are those of `run`.
+        Who closes the iterator before its end cancels the request. Arguments are those of `run` and ``most`` of ``pipe.stream``.
 
         Returns:
             Pairs: whether it is the result, and the part or result.
         """
         with self._counted(model, line), telling_unit(parameters):
             call = self._prepared(model, request, parameters, line)
-            async with contextlib.aclosing(parts_of(model, request, call, self.part_bytes)) as each:
+            found = parts_of(model, request, {**call, **more}, self.part_bytes)
+            async with contextlib.aclosing(found) as each:
                 async for one in each:
                     yield one
 
     def _prepared(
-        self, model: Model, request: dict[str, Any], parameters: Mapping[str, Any], line: AccessLine
+        self, model: Model, request: Request, parameters: Parameters, line: AccessLine
     ) -> Mapping[str, Any]:
         line.note_ids(request.get(REQUEST_ID, ""), parameters)
         return prepared(

@@ -12,7 +12,17 @@ from headrace.errors import InputError, LimitError, SetupError
 if TYPE_CHECKING:
     from headrace.keys import Request
 
-__all__ = ["Tokenize"]
+__all__ = ["Tokenize", "TooLongError"]
+
+_CHARACTERS = 32
+"""For each token of ``max_length`` as many characters are read, of two texts half of them each.
+
+A tokenizer takes hundreds of bytes for a token that it cuts off, and of two texts a time that grows with the square of their lengths.
+"""
+
+
+class TooLongError(LimitError, InputError):
+    """A text is too long. It is an InputError, too, since who sends it must shorten it."""
 
 
 class Tokenize(headrace.Backend):
@@ -35,7 +45,7 @@ class Tokenize(headrace.Backend):
 
     Raises:
         InputError: ``data`` is none of these, has no token, or a number that the tokenizer does not have.
-        LimitError: It has more than ``max_length`` tokens, with ``too_long = "refuse"``.
+        TooLongError: It has more than ``max_length`` tokens, or 32 times as many characters, with ``too_long = "refuse"``.
 
     Source:
         The library tokenizers of Hugging Face.
@@ -93,7 +103,7 @@ class Tokenize(headrace.Backend):
             try:
                 self._write(request)
                 outcomes.append(None)
-            except (InputError, LimitError) as error:
+            except InputError as error:
                 outcomes.append(error)
         return outcomes
 
@@ -110,7 +120,7 @@ class Tokenize(headrace.Backend):
             raise InputError(key="data", expected="a text with at least one token")
         if count > most:
             what = f"data has {count} tokens, and max_length is {most}"
-            raise LimitError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
+            raise TooLongError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
         request["result"] = np.array(ids, np.int64)
         request["attention_mask"] = np.ones(count, np.int64)
         request["token_type_ids"] = np.array(types or [0] * count, np.int64)
@@ -120,9 +130,9 @@ class Tokenize(headrace.Backend):
         """Return a text, a pair of texts, or a list of the numbers of tokens."""
         prompt = self._options.prompt
         if isinstance(data, (str, bytes)):
-            return prompt + _text(data)
+            return prompt + self._beginning(data)
         if isinstance(data, (list, tuple)) and len(data) == 2 and isinstance(data[0], str):
-            return prompt + _text(data[0]), _text(data[1])
+            return prompt + self._beginning(data[0], 2), self._beginning(data[1], 2)
         if isinstance(data, (list, tuple)) and all(type(one) is int for one in data):
             if data and not (min(data) >= 0 and max(data) < self._known):
                 wanted = f"tokens from 0 to {self._known - 1}"
@@ -130,6 +140,14 @@ class Tokenize(headrace.Backend):
             return list(data)
         wanted = "a text, two texts, or a list of the numbers of tokens"
         raise InputError(key="data", expected=wanted, got=type(data).__name__)
+
+    def _beginning(self, data: Any, texts: int = 1) -> str:
+        """Return a text, and of a very long one its beginning, which has all tokens that are wanted."""
+        text, most = _text(data), _CHARACTERS * self._options.max_length // texts
+        if len(text) > most and not self._cuts:
+            what = f"data has {len(text)} characters, and max_length allows {most}"
+            raise TooLongError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
+        return text[:most]
 
 
 def _text(data: Any) -> str:

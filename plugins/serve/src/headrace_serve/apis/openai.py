@@ -6,6 +6,7 @@ Source: the OpenAPI description that OpenAI publishes of its API, and what its c
 from __future__ import annotations
 
 import base64
+import codecs
 import time
 import uuid
 from functools import partial
@@ -43,7 +44,7 @@ async def embeddings(asked: Any) -> Any:
     body = await _body(asked)
     name, inputs = _name(body), _inputs(body.pop("input", None))
     form, width = body.pop("encoding_format", "float"), body.pop("dimensions", None)
-    if form not in {"float", "base64"}:
+    if form not in ("float", "base64"):
         raise InputError("encoding_format", expected="float or base64", got=repr(form)[:40])
     if width is not None and (type(width) is not int or width < 1):
         raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
@@ -107,10 +108,11 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
     async def completions(asked: Any) -> Any:
         """Complete what the client sends, by a model that gives texts."""
         body = await _body(asked)
-        name, stream = _name(body), body.pop("stream", False)
-        usage = _usage_wanted(body.pop("stream_options", None))
-        if body.pop("n", 1) != 1:
-            raise InputError("n", expected="1")
+        name, stream = _name(body), _flag(body, "stream")
+        usage = _usage_wanted(body.pop("stream_options", {}))
+        count = body.pop("n", 1)
+        if type(count) is not int or count != 1:
+            raise InputError("n", expected="1", got=repr(count)[:40])
         data = _messages(body.pop("messages", None)) if chat else _prompt(body.pop("prompt", None))
         (request,) = await asked.requests(name, [{"data": data, **body}])
         created = int(time.time())  # noqa: TID251 - clients read it as a date
@@ -122,12 +124,15 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
             )  # fmt: skip
         found: list[Any] = []
         result = await asked.run(name, request, found.append)
-        texts = [_text(one, name) for one in (found or [result])]
+        if not found and result is not None:
+            found = [result]
+        read = _reader(name)
+        text = "".join([*map(read, found), read(b"", end=True)])
         return {
             **head,
             "object": kind,
-            "choices": [_choice("".join(texts), "stop", chat=chat, part=False)],
-            "usage": _usage(request, len(texts)),
+            "choices": [_choice(text, "stop", chat=chat, part=False)],
+            "usage": _usage(request, len(found)),
         }
 
     return completions
@@ -137,28 +142,43 @@ async def _chunks(
     asked: Any, name: str, request: Any, *, usage: bool, choice: Any, head: dict[str, Any]
 ) -> AsyncIterator[Any]:
     """Give the events of a stream: each part as it comes, the end, and the usage if it is wanted."""
-    count, more = 0, {"usage": None} if usage else {}
+    count, more, read = 0, {"usage": None} if usage else {}, _reader(name)
     async for is_last, found in asked.parts(name, request):
-        if not is_last or not count:
+        if not is_last or not (count or found is None):
+            yield {**head, **more, "choices": [choice(read(found), None, begins=not count)]}
             count += 1
-            yield {**head, **more, "choices": [choice(_text(found, name), None)]}
+    if rest := read(b"", end=True):
+        yield {**head, **more, "choices": [choice(rest, None, begins=False)]}
     yield {**head, **more, "choices": [choice(None, "stop")]}
     if usage:
         yield {**head, "choices": [], "usage": _usage(request, count)}
     yield "[DONE]"
 
 
-def _choice(text: str | None, end: str | None, *, chat: bool, part: bool) -> dict[str, Any]:
+def _choice(
+    text: str | None, end: str | None, *, chat: bool, part: bool, begins: bool = True
+) -> dict[str, Any]:
     said: dict[str, Any] = {"text": text or ""}
     if chat:
-        message = {} if text is None else {"role": "assistant", "content": text}
+        role = {"role": "assistant"} if begins else {}  # clients join the texts of all parts
+        message = {} if text is None else {**role, "content": text}
         said = {"delta" if part else "message": message}
     return {"index": 0, **said, "finish_reason": end, "logprobs": None}
 
 
 def _messages(given: Any) -> Any:
-    if not isinstance(given, list) or not given or not all(isinstance(one, dict) for one in given):
+    if not isinstance(given, list) or not given:
         raise InputError("messages", expected="a list of messages", got=repr(given)[:40])
+    for index, one in enumerate(given):
+        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+            expected = "an object with a role, which is a text"
+            raise InputError(f"message {index}", expected=expected, got=repr(one)[:40])
+        content = one.get("content")
+        parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+        lacks = content is None and one["role"] == "assistant"  # it calls tools instead
+        if not (isinstance(content, str) or parts or lacks):
+            expected, got = "a text, or a list of objects", repr(content)[:40]
+            raise InputError(f"content of message {index}", expected=expected, got=got)
     return given
 
 
@@ -169,20 +189,32 @@ def _prompt(given: Any) -> Any:
     return one
 
 
+def _flag(fields: dict[str, Any], name: str) -> bool:
+    """Take a field that is true or false out of an object; false where it is not there, or null."""
+    value = fields.pop(name, None)
+    if value is not None and type(value) is not bool:
+        raise InputError(name, expected="true or false", got=repr(value)[:40])
+    return bool(value)
+
+
 def _usage_wanted(options: Any) -> bool:
-    if options is not None and (
-        not isinstance(options, dict) or not options.keys() <= {"include_usage"}
-    ):
+    if not isinstance(options, dict) or not options.keys() <= {"include_usage"}:
         raise InputError("stream_options", expected="include_usage", got=repr(options)[:40])
-    return bool((options or {}).get("include_usage"))
+    return _flag(options, "include_usage")
 
 
-def _text(found: Any, name: str) -> str:
-    if isinstance(found, bytes):
-        found = found.decode("utf-8", "replace")
-    if not isinstance(found, str):
-        raise InputError(f"model {name!r} gives no texts", got=type(found).__name__)
-    return found
+def _reader(name: str) -> Callable[..., str]:
+    """Return what reads the parts of a text. Bytes may end within a character, which the next part goes on with."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def read(found: Any, *, end: bool = False) -> str:
+        if isinstance(found, bytes):
+            found = decoder.decode(found, end)
+        if not isinstance(found, str):
+            raise InputError(f"model {name!r} gives no texts", got=type(found).__name__)
+        return found
+
+    return read
 
 
 async def _body(asked: Any) -> dict[str, Any]:
@@ -190,6 +222,9 @@ async def _body(asked: Any) -> dict[str, Any]:
     body = await asked.json()
     if not isinstance(body, dict):
         raise InputError("the body", expected="a JSON object", got=type(body).__name__)
+    if "data" in body:  # the key of a request under which the input is
+        hint = "Say it as input, messages or prompt."
+        raise InputError("there is no field 'data'", hint=hint)
     return {key: value for key, value in body.items() if value is not None}
 
 

@@ -24,6 +24,7 @@ from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of
 from headrace_serve.models import described
+from headrace_serve.reading import whole_number
 from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from headrace_serve.errors import Refusal
     from headrace_serve.http.exchange import Exchange
+    from headrace_serve.models.fields import Fields
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
     from headrace_serve.routes import ApiRoute
@@ -39,6 +41,8 @@ __all__ = ["Asked", "handler_of"]
 
 _TIMEOUT = b"x-request-timeout-ms"
 _LONGEST_MS = 10**9
+_MOST_COLLECTED = 1 << 20
+"""So many parts may wait where no client reads them one by one: a backend may give them faster than the server collects them."""
 _PAGES = ("html", "xml", "svg", "javascript")
 
 
@@ -117,7 +121,7 @@ class Asked:
             name: The model.
             values: Of each request an object with a value for each input, by its name or key, or for each field of the
                 model's JSON. Anything else is the value of the only input, or of that whose key is ``data``.
-                ``{"b64": text}`` is bytes.
+                ``{"b64": text}`` is bytes, and bytes are a file.
 
         Raises:
             InputError: The model has no such input, or a value does not fit.
@@ -155,22 +159,25 @@ class Asked:
 
     async def _collected(self, name: str, request: Any, emit: Callable[[Any], object]) -> Any:
         found: Any = None
-        async for is_last, found in self.parts(name, request):
+        async for is_last, found in self._parts(name, request, most=_MOST_COLLECTED):
             if not is_last:
                 emit(found)
         return found
 
-    async def parts(
-        self, name: str, request: dict[str, Any]
-    ) -> AsyncGenerator[tuple[bool, Any], None]:
+    def parts(self, name: str, request: dict[str, Any]) -> AsyncGenerator[tuple[bool, Any], None]:
         """Run a request, and give each part of its answer when it comes, and the result last.
 
         Returns:
             Pairs: whether it is the result, and the part or result.
         """
+        return self._parts(name, request)
+
+    async def _parts(
+        self, name: str, request: dict[str, Any], **more: int
+    ) -> AsyncGenerator[tuple[bool, Any], None]:
         model, exchange = self._found(name), self._exchange
         one = self._named(request)
-        stream = exchange.service.stream(model, one, self._parameters(), exchange.line)
+        stream = exchange.service.stream(model, one, self._parameters(), exchange.line, **more)
         async with contextlib.aclosing(stream) as each:
             async for found in each:
                 yield found
@@ -187,11 +194,11 @@ class Asked:
         found = with_trace({}, self._exchange.headers)
         given = self._exchange.header(_TIMEOUT)
         if given:
-            right = given.isascii() and given.isdecimal() and 0 < int(given[:12]) <= _LONGEST_MS
-            if not right:
+            timeout_ms = whole_number(given)
+            if not timeout_ms or timeout_ms > _LONGEST_MS:
                 expected = f"a whole number of milliseconds from 1 to {_LONGEST_MS}"
                 raise InputError("header X-Request-Timeout-Ms", expected=expected, got=given[:40])
-            found["timeout"] = int(given) * 1000
+            found["timeout"] = timeout_ms * 1000
         return found
 
     def _check_key(self, name: str, right: Any) -> None:
@@ -226,27 +233,40 @@ def _requests(model: Model, values: list[Any]) -> list[dict[str, Any]]:
             what = f"model {model.name!r} has no {', '.join(map(repr, wrong))}"
             raise InputError(what, hint=among(wrong[0], known))
         if model.fields is not None:
-            made.append(model.fields.read(write_json(value).encode()))
+            made.append(_by_fields(model.fields, value))
         else:
-            made.append(_by_ports({ports[key]: one for key, one in value.items()}))
+            made.append(_by_ports(model, [(ports[key], one) for key, one in value.items()]))
     return made
 
 
-def _by_ports(values: dict[Port, Any]) -> dict[str, Any]:
+def _by_fields(fields: Fields, value: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(value.get(keys.DATA), bytes):
+        return fields.read(write_json(value).encode())
+    if not fields.takes_file(keys.DATA):
+        raise InputError("the model takes JSON, not a file")
+    return fields.completed(value)
+
+
+def _by_ports(model: Model, values: list[tuple[Port, Any]]) -> dict[str, Any]:
     request: dict[str, Any] = {}
-    for port, value in values.items():
+    for port, value in values:
+        if port.key in request:
+            raise InputError(f"input {port.name!r} is there twice")
         found = request[port.key] = _from_plain(port, value)
         if port.batch_axis == 0 and np.ndim(found) == len(port.shape):
             rows = request.setdefault(keys.REQUEST_SIZE, len(found))
             if rows != len(found):
                 what = f"input {port.name!r} has {len(found)} rows, others have {rows}"
                 raise InputError(what)
+    for port in model.signature.inputs.values():
+        if port.key not in request and not port.optional:
+            raise InputError(f"input {port.name!r} of model {model.name!r} is missing")
     return request
 
 
 def _from_plain(port: Port, value: Any) -> Any:
     """Return the value of an input of one request: without the axis of items or rows."""
-    if isinstance(value, dict) and value.keys() == {"b64"}:
+    if port.datatype == "BYTES" and isinstance(value, dict) and value.keys() == {"b64"}:
         try:
             return base64.b64decode(value["b64"], validate=True)
         except (TypeError, ValueError, binascii.Error):
@@ -264,9 +284,17 @@ def _from_plain(port: Port, value: Any) -> Any:
     typed = not is_array or np.can_cast(value.dtype, dtype, "same_kind")
     if not (typed and port.fits(shape, item=item)):
         wanted = f"{port.datatype} {list(port.shape[1:] if item else port.shape)}"
-        raise InputError(f"input {port.name!r}", expected=wanted, got=f"shape {shape}")
+        got = f"shape {shape}" if is_array or isinstance(value, list) else type(value).__name__
+        raise InputError(f"input {port.name!r}", expected=wanted, got=got)
     if is_array:
-        return value.astype(dtype, copy=False)
+        with np.errstate(over="ignore"):
+            made = value.astype(dtype, copy=False)
+        fits = made == value  # what is rounded differs, too
+        if dtype.kind == "f":
+            fits = np.isfinite(made) | ~np.isfinite(value)
+        if not np.all(fits):
+            raise InputError(f"input {port.name!r}: it holds values outside of {port.datatype}")
+        return made
     flat, known = (value, tuple(shape)) if shape else ([value], (1,))
     return from_json(port.name, port.datatype, known, flat).reshape(shape)
 

@@ -13,6 +13,7 @@ from headrace_serve.errors import ServeError, error_json
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.metrics import can_encode
 from headrace_serve.http.page_forms import form_of
+from headrace_serve.reading import whole_number
 from headrace_serve.ui.graph import edges_of, nodes_of
 from headrace_serve.ui.load import MOST_CLIENTS, Replay
 
@@ -95,8 +96,9 @@ async def _models(exchange: Exchange) -> Reply:
 async def _state(exchange: Exchange) -> Reply:
     live, service = _live_of(exchange), exchange.service
     given = _query(exchange)
-    since = {name: int(text) for name, text in given.items() if text.isascii() and text.isdigit()}
-    state = live.state(service.models, since)
+    since = {name: whole_number(text) for name, text in given.items()}
+    known = {name: number for name, number in since.items() if number is not None}
+    state = live.state(service.models, known)
     state |= {
         "catalogue": live.revision(service.models),
         "ready": service.ready,
@@ -117,16 +119,17 @@ async def _load(exchange: Exchange) -> Reply:
         raise InputError(
             "to", expected=f"/run/{name}, or an infer route of the model", got=path[:80]
         )
-    clients = given.get("clients", "")
-    if not (clients.isascii() and clients.isdigit()) or int(clients) > MOST_CLIENTS:
-        raise InputError("clients", expected=f"0 to {MOST_CLIENTS}", got=clients[:40])
+    clients = whole_number(given.get("clients", ""))
+    if clients is None or clients > MOST_CLIENTS:
+        got = given.get("clients", "")[:40]
+        raise InputError("clients", expected=f"0 to {MOST_CLIENTS}", got=got)
     headers = tuple(
         (key, exchange.header(key).encode("latin-1")) for key in _REPLAYED if exchange.header(key)
     )
     below = exchange.scope.get("root_path", "")
     replay = Replay(path, query.encode("latin-1"), headers, await exchange.body(), below)
-    live.load.run(exchange.scope["app"], replay, int(clients))
-    return Reply.json({"clients": int(clients)})
+    live.load.run(exchange.scope["app"], replay, clients)
+    return Reply.json({"clients": clients})
 
 
 def _query(exchange: Exchange) -> dict[str, str]:

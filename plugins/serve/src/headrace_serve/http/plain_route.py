@@ -32,7 +32,7 @@ from headrace_serve.inference.results import (
     elements_of,
     outputs_of,
 )
-from headrace_serve.reading import loads
+from headrace_serve.reading import loads, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -361,10 +361,11 @@ def _identifier_in(query: bytes) -> str:
 
 
 def _whole(name: str, value: str) -> int:
-    if not (value.isascii() and value.isdecimal()) or len(value) > 18:
+    found = whole_number(value)
+    if found is None:
         unit = " of microseconds" if name == "timeout" else ""
         raise InputError(f"parameter {name!r}", expected=f"a whole number{unit}", got=value[:40])
-    return int(value)
+    return found
 
 
 def _single(port: Port, text: str) -> Tensor:

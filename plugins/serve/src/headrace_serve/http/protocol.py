@@ -227,7 +227,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._refuse_rest(*error.__context__.args)
             return
         logger.debug("a client of %s sent bytes that are no HTTP", self.client)
-        self.send_400_response("Invalid HTTP request received.")
+        self.send_400_response(f"this is no request of HTTP: {error}")
 
     def _read_again(self, rest: bytes) -> None:
         """Parse a request that asks for another protocol again without those headers. A server may ignore them.

@@ -436,9 +436,17 @@ async def _nothing(exchange: Exchange) -> Reply:
     others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
     allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
     exchange.line.code = "route"
-    if not allowed:
-        docs = f"{exchange.scope['root_path']}/docs"
-        what = f"there is no route {method} {path}; {docs} lists the routes"
-        return Reply(404, [error_json(what, "route")])
-    takes = ", ".join(sorted(allowed))
-    return Reply(405, [error_json(f"{path} takes {takes}", "route")], headers={"allow": takes})
+    docs, takes = f"{exchange.scope['root_path']}/docs", ", ".join(sorted(allowed))
+    what = f"there is no route {method} {path}; {docs} lists the routes"
+    status, text = (405, f"{path} takes {takes}") if takes else (404, what)
+    # Clients of an API find the text in its form alone.
+    begins = [one for place, one in exchange.service.apis.items() if _first(place) == _first(own)]
+    made = error_json(text, "route")
+    if begins and begins[0].error is not None:
+        made = orjson.dumps(begins[0].error(status, "route", text))
+    return Reply(status, [made], headers={"allow": takes} if takes else None)
+
+
+def _first(place: str) -> str:
+    """Return the first segment of a path, also behind a method."""
+    return place.partition("/")[2].partition("/")[0]

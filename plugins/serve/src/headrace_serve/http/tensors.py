@@ -21,6 +21,7 @@ from headrace_serve.inference.tensors import (
     tensor_view,
 )
 from headrace_serve.outlines import Outline
+from headrace_serve.reading import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -35,9 +36,6 @@ HEADER_LENGTH = "inference-header-content-length"
 """The header with the number of bytes of the JSON, behind which the binary data begins."""
 
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
-
-_MOST_DIGITS = 18
-"""The most digits of a length. Without this bound `int` would raise ValueError for texts of thousands of digits."""
 
 
 class Wanted:
@@ -80,14 +78,14 @@ async def read_body(
     """
     length = len(body)
     if header_length:
-        digits = header_length.isdecimal() and len(header_length) <= _MOST_DIGITS
-        if not digits or int(header_length) > len(body):
+        given = whole_number(header_length)
+        if given is None or given > length:
             raise InputError(
                 "the header Inference-Header-Content-Length",
-                expected=f"a number up to {len(body)}, the bytes of the body",
+                expected=f"a number up to {length}, the bytes of the body",
                 got=header_length[:20],
             )
-        length = int(header_length)
+        length = given
     head, binary = body[:length], memoryview(body)[length:]
     known = model.outlines.get(head)
     if known is not None and sum([one[3] for one in known.inputs]) == len(binary):
