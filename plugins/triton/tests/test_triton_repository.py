@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
@@ -15,6 +17,7 @@ from headrace.errors import ConfigError, SetupError
 from headrace_models import Models
 from headrace_models.watching import Watching
 from headrace_serve import Server
+from headrace_serve.operating.settings import Settings
 from headrace_triton.repository import tables_of
 
 A = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
@@ -339,6 +342,44 @@ def test_a_load_reads_the_folder_again_also_of_a_new_model(repository, serve):
         client.load_model("nobody")
     with pytest.raises(InferenceServerException):
         client.load_model("wrong")
+
+
+def greatest(client):
+    """Return the max_batch_size of the model add."""
+    config = client.get_model_config("add")
+    return config["max_batch_size"] if isinstance(config, dict) else config.config.max_batch_size
+
+
+@pytest.mark.parametrize("by", ["http", "grpc"])
+def test_a_model_is_loaded_into_a_folder_that_was_empty(repository, by):
+    repository.folder.mkdir()
+    given = Settings(models=(str(repository.folder),), port=0, grpc_port=0, allow=("repository",))
+    given.check()
+    with given.server() as server:
+        port, of = (server.port, triton_http) if by == "http" else (server.grpc_port, triton_grpc)
+        client = of.InferenceServerClient(f"127.0.0.1:{port}")
+        assert client.is_server_ready()
+        with pytest.raises(InferenceServerException, match="failed to load"):
+            client.load_model("add")
+        repository.write("add", ONNX)
+        client.load_model("add", config='{"max_batch_size": 3}')
+        assert greatest(client) == 3
+        server.reload(**given.read())  # as SIGHUP does
+        assert greatest(client) == 8
+        client.close()
+
+
+def test_an_empty_folder_that_is_watched_gets_models(repository):
+    repository.folder.mkdir()
+    folder = str(repository.folder)
+    with Server(folder, port=0, watch=folder) as server:
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{server.port}")
+        repository.write("add", ONNX)
+        poll = threading.Event()
+        while not client.is_model_ready("add"):
+            poll.wait(0.01)
+        np.testing.assert_array_equal(ask(client, "add", A=A, B=B)["SUM"], A + B)
+        client.close()
 
 
 def test_a_request_may_change_instances_and_batches_and_nothing_else(repository, serve):
