@@ -454,3 +454,25 @@ def test_a_model_may_empty_the_list_of_its_requests(model):
 def test_a_response_of_something_else_is_told(model, response, said):
     with pytest.raises(headrace.errors.BackendError, match=said):
         model(f"    def execute(self, requests):\n        return [{response}]\n")("m", dict(ONE))
+
+
+def test_elements_of_text_that_are_none_are_told_as_text(model):
+    about = config("m", {"IN": NUMBER}, {"OUT": {"data_type": "TYPE_STRING", "dims": [-1]}})
+    execute = """
+    def execute(self, requests):
+        return [answer(number([1.5, None, "a", b"b"], dtype=object))]
+"""
+    found = model(execute, about)("m", dict(ONE))["result"]["OUT"]
+    assert found.tolist() == ["1.5", "None", "a", b"b"]
+
+
+def test_a_model_may_change_an_input_in_place(model):
+    execute = """
+    def execute(self, requests):
+        found = requests[0].inputs()[0].as_numpy()
+        found += 1
+        return [answer(number(found))]
+"""
+    given = np.frombuffer(np.array([4], np.int32).tobytes(), np.int32)  # as of a client
+    assert model(execute)("m", {"IN": given})["result"]["OUT"].tolist() == [5]
+    assert given.tolist() == [4]
