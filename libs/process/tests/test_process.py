@@ -1041,7 +1041,7 @@ def test_an_exception_that_is_no_error_ends_neither_thread_nor_process(word):
         assert pipe.ready
 
 
-def test_closing_kills_a_process_that_hangs(until):
+def test_closing_kills_a_process_that_hangs(until, caplog):
     pipe = headrace.pipe({"backend": "Process[Call(time:sleep)]"})
     process = _process_of(pipe)
     future = pipe.submit({"data": 1000.0})
@@ -1051,6 +1051,8 @@ def test_closing_kills_a_process_that_hangs(until):
         future.result()
     assert closed.value.abandoned is False
     _wait_until_gone(process)
+    until(lambda: "SIGKILL" in caplog.text)
+    assert "memory ran out" not in caplog.text
 
 
 def test_branches_in_processes_that_hang_leave_their_caller_its_dict(until):
