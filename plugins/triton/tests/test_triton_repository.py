@@ -201,6 +201,10 @@ def test_an_ensemble_needs_models_beside_it(repository):
             [step("add", {"A": "X", "B": "X"}, {"SUM": "R"}, 7)],
             "version 7 of model 'add' is not served",
         ),
+        (
+            [step("add", {"A": "X", "B": "X"}, {"SUM": "R"}).replace("model_version: -1", "")],
+            "version 0 of model 'add' is not served\n  It serves: 1. -1 is the latest one.",
+        ),
         ([step("add", {"A": "X", "C": "X"}, {"SUM": "R"})], "model 'add' has no input 'C'"),
         ([step("add", {"A": "X"}, {"SUM": "R"})], "the step gives model 'add' no input 'B'"),
         (
@@ -272,7 +276,9 @@ def test_a_broken_model_is_not_missed_by_its_ensemble(repository):
             ONNX.replace("dims: [4]", 'dims: [4] label_filename: "no.txt"'),
             "no field `label_filename`",
         ),
-        ("instance_group { count: -1 }" + ONNX, "`count` is 1 or more"),
+        ("instance_group { count: -1 }" + ONNX, "`count` is from 1 to 4096"),
+        ("instance_group { count: 2147483647 }" + ONNX, "`count` is from 1 to 4096"),
+        ("version_policy { specific {} }" + ONNX, "the policy chooses no version"),
         ("instance_group { kind: KIND_CPU gpus: 0 }" + ONNX, "a group of KIND_CPU has no `gpus`"),
         ("instance_group { passive: true }" + ONNX, "`passive` has no counterpart here"),
         ('runtime: "x"' + ONNX, "`runtime` has no counterpart here"),
@@ -298,12 +304,24 @@ def test_a_field_that_is_written_with_its_default_is_no_problem(repository):
     assert [*tables_of(repository.folder)["models"]] == ["add:1"]
 
 
-def test_a_model_without_versions_is_refused(repository):
+@pytest.mark.parametrize("version", [None, "0", "01", "1.0", "-1", "9" * 19, "\u0663"])
+def test_a_model_without_versions_is_refused(repository, version):
     repository.configure("add", ONNX)
+    if version is not None:
+        (repository.folder / "add" / version).mkdir()
     with pytest.raises(
         ConfigError, match="the model has no version: a folder whose name is a number"
-    ):
+    ) as caught:
         tables_of(repository.folder)
+    assert caught.value.problems[0].file == str(repository.folder / "add" / "config.pbtxt")
+
+
+@pytest.mark.parametrize("name", ["a b", "a:1", "_a", ".a", "\u00e4", "a$b"])
+def test_a_name_that_no_model_may_have_is_refused_at_its_place(repository, name):
+    repository.write(name, ONNX)
+    with pytest.raises(ConfigError, match="is no name of a model here") as caught:
+        tables_of(repository.folder)
+    assert caught.value.problems[0].file == str(repository.folder / name / "config.pbtxt")
 
 
 def test_a_tensor_that_the_file_does_not_have_is_refused_as_the_model_is_built(repository):
