@@ -1041,7 +1041,21 @@ def test_an_exception_that_is_no_error_ends_neither_thread_nor_process(word):
         assert pipe.ready
 
 
-def test_closing_kills_a_process_that_hangs(until):
+def test_that_a_caller_has_left_is_no_fault_of_x(until, expire, caplog):
+    with headrace.pipe({"backend": "Process[Call(time:sleep)]"}) as pipe:
+        future = pipe.submit({"data": 0.1})
+        until(lambda: is_lent(pipe))
+        expire(pipe, 0.1)
+        with pytest.raises(DeadlineExceededError):
+            future.result()
+        with pytest.raises(BackendError):  # once the process is idle
+            pipe({"data": "none"})
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"deadline": 1, "backend": 1}
+    assert "TypeError" in caplog.text
+    assert "wrote no" not in caplog.text
+
+
+def test_closing_kills_a_process_that_hangs(until, caplog):
     pipe = headrace.pipe({"backend": "Process[Call(time:sleep)]"})
     process = _process_of(pipe)
     future = pipe.submit({"data": 1000.0})
@@ -1051,6 +1065,8 @@ def test_closing_kills_a_process_that_hangs(until):
         future.result()
     assert closed.value.abandoned is False
     _wait_until_gone(process)
+    until(lambda: "SIGKILL" in caplog.text)
+    assert "memory ran out" not in caplog.text
 
 
 def test_branches_in_processes_that_hang_leave_their_caller_its_dict(until):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.errors import BackendError, DeadlineExceededError, InputError
+from headrace.errors import BackendError, DeadlineExceededError, InputError, OverloadedError
 from headrace_models import Models
 
 ONE = np.ones((1, 2), np.float32)
@@ -83,6 +83,15 @@ def test_the_error_of_a_model_is_that_of_the_ensemble(models):
     models.acts(lambda backend, request: InputError("this is bad"))
     with pytest.raises(InputError, match="this is bad"):
         models("e", {"A": ONE, "request_size": 1})
+
+
+def test_a_model_that_is_unloaded_is_told_as_one_that_may_be_back(models):
+    models.acts(doubles)
+    models.unload("m")
+    with pytest.raises(OverloadedError, match="model 'm:1' takes no requests"):
+        models("e", {"A": ONE})
+    models.load("m")
+    assert models("e", {"A": ONE})["result"]["B"].tolist() == [[2, 2]]
 
 
 def test_a_request_fails_alone(models):

@@ -21,9 +21,10 @@ KINDS = {
     "bool": {FieldDescriptor.TYPE_BOOL},
     "number": {FieldDescriptor.TYPE_FLOAT, FieldDescriptor.TYPE_DOUBLE},
     "int": {
-        *(FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64),
-        *(FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64),
+        FieldDescriptor.TYPE_INT32,
+        FieldDescriptor.TYPE_INT64,
     },
+    "uint": {FieldDescriptor.TYPE_UINT32, FieldDescriptor.TYPE_UINT64},
 }
 
 
@@ -52,7 +53,8 @@ def test_the_messages_are_those_of_triton():
                 value = theirs.message_type.fields_by_name["value"]
             assert ours.mapped == mapped
             if value.enum_type is not None:
-                assert {one.name for one in value.enum_type.values} == {*ENUMS[ours.type]}
+                numbers = {one.name: one.number for one in value.enum_type.values}
+                assert numbers == {name: number for number, name in enumerate(ENUMS[ours.type])}
             elif value.message_type is None:
                 assert value.type in KINDS[ours.type], (kind, theirs.name)
 
@@ -107,9 +109,15 @@ TEXTS = {
         name: "a" 'b'  "\t\"\\\x41\101\'"
         metric_tags { value: "v" key: "k" }
     """,
+    "bytes of texts": r'name: "\303" "\244\u00e4\U0001F600" platform: "\xe6\x97\xa5"',
+    "numbers of enumerations": "input { data_type: 11 } instance_group [ { kind: 0x2 }, { kind: 0 } ]",
+    "lines of other systems": 'name: "a"\r\nbackend: "b"\r\ninput [\r\n{ name: "ä日" }\r\n]',
     "nothing": "  # only a comment\n",
     "empty messages": "version_policy { all {} } dynamic_batching { }",
-    "booleans": "model_transaction_policy { decoupled: True } optimization { eager_batching: false }",
+    "booleans": """
+        model_transaction_policy { decoupled: True } optimization { eager_batching: false }
+        instance_group [ { passive: t }, { passive: 1 }, { passive: f }, { passive: 0 } ]
+    """,
 }
 
 
@@ -124,6 +132,9 @@ WRONG = {
     'max_batch_size:\n  "8"': (2, 3, "`max_batch_size` is a whole number"),
     "max_batch_size: 1.5": (1, 17, "a whole number"),
     "max_batch_size: 99999999999999999999": (1, 17, "a whole number"),
+    r'name: "\377"': (1, 7, "not UTF-8"),
+    "version_policy { latest { num_versions: -1 } }": (1, 41, "a whole number, 0 or more"),
+    "model_transaction_policy { decoupled: 2 }": (1, 39, "true or false"),
     "max_batch_sice: 8": (1, 1, "Did you mean .max_batch_size.?"),
     'name: "a': (1, 7, "a text has no end on its line"),
     "version_policy { all {} latest {} }": (1, 25, "one of latest, all, specific at most"),
@@ -177,6 +188,10 @@ def test_a_text_is_read_as_protobuf_writes_it(tmp_path_factory, text):
 def test_a_sign_after_a_backslash_that_means_nothing_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"config\.pbtxt:1:9: \\q means nothing in a text"):
         parsed(tmp_path, 'name: "a\\q"')
+
+
+def test_a_file_may_begin_with_the_mark_of_its_encoding(tmp_path):
+    assert parsed(tmp_path, '\ufeffname: "a"').one("name") == "a"  # as protobuf of C++ reads it
 
 
 def test_a_file_that_is_not_there_or_no_text_is_refused_by_its_name(tmp_path):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 
 import numpy as np
 import pytest
+import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
@@ -15,6 +17,7 @@ from headrace.errors import ConfigError, SetupError
 from headrace_models import Models
 from headrace_models.watching import Watching
 from headrace_serve import Server
+from headrace_serve.operating.settings import Settings
 from headrace_triton.repository import tables_of
 
 A = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
@@ -198,6 +201,10 @@ def test_an_ensemble_needs_models_beside_it(repository):
             [step("add", {"A": "X", "B": "X"}, {"SUM": "R"}, 7)],
             "version 7 of model 'add' is not served",
         ),
+        (
+            [step("add", {"A": "X", "B": "X"}, {"SUM": "R"}).replace("model_version: -1", "")],
+            "version 0 of model 'add' is not served\n  It serves: 1. -1 is the latest one.",
+        ),
         ([step("add", {"A": "X", "C": "X"}, {"SUM": "R"})], "model 'add' has no input 'C'"),
         ([step("add", {"A": "X"}, {"SUM": "R"})], "the step gives model 'add' no input 'B'"),
         (
@@ -269,7 +276,9 @@ def test_a_broken_model_is_not_missed_by_its_ensemble(repository):
             ONNX.replace("dims: [4]", 'dims: [4] label_filename: "no.txt"'),
             "no field `label_filename`",
         ),
-        ("instance_group { count: -1 }" + ONNX, "`count` is 1 or more"),
+        ("instance_group { count: -1 }" + ONNX, "`count` is from 1 to 4096"),
+        ("instance_group { count: 2147483647 }" + ONNX, "`count` is from 1 to 4096"),
+        ("version_policy { specific {} }" + ONNX, "the policy chooses no version"),
         ("instance_group { kind: KIND_CPU gpus: 0 }" + ONNX, "a group of KIND_CPU has no `gpus`"),
         ("instance_group { passive: true }" + ONNX, "`passive` has no counterpart here"),
         ('runtime: "x"' + ONNX, "`runtime` has no counterpart here"),
@@ -295,12 +304,24 @@ def test_a_field_that_is_written_with_its_default_is_no_problem(repository):
     assert [*tables_of(repository.folder)["models"]] == ["add:1"]
 
 
-def test_a_model_without_versions_is_refused(repository):
+@pytest.mark.parametrize("version", [None, "0", "01", "1.0", "-1", "9" * 19, "\u0663"])
+def test_a_model_without_versions_is_refused(repository, version):
     repository.configure("add", ONNX)
+    if version is not None:
+        (repository.folder / "add" / version).mkdir()
     with pytest.raises(
         ConfigError, match="the model has no version: a folder whose name is a number"
-    ):
+    ) as caught:
         tables_of(repository.folder)
+    assert caught.value.problems[0].file == str(repository.folder / "add" / "config.pbtxt")
+
+
+@pytest.mark.parametrize("name", ["a b", "a:1", "_a", ".a", "\u00e4", "a$b"])
+def test_a_name_that_no_model_may_have_is_refused_at_its_place(repository, name):
+    repository.write(name, ONNX)
+    with pytest.raises(ConfigError, match="is no name of a model here") as caught:
+        tables_of(repository.folder)
+    assert caught.value.problems[0].file == str(repository.folder / name / "config.pbtxt")
 
 
 def test_a_tensor_that_the_file_does_not_have_is_refused_as_the_model_is_built(repository):
@@ -339,6 +360,44 @@ def test_a_load_reads_the_folder_again_also_of_a_new_model(repository, serve):
         client.load_model("nobody")
     with pytest.raises(InferenceServerException):
         client.load_model("wrong")
+
+
+def greatest(client):
+    """Return the max_batch_size of the model add."""
+    config = client.get_model_config("add")
+    return config["max_batch_size"] if isinstance(config, dict) else config.config.max_batch_size
+
+
+@pytest.mark.parametrize("by", ["http", "grpc"])
+def test_a_model_is_loaded_into_a_folder_that_was_empty(repository, by):
+    repository.folder.mkdir()
+    given = Settings(models=(str(repository.folder),), port=0, grpc_port=0, allow=("repository",))
+    given.check()
+    with given.server() as server:
+        port, of = (server.port, triton_http) if by == "http" else (server.grpc_port, triton_grpc)
+        client = of.InferenceServerClient(f"127.0.0.1:{port}")
+        assert client.is_server_ready()
+        with pytest.raises(InferenceServerException, match="failed to load"):
+            client.load_model("add")
+        repository.write("add", ONNX)
+        client.load_model("add", config='{"max_batch_size": 3}')
+        assert greatest(client) == 3
+        server.reload(**given.read())  # as SIGHUP does
+        assert greatest(client) == 8
+        client.close()
+
+
+def test_an_empty_folder_that_is_watched_gets_models(repository):
+    repository.folder.mkdir()
+    folder = str(repository.folder)
+    with Server(folder, port=0, watch=folder) as server:
+        client = triton_http.InferenceServerClient(f"127.0.0.1:{server.port}")
+        repository.write("add", ONNX)
+        poll = threading.Event()
+        while not client.is_model_ready("add"):
+            poll.wait(0.01)
+        np.testing.assert_array_equal(ask(client, "add", A=A, B=B)["SUM"], A + B)
+        client.close()
 
 
 def test_a_request_may_change_instances_and_batches_and_nothing_else(repository, serve):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace import Backend
 from headrace.errors import ContractError, InstanceLostError
 from headrace.isolation import Liveness, batch_alone, has_emitted
-from headrace_process.exchange import Exchange
+from headrace_process.exchange import Exchange, caller_left
 from headrace_process.parts import Part, elements_of
 from headrace_process.running import RunningBatch
 from headrace_process.supervisor import Child, Supervisor
@@ -167,7 +167,7 @@ class Apart(Backend):
         outcome: Exception | None = None
         for left in reversed(range(self.retries)):
             if running.has_left(alone[0]):
-                return None
+                return caller_left()
             try:
                 one = self._siblings.borrow(self)
             except InstanceLostError as error:

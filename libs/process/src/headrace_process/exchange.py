@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BackendError, ContractError, InputError
+from headrace.errors import BackendError, ContractError, DeadlineExceededError, InputError
 from headrace.isolation import ChildConfig, error_text, parts_go_to
 from headrace_process.packing import Packed, apply, faults, pack, unpack
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace.keys import Request
     from headrace_process.running import RunningBatch
     from headrace_process.supervisor import Child
@@ -63,7 +65,7 @@ class Exchange:
         """
         link, may_leave = child.link, running.may_leave
         errors: Faults = {}
-        left = [*filter(running.take_back, batch)] if may_leave else batch
+        left = _present(batch, running, errors) if may_leave else batch
         packed, bad = pack(left, link, self.keys)
         if bad:
             packed, left = self._without(bad, packed, left, errors)
@@ -91,17 +93,7 @@ class Exchange:
         answers, unknown = unpack(packed, link)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)
-        for request, new, (same, gone), unusable in rows:
-            if may_leave and not running.take_back(request):
-                continue
-            error = new.pop(None, None) or unusable
-            if error is not None:
-                errors[id(request)] = error
-            if unusable is None:
-                try:
-                    apply(same, new, gone, request)
-                except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
-                    errors[id(request)] = odd
+        _write(rows, running, errors)
         return [errors.get(id(one)) for one in batch] if errors else None
 
     def _without(
@@ -120,6 +112,36 @@ class Exchange:
                     errors[id(request)] = failure
         here = [id(one) not in errors for one in batch]
         return (values, list(compress(found, here))), list(compress(batch, here))
+
+
+def _write(rows: Iterable[Any], running: RunningBatch, errors: Faults) -> None:
+    """Write answers into the requests whose callers still wait, and collect errors."""
+    for request, new, (same, gone), unusable in rows:
+        if not running.take_back(request):
+            errors[id(request)] = caller_left()
+            continue
+        error = new.pop(None, None) or unusable
+        if error is not None:
+            errors[id(request)] = error
+        if unusable is None:
+            try:
+                apply(same, new, gone, request)
+            except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
+                errors[id(request)] = odd
+
+
+def _present(batch: list[Request], running: RunningBatch, errors: Faults) -> list[Request]:
+    """Return the requests whose callers still wait."""
+    left = [*filter(running.take_back, batch)]
+    if len(left) < len(batch):
+        here = {*map(id, left)}
+        errors |= {id(one): caller_left() for one in batch if id(one) not in here}
+    return left
+
+
+def caller_left() -> DeadlineExceededError:
+    """Return the outcome of a request without a caller. Without one it would count as a fault of X."""
+    return DeadlineExceededError("its caller has left")
 
 
 def _answer(child: Child, patience_s: float | None) -> Any:

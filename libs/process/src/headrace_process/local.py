@@ -21,6 +21,7 @@ class ChildProcess:
     """A child process of this one, with a link of two pipes and a file in memory."""
 
     process: subprocess.Popen[bytes]
+    _killed = False
 
     def start(self) -> tuple[PipeLink, socket.socket]:
         """Start the process. Return the link, and the socket of what is no answer.
@@ -54,11 +55,13 @@ class ChildProcess:
 
     def kill(self) -> None:
         """End the process at once."""
+        self._killed = True
         self.process.kill()
 
     def how_ended(self) -> tuple[str, str | None]:
         """Say how the process has ended: by a signal, or with an exit status; and what that may mean."""
-        return ended_with(self.process.returncode)
+        how, hint = ended_with(self.process.returncode)
+        return how, None if self._killed else hint
 
     def close(self) -> None:
         """Do nothing: the link and the socket are all that is open."""

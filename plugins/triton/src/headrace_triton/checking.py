@@ -76,10 +76,10 @@ def _check_step(model: Model, step: Message, models: Mapping[str, Model]) -> Non
         what = f"there is no model {name!r}"
         model.wrong(step.at("model_name"), what, among(name, models))
         return
-    if version > 0 and version not in other.versions:
+    if version != -1 and version not in other.versions:
         served = ", ".join(map(str, sorted(other.versions)))
         what = f"version {version} of model {name!r} is not served"
-        model.wrong(step.at("model_version"), what, f"Its `version_policy` serves: {served}.")
+        model.wrong(step.at("model_version"), what, f"It serves: {served}. -1 is the latest one.")
     if other.rows < model.rows and other.config.all("input"):
         what = f"the ensemble takes {model.rows} rows, and its model {name!r} {other.rows}"
         model.wrong(step.at("model_name"), what, "Lower `max_batch_size` of the ensemble.")

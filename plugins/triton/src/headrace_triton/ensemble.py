@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pydantic import Field
 
 import headrace
-from headrace.errors import BackendError, ClosedError, SetupError
-from headrace_models import call_model, models_here
+from headrace.errors import BackendError, ClosedError, OverloadedError, SetupError
+from headrace_models import UnloadedError, call_model, models_here
 from headrace_triton.ports import optional_names, ports_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class TritonEnsemble(headrace.Backend):
     Raises:
         InputError: An input is missing.
         BackendError: A model gave no answer, or several parts of one.
+        OverloadedError: A model is unloaded.
         RequestError: The error of a model.
     Source:
         own, by Triton's documentation of ensembles.
@@ -186,6 +187,8 @@ class _Run:
         self.go_on()
 
     def _finish(self, outcome: Any) -> None:
+        if isinstance(outcome, UnloadedError):
+            outcome = OverloadedError(str(outcome))  # it may be back soon
         self._of._context.finish(self._request, outcome)
 
     def end(self) -> None:

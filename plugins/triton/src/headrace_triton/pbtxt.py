@@ -19,16 +19,23 @@ _TOKEN: Final = re.compile(
     r"|(?P<number>-?\s*(?:0[xX][0-9a-fA-F]+|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?))(?![\w.])"
     r"|(?P<name>-?[A-Za-z_]\w*)|(?P<sign>[{}\[\]<>:,;])|(?P<end>\Z))"
 )
-_ESCAPE: Final = re.compile(r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|(.))")
+_ESCAPE: Final = re.compile(
+    r"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|(u[0-9a-fA-F]{4}|U00(?:0[0-9a-fA-F]|10)[0-9a-fA-F]{4})|(.))"
+)
 _ESCAPED: Final = dict(zip("abfnrtv\\'\"?", "\a\b\f\n\r\t\v\\'\"?", strict=True))
 _CLOSES: Final = {"{": "}", "<": ">"}
 _SAID: Final = {
     "text": "a text in quotes",
     "int": "a whole number",
+    "uint": "a whole number, 0 or more",
     "number": "a number",
     "bool": "true or false",
 }
-_NONE: Final[dict[str, Any]] = {"text": "", "int": 0, "number": 0.0, "bool": False}
+_BOOLS: Final = {
+    **dict.fromkeys(("true", "True", "t", "1"), True),
+    **dict.fromkeys(("false", "False", "f", "0"), False),
+}
+_NONE: Final[dict[str, Any]] = {"text": "", "int": 0, "uint": 0, "number": 0.0, "bool": False}
 
 
 class Place(NamedTuple):
@@ -118,7 +125,7 @@ def read(path: Path) -> Message:
             has line and column.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(Place(str(path)).problem(f"cannot read it: {reason}")) from None
@@ -220,14 +227,17 @@ class _Reader:
         if field.type == "text" and kind == "text":
             return self._strings()
         found: Any = None
-        if field.type in ("int", "number") and kind == "number":
-            found = _number(token, whole=field.type == "int")
-        elif kind == "name" and field.type == "bool":
-            found = {"true": True, "false": False, "True": True, "False": False}.get(token)
-        elif token in ENUMS.get(field.type, ()):
+        names = ENUMS.get(field.type)
+        if field.type in ("int", "uint", "number") and kind == "number":
+            found = _number(token, field.type)
+        elif field.type == "bool" and kind != "text":
+            found = _BOOLS.get(token)
+        elif names and kind == "number":
+            number = _number(token, "uint")
+            found = next((one for index, one in enumerate(names) if index == number), None)
+        elif names and token in names:
             found = token
         if found is None:
-            names = ENUMS.get(field.type)
             hint = among(token, names) if names else None
             raise self._expected(f"`{name}` is {_said(field)}", hint)
         self._step()
@@ -239,21 +249,27 @@ class _Reader:
 
     def _strings(self) -> str:
         """Read texts that follow each other, which are one."""
-        made = ""
+        made, first = "", self._at
         while self._kind == "text":
             begin = self._at + 1
 
             def letter(found: re.Match[str], begin: int = begin) -> str:
                 octal, hexadecimal, code, sign = found.groups()
-                if sign is None:
-                    return chr(int(octal, 8) if octal else int(hexadecimal or code, 16))
+                if code:
+                    return chr(int(code[1:], 16))
+                if sign is None:  # a byte of UTF-8
+                    byte = (int(octal, 8) if octal else int(hexadecimal, 16)) & 255
+                    return bytes([byte]).decode(errors="surrogateescape")
                 if sign not in _ESCAPED:
                     raise self._wrong(begin + found.start(), f"{found[0]} means nothing in a text")
                 return _ESCAPED[sign]
 
             made += _ESCAPE.sub(letter, self._word[1:-1])
             self._step()
-        return made
+        try:
+            return made.encode(errors="surrogateescape").decode()
+        except UnicodeError:
+            raise self._wrong(first, "the bytes of the text are not UTF-8") from None
 
     def _opened(self, expected: str) -> str:
         end = _CLOSES.get(self._word)
@@ -293,13 +309,13 @@ class _Reader:
         return self._wrong(self._at, f"{said}, got {got}", hint)
 
 
-def _number(token: str, *, whole: bool) -> int | float | None:
+def _number(token: str, kind: str) -> int | float | None:
     text = "".join(token.split())
-    octal = whole and re.fullmatch(r"-?0[0-7]+", text)
+    octal = kind != "number" and re.fullmatch(r"-?0[0-7]+", text)
     try:
-        if not whole:
+        if kind == "number":
             return float(int(text, 16) if "x" in text.lower() else text.rstrip("fF"))
         found = int(text, 8 if octal else 0)
     except ValueError:
         return None
-    return found if -(1 << 63) <= found < 1 << 63 else None
+    return found if (0 if kind == "uint" else -(1 << 63)) <= found < 1 << 63 else None

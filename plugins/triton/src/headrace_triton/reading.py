@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import TYPE_CHECKING, Any, Final
 
 import headrace
@@ -65,6 +66,8 @@ _OTHERS: Final = {
 }
 """Fields that are left out, with what holds in their place, by message."""
 
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_MOST_INSTANCES: Final = 4096
 _SETTABLE: Final = ("max_batch_size", "instance_group", "dynamic_batching")
 """What a request may say of a model that it loads."""
 
@@ -103,6 +106,10 @@ class Model:
         if config.one("name") not in ("", self.name):
             what = f"the model is named {config.one('name')!r}, and its folder {self.name!r}"
             self.wrong(config.at("name"), what, "Triton refuses it too: rename one of them.")
+        if not _NAME.fullmatch(self.name):
+            what = f"{self.name!r} is no name of a model here"
+            rule = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit."
+            self.wrong(config.place, what, rule)
         numbers = [int(one.name) for one in folder.iterdir() if _is_version(one)]
         self.versions = self._served(sorted(numbers, reverse=True))
         self.backend = self._backend()
@@ -155,8 +162,11 @@ class Model:
         else:
             chosen = there[: policy.one("latest").one("num_versions") or 1]
         if not chosen and not self._problems:
+            what = "the model has no version: a folder whose name is a number of 1 to 18 digits"
             hint = f"Make a folder {self.folder / '1'}."
-            self.wrong(place, "the model has no version: a folder whose name is a number", hint)
+            if there:
+                what, hint = "the policy chooses no version", f"There are: {there}."
+            self.wrong(place, what, hint)
         return chosen
 
     def _backend(self) -> str:
@@ -286,8 +296,9 @@ class Model:
         devices: list[str | None] = []
         for group, place in zip(groups, self.config.places.get("instance_group", ()), strict=True):
             count, kind, gpus = group.one("count") or 1, group.one("kind"), group.all("gpus")
-            if count < 1:
-                self.wrong(group.at("count"), "`count` is 1 or more")
+            if not 0 < count <= _MOST_INSTANCES:
+                self.wrong(group.at("count"), f"`count` is from 1 to {_MOST_INSTANCES}")
+                continue
             if kind in ("KIND_CPU", "KIND_MODEL") and gpus:
                 self.wrong(group.at("gpus"), f"a group of {kind} has no `gpus`")
             if kind == "KIND_GPU" and not gpus:
@@ -475,4 +486,4 @@ def _filled(value: Any) -> Any:
 
 
 def _is_version(path: Path) -> bool:
-    return path.name.isascii() and path.name.isdigit() and path.name[0] != "0" and path.is_dir()
+    return re.fullmatch("[1-9][0-9]{0,17}", path.name) is not None and path.is_dir()

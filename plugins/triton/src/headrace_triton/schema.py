@@ -14,7 +14,7 @@ ModelConfig name:text platform:text backend:text runtime:text version_policy:Ver
   parameters:Parameter{} model_warmup:Warmup* model_operations:Operations model_transaction_policy:TransactionPolicy
   model_repository_agents:Agents response_cache:ResponseCache model_metrics:Metrics
 VersionPolicy latest:Latest all:Nothing specific:Specific
-Latest num_versions:int
+Latest num_versions:uint
 Specific versions:int*
 Nothing
 ModelInput name:text data_type:DataType format:Format dims:int* reshape:Reshape is_shape_tensor:bool
@@ -25,7 +25,7 @@ Reshape shape:int*
 BatchInput kind:BatchInputKind target_name:text* data_type:DataType source_input:text*
 BatchOutput target_name:text* kind:BatchOutputKind source_input:text*
 Optimization graph:Graph priority:Priority cuda:Cuda execution_accelerators:Accelerators input_pinned_memory:Enabled
-  output_pinned_memory:Enabled gather_kernel_buffer_threshold:int eager_batching:bool
+  output_pinned_memory:Enabled gather_kernel_buffer_threshold:uint eager_batching:bool
 Graph level:int
 Cuda graphs:bool busy_wait_events:bool graph_spec:GraphSpec* output_copy_stream:bool
 GraphSpec batch_size:int input:GraphShape{} graph_lower_bound:GraphLowerBound
@@ -34,27 +34,27 @@ GraphShape dim:int*
 Accelerators gpu_execution_accelerator:Accelerator* cpu_execution_accelerator:Accelerator*
 Accelerator name:text parameters:text{}
 Enabled enable:bool
-DynamicBatching preferred_batch_size:int* max_queue_delay_microseconds:int preserve_ordering:bool priority_levels:int
-  default_priority_level:int default_queue_policy:QueuePolicy priority_queue_policy:QueuePolicy{}
-QueuePolicy timeout_action:TimeoutAction default_timeout_microseconds:int allow_timeout_override:bool max_queue_size:int
-SequenceBatching direct:Direct oldest:Oldest max_sequence_idle_microseconds:int control_input:ControlInput* state:State*
+DynamicBatching preferred_batch_size:int* max_queue_delay_microseconds:uint preserve_ordering:bool priority_levels:uint
+  default_priority_level:uint default_queue_policy:QueuePolicy priority_queue_policy:QueuePolicy{}
+QueuePolicy timeout_action:TimeoutAction default_timeout_microseconds:uint allow_timeout_override:bool max_queue_size:uint
+SequenceBatching direct:Direct oldest:Oldest max_sequence_idle_microseconds:uint control_input:ControlInput* state:State*
   iterative_sequence:bool
-Direct max_queue_delay_microseconds:int minimum_slot_utilization:number
-Oldest max_candidate_sequences:int preferred_batch_size:int* max_queue_delay_microseconds:int preserve_ordering:bool
+Direct max_queue_delay_microseconds:uint minimum_slot_utilization:number
+Oldest max_candidate_sequences:int preferred_batch_size:int* max_queue_delay_microseconds:uint preserve_ordering:bool
 ControlInput name:text control:Control*
 Control kind:ControlKind int32_false_true:int* fp32_false_true:number* bool_false_true:bool* data_type:DataType
 State input_name:text output_name:text data_type:DataType dims:int* initial_state:InitialState*
   use_same_buffer_for_input_output:bool use_growable_memory:bool
 InitialState data_type:DataType dims:int* zero_data:bool data_file:text name:text
-Ensemble step:Step* max_inflight_requests:int
+Ensemble step:Step* max_inflight_requests:uint
 Step model_name:text model_version:int input_map:text{} output_map:text{} model_namespace:text
 InstanceGroup name:text kind:InstanceKind count:int rate_limiter:RateLimiter gpus:int* secondary_devices:Secondary*
   profile:text* passive:bool host_policy:text
-RateLimiter resources:Resource* priority:int
-Resource name:text global:bool count:int
+RateLimiter resources:Resource* priority:uint
+Resource name:text global:bool count:uint
 Secondary kind:SecondaryKind device_id:int
 Parameter string_value:text
-Warmup name:text batch_size:int inputs:WarmupInput{} count:int
+Warmup name:text batch_size:uint inputs:WarmupInput{} count:uint
 WarmupInput data_type:DataType dims:int* zero_data:bool random_data:bool input_data_file:text
 Operations op_library_filename:text*
 TransactionPolicy decoupled:bool
@@ -112,7 +112,7 @@ class Field(NamedTuple):
     """One field of a message.
 
     Attributes:
-        type: ``text``, ``int``, ``number``, ``bool``, or the name of an enumeration or message.
+        type: ``text``, ``int``, ``uint``, ``number``, ``bool``, or the name of an enumeration or message.
         repeated: Whether it may stand there several times.
         mapped: Whether each value is a pair of ``key`` and ``value``.
     """

@@ -245,10 +245,11 @@ def test_an_initialize_that_raises_fails_the_build(model):
     assert "no weights" in f"{caught.value} {caught.value.__cause__}"
 
 
-def test_a_file_without_the_class_fails_the_build(tmp_path, in_process):
+@pytest.mark.parametrize("code", ["x = 1\n", "class TritonPythonModel:\n    pass\n"])
+def test_a_file_without_the_class_fails_the_build(tmp_path, in_process, code):
     about = config("m", {}, {})
-    with pytest.raises(SetupError, match="no class TritonPythonModel"):
-        build(tmp_path, {"m": (about, "x = 1\n")}, in_process=in_process)
+    with pytest.raises(SetupError, match="no class TritonPythonModel with a method `execute`"):
+        build(tmp_path, {"m": (about, code)}, in_process=in_process)
 
 
 @pytest.mark.parametrize(
@@ -388,3 +389,90 @@ def test_a_decoupled_process_that_dies_ends_its_streams(tmp_path):
             list(pipe.stream({"IN": np.array([9], np.int32)}))
         with models.lease("square") as pipe:
             assert len(list(pipe.stream({"IN": np.array([3], np.int32)}))) == 4
+
+
+def test_a_coroutine_that_ends_its_loop_ends_its_batch_alone(model):
+    execute = """
+    async def execute(self, requests):
+        import asyncio, sys
+        (value,) = requests[0].inputs()[0].as_numpy()
+        if value == 8:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0.01)
+        if value == 9:
+            sys.exit(3)
+        return [answer(number([value]))]
+"""
+    models = model(execute)
+    for value in (9, 8, 9, 1):
+        given = {"IN": np.array([value], np.int32)}
+        if value == 9:
+            with pytest.raises(headrace.errors.BackendError, match="SystemExit"):
+                models("m", given, timeout=30)
+        else:
+            assert models("m", given, timeout=30)["result"]["OUT"].tolist() == [value]
+
+
+def test_a_batch_that_ended_by_sys_exit_lends_its_time_to_no_call(tmp_path, in_process):
+    calls = """
+    def execute(self, requests):
+        if requests[0].inputs()[0].as_numpy()[0] == 9:
+            os.sys.exit(3)
+        call = pb_utils.InferenceRequest(model_name="told", inputs=requests[0].inputs())
+        return [call.exec()]
+"""
+    told = """
+    def execute(self, requests):
+        return [answer(number([requests[0].timeout() > 0]))]
+"""
+    head = HEAD + "class TritonPythonModel:\n"
+    about = {one: config(one, {"IN": NUMBER}, {"OUT": NUMBER}) for one in ("calls", "told")}
+    codes = {"calls": (about["calls"], head + calls), "told": (about["told"], head + told)}
+    with build(tmp_path, codes, in_process=in_process) as models:
+        with pytest.raises(headrace.errors.BackendError, match="SystemExit"):
+            models("calls", {"IN": np.array([9], np.int32)})
+        assert models("calls", dict(ONE), timeout=30)["result"]["OUT"].tolist() == [1]
+
+
+def test_a_model_may_empty_the_list_of_its_requests(model):
+    execute = """
+    def execute(self, requests):
+        answers = [answer(number([3])) for _ in requests]
+        requests.clear()
+        return answers
+"""
+    assert model(execute)("m", dict(ONE))["result"]["OUT"].tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("response", "said"),
+    [
+        ("answer(None)", "outputs of a response are tensors"),
+        ("pb_utils.InferenceResponse(error=3)", "3"),
+    ],
+)
+def test_a_response_of_something_else_is_told(model, response, said):
+    with pytest.raises(headrace.errors.BackendError, match=said):
+        model(f"    def execute(self, requests):\n        return [{response}]\n")("m", dict(ONE))
+
+
+def test_elements_of_text_that_are_none_are_told_as_text(model):
+    about = config("m", {"IN": NUMBER}, {"OUT": {"data_type": "TYPE_STRING", "dims": [-1]}})
+    execute = """
+    def execute(self, requests):
+        return [answer(number([1.5, None, "a", b"b"], dtype=object))]
+"""
+    found = model(execute, about)("m", dict(ONE))["result"]["OUT"]
+    assert found.tolist() == ["1.5", "None", "a", b"b"]
+
+
+def test_a_model_may_change_an_input_in_place(model):
+    execute = """
+    def execute(self, requests):
+        found = requests[0].inputs()[0].as_numpy()
+        found += 1
+        return [answer(number(found))]
+"""
+    given = np.frombuffer(np.array([4], np.int32).tobytes(), np.int32)  # as of a client
+    assert model(execute)("m", {"IN": given})["result"]["OUT"].tolist() == [5]
+    assert given.tolist() == [4]

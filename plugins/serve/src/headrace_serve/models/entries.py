@@ -239,7 +239,7 @@ def read_entries(
             `headrace.PipelineConfig`, a `headrace.Pipeline`, or a dict with ``config`` and further keys of `ModelEntry`.
             The path of a folder stands for all models in it (`headrace_models.folder_models`), a table of shares is an alias.
         only: The name of the one model that is read. None: all models.
-        may_be_none: Whether there may be no model: those of a watched folder come later.
+        may_be_none: Whether there may be no model: those of a folder may come later.
 
     Returns:
         An entry per name and version, in the order of ``models``, and the shares of each alias.
@@ -258,7 +258,7 @@ def read_entries(
     if not pairs and not may_be_none:
         hint = (
             "A folder has NAME.toml or NAME/VERSION.toml, a serving file a table [models.NAME]."
-            " With --watch a folder may be empty at first."
+            " With --watch or --allow repository a folder may be empty at first."
         )
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
     for name, version, value in pairs:

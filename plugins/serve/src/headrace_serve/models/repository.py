@@ -16,7 +16,7 @@ from headrace_serve.errors import (
     unknown_parameter,
 )
 from headrace_serve.models.catalogue import build_models
-from headrace_serve.models.entries import repositories
+from headrace_serve.models.entries import read_entries, repositories
 from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
@@ -205,6 +205,8 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
         NotAllowedError: ``config``, which a request has brought, changes more than it may.
     """
     again = repositories(service.models.held.entries)
+    if not again:  # its folder was empty when the server started
+        again = repositories(read_entries(service.given, may_be_none=True)[0])
     if config is not None and not again:
         raise _refused("config")
     try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from uvicorn.server import ServerState
 
 from headrace.errors import ClosedError, SetupError
+from headrace_serve.allowing import check_allowed
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
@@ -36,7 +37,7 @@ from headrace_serve.ui.examples import Examples
 if TYPE_CHECKING:
     import concurrent.futures
     import socket
-    from collections.abc import Coroutine, Iterable, Sequence
+    from collections.abc import Collection, Coroutine, Iterable, Sequence
     from pathlib import Path
 
     from headrace_serve.everywhere import Everywhere
@@ -148,14 +149,15 @@ class Server:
         self._tls = tls
         self._certificates = None if tls is None else tls.read()
         self._keys, known = keys, Keys.of(keys)
+        self._watch, self._allow = watch, check_allowed(allow)
         self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
         how: Any = {"allow_import": allow_import, "workers": self._shared}
-        read: Any = {**how, "keys": known, "may_be_none": _is_folder(watch)}
+        read: Any = dict(how, keys=known, may_be_none=may_come_later(models, watch, self._allow))
         if listen_first:
             self._unbuilt, self._aliases = check_models(models, **read)
-            late = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
-            first = {*self._unbuilt}.difference(late)
-            catalogue = Catalogue([], held=Held(**how), loading=first, lazy=late)
+            lazy = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
+            first = {*self._unbuilt}.difference(lazy)
+            catalogue = Catalogue([], held=Held(**how), loading=first, lazy=lazy)
         else:
             catalogue = build_models(models, **read)
         try:
@@ -166,7 +168,7 @@ class Server:
                 priority_default=priority_default,
                 keys=known,
                 given=models,
-                allow=allow,
+                allow=self._allow,
                 allow_import=allow_import,
                 cors_origins=cors_origins,
                 allow_hosts=allow_hosts,
@@ -185,10 +187,9 @@ class Server:
         self._state, self._turn = ServerState(), asyncio.Lock()
         service.worker, service.everywhere = worker, everywhere
         service.starting = listen_first and everywhere is not None
-        self._watch = watch
         if not listen_first:
             self._follow()
-        self._service.connections = lambda: len(self._state.connections)
+        service.connections = lambda: len(self._state.connections)
         self._ports: list[HttpPort] = []
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
         # locks may be taken again by the thread that holds them.
@@ -319,7 +320,7 @@ class Server:
                 service.models,
                 keys=known,
                 allow_import=service.allow_import,
-                may_be_none=_is_folder(self._watch),
+                may_be_none=may_come_later(given, self._watch, self._allow),
             )
             try:
                 certificates = None if self._tls is None else self._tls.read()
@@ -459,6 +460,6 @@ class Server:
             await port.close()
 
 
-def _is_folder(watch: bool | str | Path) -> bool:
-    """Return whether new files are models, so that there may be no model yet."""
-    return not isinstance(watch, bool)
+def may_come_later(models: Any, watch: bool | str | Path, allow: Collection[str]) -> bool:
+    """Return whether there may be no model yet: new files of a folder are some, or a request loads the first one."""
+    return not isinstance(watch, bool) or ("repository" in allow and bool(models))

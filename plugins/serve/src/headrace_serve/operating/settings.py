@@ -15,7 +15,7 @@ from headrace_serve.models.entries import read_models
 from headrace_serve.models.held import check_models
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
-from headrace_serve.operating.server import Server
+from headrace_serve.operating.server import Server, may_come_later
 from headrace_serve.routes import routes_of
 from headrace_serve.tls import Tls
 
@@ -119,7 +119,7 @@ class Settings:
         """
         given: Any
         if self.manager is None:
-            given = read_models(self.models, self.models_file)
+            given = read_models(self.models, self.models_file) or self.models
         else:
             given = load_manager(self.manager, allow_import=self.allow_import)
         return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
@@ -134,10 +134,9 @@ class Settings:
         check_origins(self.cors_origins)
         check_hosts(self.allow_hosts)
         routes_of(self.apis)
-        watched = isinstance(self._watched(), str)
-        check_models(
-            **self.read(), allow_import=self.allow_import, may_be_none=watched, workers=True
-        )
+        read: Any = {**self.read(), "allow_import": self.allow_import, "workers": True}
+        late = may_come_later(read["models"], self._watched(), self.allow)
+        check_models(**read, may_be_none=late)
         tls = self._tls()
         if tls is not None:
             tls.read()

@@ -8,6 +8,7 @@ import json
 import sys
 import threading
 import time
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from math import inf
@@ -76,10 +77,11 @@ class Instance:
         self._thread = 0
         self.ended, self.waits = threading.Condition(), False
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
         module = headrace.plugins.import_file(file)
-        made = getattr(module, "TritonPythonModel", None)
-        if made is None:
-            raise SetupError(f"{file} has no class TritonPythonModel")
+        made: Any = getattr(module, "TritonPythonModel", None)
+        if not hasattr(made, "execute"):
+            raise SetupError(f"{file} has no class TritonPythonModel with a method `execute`")
         if hasattr(made, "auto_complete_config"):
             given = interface.ModelConfig(json.dumps(config))
             config = completed(made.auto_complete_config(given).as_dict())
@@ -122,6 +124,10 @@ class Instance:
             if is_elsewhere() and not all(one.over for one in incoming):
                 self.waits = True
                 self._wait_for(incoming)
+        except BaseException:  # as of sys.exit: the batch has its outcome
+            for one in incoming:
+                self._forget(one)
+            raise
         finally:
             self._thread, self.waits = 0, False
             _running.reset(before)
@@ -161,7 +167,7 @@ class Instance:
     def _execute(self, incoming: list[Incoming], asked: list[InferenceRequest]) -> None:
         """Call ``execute``, and give the requests the responses that it returns."""
         try:
-            given = self._model.execute(asked)
+            given = self._model.execute([*asked])  # it may empty the list
             if inspect.iscoroutine(given):
                 future = asyncio.run_coroutine_threadsafe(given, self._running_loop())
                 if self._decoupled and not is_elsewhere():
@@ -202,10 +208,18 @@ class Instance:
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop of this instance, which runs in a thread of its own."""
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
+            self._loop = loop = asyncio.new_event_loop()
             name = f"headrace-{self.config['name']}-loop"
-            threading.Thread(target=self._loop.run_forever, name=name, daemon=True).start()
+            threading.Thread(target=self._run_loop, args=(loop,), name=name, daemon=True).start()
         return self._loop
+
+    def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Run the event loop until the instance is closed, whatever code of the model does to it."""
+        while not (self._closed or loop.is_closed()):
+            with suppress(
+                BaseException
+            ):  # as of sys.exit in a coroutine, which is the outcome of its batch
+                loop.run_forever()
 
     def _wait_for(self, incoming: list[Incoming]) -> None:
         """Wait until all requests of a batch have ended, or nobody waits for them."""
@@ -308,6 +322,7 @@ class Instance:
         finally:
             for sender in [*self._senders]:
                 sender.close()
+            self._closed = True
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 

@@ -77,7 +77,11 @@ class TritonError:
 
 
 class InferenceResponse:
-    """The outputs of a request, or its error."""
+    """The outputs of a request, or its error.
+
+    Raises:
+        TritonModelException: An output is no tensor.
+    """
 
     def __init__(
         self,
@@ -86,7 +90,11 @@ class InferenceResponse:
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self._tensors = [*output_tensors]
-        self._error = TritonError(error) if isinstance(error, str) else error
+        for one in self._tensors:
+            if not isinstance(one, Tensor):
+                got = type(one).__name__
+                raise TritonModelException(f"outputs of a response are tensors, got {got}")
+        self._error = error if isinstance(error, TritonError | None) else TritonError(error)
         self._parameters = dict(parameters or {})
 
     def output_tensors(self) -> list[Tensor]:
@@ -151,7 +159,7 @@ class Incoming:
             return self.end(None, error.as_error())
         try:
             return self.end(self.owner.outputs_of(response))
-        except ContractError as wrong:
+        except Exception as wrong:  # noqa: BLE001 - also of an array elsewhere that cannot be copied
             return self.end(None, wrong)
 
 

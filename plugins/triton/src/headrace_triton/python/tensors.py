@@ -203,6 +203,8 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
             if not port.fits(array):
                 got = f"{array.dtype} {[*array.shape]}"
                 raise InputError(key=name, expected=port.expected, got=got)
+            if not array.flags.writeable:  # bytes of a client; a model may work in place
+                array = array.copy()
             tensor = Tensor.__new__(Tensor)  # its array is one that `Tensor` takes
             tensor._name, tensor._array, tensor._given = name, array, None
             found.append(tensor)
@@ -227,5 +229,15 @@ def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str
         if not port.fits(array) and not port.fits(array := port.converted(array)):
             what = f"the output {name!r} is {array.dtype} {[*array.shape]}"
             raise ContractError(what, hint=f"The configuration says {port.expected}.")
-        found[name] = array
+        found[name] = _as_text(array) if array.dtype.kind == "O" else array
     return found
+
+
+def _as_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an output of text, in which other elements are told as ``str`` tells them."""
+    if {*map(type, array.flat)} <= {bytes, str}:
+        return array
+    texts = [one if isinstance(one, (bytes, str)) else str(one) for one in array.flat]
+    made = np.empty(array.shape, object)
+    made.reshape(-1)[:] = texts
+    return made
