@@ -16,9 +16,9 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_590,
+    "core": 13_592,
     "_running": 5_224,
-    "_plan": 2_316,
+    "_plan": 2_317,
     "_build": 1_237,
     "_registry": 1_045,
     "words": 675,
@@ -29,7 +29,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 20_713
-SOURCES = 81_470
+SOURCES = 81_691
 
 
 def test_core_is_no_larger():

@@ -104,8 +104,8 @@ def find_place(address: str) -> Path:
     offer = _only([one for one in offers if one.name == scheme], f"{scheme}:// is fetched")
     if offer is None:
         is_here = any(one.distribution == "headrace-models" for one in offers)
-        otherwise = None if is_here else how_to_install("headrace-models")
-        hint = among(scheme, [one.name for one in offers], otherwise)
+        install = None if is_here else how_to_install("headrace-models")
+        hint = among(scheme, [one.name for one in offers], install)
         what = f"nothing installed fetches {scheme}:// ({address})"
         raise ConfigError(Problem("fetch", what, hint=hint))
     fetcher: Any = offer.load("fetcher")
