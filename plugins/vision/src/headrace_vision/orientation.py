@@ -84,10 +84,11 @@ def matrix_of(picture: Any) -> Matrix | None:
     from av.sidedata.sidedata import SideDataContainer
 
     # A picture and its own `side_data` hold each other: they would wait in memory for Python's collector of cycles.
+    side_data_of: Any = SideDataContainer
     try:
-        found = SideDataContainer(picture).get("DISPLAYMATRIX")
+        found = side_data_of(picture).get("DISPLAYMATRIX")
     except ValueError:  # it has a kind that PyAV knows no name for, such as EXIF data
-        found = SideDataContainer(_with_known_kinds(picture)).get("DISPLAYMATRIX")
+        found = side_data_of(_with_known_kinds(picture)).get("DISPLAYMATRIX")
     if found is None:
         return None
     a, b, _, c, d = struct.unpack_from("=5i", found)
