@@ -29,7 +29,7 @@ LINES = {
 """The most lines of code of core, and of the rooms that are not small."""
 
 TESTS_OF_CORE = 20_713
-SOURCES = 81_692
+SOURCES = 81_693
 
 
 def test_core_is_no_larger():

@@ -204,8 +204,9 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
     Raises:
         NotAllowedError: ``config``, which a request has brought, changes more than it may.
     """
-    again = repositories(service.models.held.entries)
-    if not again:  # its folder was empty when the server started
+    entries = service.models.held.entries
+    again = repositories(entries)
+    if not again and name not in {one for one, _ in entries}:  # its folder was empty at the start
         again = repositories(read_entries(service.given, may_be_none=True)[0])
     if config is not None and not again:
         raise _refused("config")
