@@ -240,7 +240,7 @@ def stats_page() -> str:
         raise SystemExit(f"stats(): meanings and keys differ: {sorted({*found} ^ {*STATS})}")
     lines = ["# What stats() returns", "", MADE]
     lines += [
-        "`pipe.stats()` is a dict that JSON can hold; keys are only added. Counts are exact, times are sampled (one in 16 below 100 µs). Words that keep",
+        "`pipe.stats()` is a dict that JSON can hold; keys are only added. Counts are exact, times are sampled (one in 16 below 1 ms). Words that keep",
         "something have a table of their own beside `nodes`: `queues`, `sessions`, `caches`, `iterate` and others, which [headrace-flow](../../plugins/flow/README.md)",
         "describes, and `probes`, by their names.",
         "",

@@ -12,14 +12,15 @@ FOLDER = Path(__file__).with_name("interleavings")
 NEAR = {
     "closing": ("engine", "teardown"),
     "coroutines": ("futures", "streams"),
+    "destructors": ("runners", "box", "node", "standby"),
     "futures": ("box", "futures", "graph"),
     "graphs": ("graph", "traversal", "node_request", "runners"),
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
-    "line": ("line", "shortcut"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),
     "pending": ("pending", "keeping", "node"),
     "queues": ("node", "queue", "graph"),
+    "standby": ("standby", "shortcut", "runners", "box", "dispatch"),
     "streams": ("streams", "parts", "keeping"),
 }
 """The files of the running wing whose source lines are points, by the file of a program."""

@@ -13,7 +13,7 @@ from headrace._build.parts import CloseStack
 from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._registry.registry import registry
 from headrace._running import batch as batches
-from headrace._running import deadlocks, graph, threads, walk
+from headrace._running import deadlocks, graph, standby, threads, walk
 from headrace._running import process as at_exit
 from headrace._running.batch import entry_here
 from headrace._running.box import Box, ask
@@ -93,9 +93,15 @@ def circles_are_looked_for_at_once(monkeypatch):
 # What is open in a pipeline.
 
 
-def in_line(pipe):
-    """Return how many requests their callers have put aside, to enter as the next batch ends."""
-    return sum(len(node.line.turns) for node in pipe._engine.nodes)
+def standing_by(pipe):
+    """Return how many callers, or lists of one, stand by at the only node."""
+    (node,) = pipe._engine.nodes
+    return len(node.standby.turns)
+
+
+def stand_by(monkeypatch, seconds):
+    """Let callers stand by for so long."""
+    monkeypatch.setattr(standby, "STANDBY_S", seconds)
 
 
 def in_queue(pipe):

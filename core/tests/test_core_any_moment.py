@@ -149,7 +149,7 @@ def test_ctrl_c_in_other_calls_loses_nothing():
     out = run(
         f"""
         import asyncio
-        from internals import in_queue, in_line
+        from internals import in_queue, standing_by
 
         def interrupt():
             raise KeyboardInterrupt
@@ -180,7 +180,7 @@ def test_ctrl_c_in_other_calls_loses_nothing():
                 others.append(later(pipe, {{"data": 7}}))
             elif way == "aside":
                 def let_go():
-                    while not (interrupts.where or in_line(pipe) or in_queue(pipe)):
+                    while not (interrupts.where or standing_by(pipe) or in_queue(pipe)):
                         pass
                     go.set()
                 threading.Thread(target=let_go).start()
@@ -418,3 +418,46 @@ def test_a_destructor_may_close_the_pipeline_inside(gate, client, inside):
     assert gate.closed == 1
     with pytest.raises(ClosedError):
         pipe({"data": 1})
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(HANGS_S)
+@from_python_3_11
+def test_ctrl_c_leaves_no_dict_that_is_refused_for_ever():
+    out = run(
+        f"""
+        import asyncio
+        import time
+
+        def interrupt():
+            raise KeyboardInterrupt
+
+        ways = {{
+            "call": lambda pipe, request: pipe(request),
+            "timeout": lambda pipe, request: pipe(request, timeout=60),
+            "list": lambda pipe, request: pipe([{{"data": 2}}, request]),
+            "submit": lambda pipe, request: pipe.submit([{{"data": 2}}, request]),
+            "parts": lambda pipe, request: pipe.submit(request, on_part=print),
+            "stream": lambda pipe, request: [*pipe.stream(request)],
+            "await": lambda pipe, request: asyncio.run(pipe.call_async(request)),
+        }}
+        config = headrace.PipelineConfig.load({{"backend": "Hook"}})
+
+        def once(way, points):
+            request, until = {{"data": 1}}, time.monotonic() + {LATE_S}
+            with headrace.pipe(config) as pipe:
+                interrupts = Interrupts(interrupt, *points)
+                interrupts.run(lambda: ways[way](pipe, request))
+                while True:
+                    try:
+                        assert pipe(request)["result"] == 1
+                        return interrupts
+                    except headrace.errors.InputError:  # until the backend is done with it
+                        assert time.monotonic() < until, (way, interrupts.where)
+
+        for way in ways:
+            points = once(way, ()).count
+            print(sum(len(once(way, (point,)).where) for point in range(1, points + 1)))
+        """
+    )
+    assert all(int(points) > 20 for points in out.split())

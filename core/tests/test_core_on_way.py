@@ -135,3 +135,42 @@ def test_a_backend_may_not_send_the_dict_that_it_was_given(gate):
         pytest.raises(InputError, match="on its way"),
     ):
         pipe({"data": 1})
+
+
+@pytest.mark.parametrize("config", NODES.values(), ids=NODES)
+@pytest.mark.parametrize("way", [FIRST[name] for name in ("submit", "list", "stream")])
+def test_a_dict_whose_sending_was_interrupted_may_be_sent_again(gate, config, way):
+    class WayEnters(headrace.Backend):
+        @staticmethod
+        def enter(request):
+            if request.pop("interrupts", False):
+                raise KeyboardInterrupt
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("WayEnters", WayEnters)
+    last = {"backend": "WayEnters"}
+    config = last if "backend" in config else {**config, "b": last}
+    request = {"data": 1, "interrupts": True}
+    with headrace.pipe(config) as pipe:
+        with pytest.raises(KeyboardInterrupt):
+            way(pipe, request)
+        assert pipe(request)["result"] == 1
+
+
+def test_a_dict_is_read_once_it_is_claimed():
+    """What stands in it before may be the value between two backends of the request that has it."""
+
+    class OnWay(dict):
+        def setdefault(self, key, mine):
+            request["data"] = "the caller's"
+            return super().setdefault(key, mine)
+
+    with headrace.pipe({"backend": "Identity"}) as pipe:
+        pipe._on_way = OnWay()
+        for way in FIRST.values():
+            request = {"data": "between"}
+            way(pipe, request)
+            assert request == {"data": "the caller's", "result": "the caller's"}

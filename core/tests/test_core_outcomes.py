@@ -256,7 +256,7 @@ def test_a_deadline_that_cannot_be_told_stops_no_other_deadline(gate, expire):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_thread_that_an_exit_hits_in_its_own_batch_has_its_requests_back(alone):
+def test_a_backend_that_exits_fails_its_own_requests_alone(alone):
     @headrace.register("Leaves")
     class Leaves(headrace.Backend):
         def forward(self, batch):
@@ -269,8 +269,10 @@ def test_a_thread_that_an_exit_hits_in_its_own_batch_has_its_requests_back(alone
         headrace.pipe({"backend": "Leaves", "batch_sizes": [1, 2], "pad": True}) as pipe,
         concurrent.futures.ThreadPoolExecutor(1) as thread,
     ):
-        call = thread.submit(pipe, requests[0] if alone else requests)
-        assert isinstance(call.exception(LATE_S), SystemExit)
+        error = thread.submit(pipe, requests[0] if alone else requests).exception(LATE_S)
+        for one in [error] if alone else error.errors:
+            assert type(one) is BackendError
+            assert type(one.__cause__) is SystemExit
         assert requests == [{"data": k} for k in range(len(requests))]
         assert node(pipe)["failed"] == {"backend": len(requests)}
 

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported())
 MOST_SCHEDULES = 2000
 FIRST_SEEDS = {
     "an instance is given back twice after Ctrl-C": 1500,
-    "who detaches a probe takes it from the midst of a step": 1940,
 }
 """Where the search begins for faults that few schedules show: near one that does."""
 
@@ -30,48 +29,82 @@ LOCKED_CANCEL = """with self._condition:
         if told is True:"""
 
 FAULTS = {
-    "who comes into the line does not look once more": (
-        "line.py:pair",
-        "deadlock|not over after",
-        [("line", "            self._look()\n", "")],
-    ),
-    "who puts an instance back does not look at the queue": (
-        "line.py:mixed_alone",
-        "not over after|no end",
+    "who frees an instance calls nobody in": (
+        "standby.py:burst",
+        "answered are",
         [
             (
-                "line",
-                "        node.free.append(instance)\n        if self._needs_a_step():\n            post(node.box, node.note_change)\n\n    def _give",
-                "        node.free.append(instance)\n\n    def _give",
+                "shortcut",
+                "                if standby.turns:\n                    standby.left = me\n                    standby.call_in()\n",
+                "",
             )
         ],
     ),
-    "an own thread that ends does not look at the line": (
-        "line.py:own_trio",
-        "not over after|no end|deadlock",
+    "who stands by does not look once more": (
+        "standby.py:burst",
+        "answered are",
         [
             (
-                "line",
-                "            if self.turns:\n                post(self._node.box, self._node.note_change)\n",
+                "standby",
+                "            put(turn)\n            self.call_in()\n",
+                "            put(turn)\n",
+            )
+        ],
+    ),
+    "an instance is left for ever to who was called in and has gone": (
+        "standby.py:leaves",
+        "answered are",
+        [
+            ("standby", "self.until = now + WAKE_S", 'self.until = float("inf")'),
+            ("standby", "                    self.until = 0.0\n", "                    pass\n"),
+        ],
+    ),
+    "who has gone is called in": (
+        "standby.py:leaves",
+        "answered are",
+        [("standby", "                    turns.remove(turn)\n", "                    pass\n")],
+    ),
+    "a caller stands by for ever": (
+        "standby.py:stands_by",
+        "not in the queue",
+        [("standby", "max(0.0, until - node.clock())", "-1")],
+    ),
+    "close lets nobody in": (
+        "standby.py:let_in",
+        "ClosedError",
+        [("closing", "    node.standby.let_in()\n", "")],
+    ),
+    "callers that do not come back are waited for": (
+        "standby.py:returning",
+        "deadlock|not over after",
+        [
+            (
+                "dispatch",
+                "            self.returning = 0\n",
                 "            pass\n",
             )
         ],
     ),
-    "an instance is handed to who has left": (
-        "line.py:handing_closing",
-        "not over after|busy at the end|close took|has two outcomes",
+    "who is given a batch is not named": (
+        "destructors.py:one_node",
+        "deadlock|not over after",
         [
             (
-                "line",
-                "                elif node.special:\n                    instance.ident = 0\n                    post(node.box, self._put_back, instance, turn)\n",
-                "                elif node.special:\n                    post(node.box, node.enter, [entry], True)\n",
+                "runners",
+                "            self.instance.ident = get_ident()\n            runner.work = self\n",
+                "            runner.work = self\n",
             )
         ],
     ),
-    "who has the instance keeps it for ever": (
-        "line.py:fair",
-        "they ran in the order",
-        [("line", "        stays = perf_counter() < instance.until\n", "        stays = True\n")],
+    "an own thread is given a batch while it waits": (
+        "destructors.py:own_threads",
+        "deadlock|not over after|ended are",
+        [("node", "any(one.ident != thread for one in owned)", "False")],
+    ),
+    "nobody tells the callers of a long batch": (
+        "standby.py:returning",
+        "deadlock|not over after",
+        [("box", "self.threads.pool.run(self._call, after, teller, begun)", "pass")],
     ),
     "finish gives True twice": (
         "pending.py:finish",
@@ -92,7 +125,6 @@ FAULTS = {
                 "            if self.home.room.outside:\n                self.home.note_change()\n",
                 "",
             ),
-            ("room", "post(self.home.box, self.home.note_change)", "pass"),
         ],
     ),
     "cancel and an answer wait for each other": (
@@ -129,15 +161,16 @@ FAULTS = {
             )
         ],
     ),
-    "who leaves by what is no Exception takes a batch along": (
-        "interrupts.py:no_exception",
-        "deadlock|not over after",
-        [("runners", "runner if interrupt is None else None", "runner")],
-    ),
     "submit waits for no room where it has not entered yet": (
-        "line.py:bound",
+        "standby.py:bound",
         "calls returned",
-        [("entrance", "get_ident() not in in_steps or ", "")],
+        [
+            (
+                "entrance",
+                "            if waits and get_ident() in in_steps:\n",
+                "            if waits:\n",
+            )
+        ],
     ),
     "a coroutine was told that nothing runs, and its dict is answered": (
         "coroutines.py:cancelled_while_kept",

@@ -316,11 +316,12 @@ def test_a_batch_that_was_cut_is_joined_by_nobody_while_its_thread_wakes_up():
     assert [at for at, _ in run.seen.batches["main"]] == [45 * k for k in range(12)]
 
 
-def test_five_clients_run_as_four_and_the_one_that_is_left_over():
+def test_of_five_clients_four_run_together_from_the_second_batch_on():
+    """After a long batch the one that waits has company: the callers that were just answered have a moment to come again."""
     config = {"backend": "Identity", "max": 4}
     run = simulated(config, fixed(dict.fromkeys(range(1, 5), 10)))
     run.closed_loop(5, 200, 0)
-    assert batches_of(run) == [1, 4] * 40
+    assert batches_of(run)[:40] == [1, *[4] * 39]
 
 
 def test_a_request_whose_time_is_over_fails_waiting_or_running():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
@@ -11,7 +11,7 @@ from headrace._contract.addresses import places_in
 from headrace._registry.notebook import Statistics, html_of
 from headrace._running.blueprint import Blueprint
 from headrace._running.engine import Engine
-from headrace._running.entrance import raise_failed, seconds
+from headrace._running.entrance import leave_all, raise_failed, seconds
 from headrace._running.futures import RequestFuture, give_up_all
 from headrace._running.parts import PartSink
 from headrace._running.probes import GuardedProbe, Probes
@@ -23,7 +23,6 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from headrace._plan.pipeline_config import PipelineConfig
     from headrace._running.entrance import Admitted
-    from headrace._running.route import Route
 else:
     PipelineConfig = Any  # for who asks what the annotations mean: its module would import pydantic
 
@@ -121,28 +120,32 @@ class Pipeline:
             ClosedError: The pipeline is closed.
         """
         if type(data) is dict:
-            on_way, key = self._on_way, id(data)
-            mine = (data,)  # while it stands there, no other dict gets this id
+            # The key itself tells whose claim it is: each call of `id` makes an int of its own, and `data` lives here meanwhile.
+            on_way, key, call = self._on_way, id(data), self._entrance.call
             try:
-                if on_way.setdefault(key, mine) is not mine:
+                if on_way.setdefault(key, key) is not key:
                     self._entrance.refuse_twice(data)
                 plain = timeout is None and priority == 0
-                call = self._entrance.call
                 if plain and call is not None:
                     call(data)
-                elif plain and (only := self._only(data)) is not None:
-                    walk(self._graph, only, data)
+                elif plain and self._graph.only and "data" in data and "node_name" not in data:
+                    walk(self._graph, self._graph.only, data)
                 else:
                     self._entrance.check_open([data])
                     self._entrance.run_one(data, timeout, priority)
                 del on_way[key]
-            except BaseException:
-                if on_way.get(key) is mine:
+            except BaseException:  # no call here: no second Ctrl-C comes before `del`
+                if key in on_way and on_way[key] is key:
                     del on_way[key]
                 raise
             return data
-        admitted = self._admit(data, timeout, priority)
-        self._entrance.run(admitted)
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+            self._entrance.run(admitted)
+        except BaseException:
+            leave_all(admitted)
+            raise
         if isinstance(data, list):
             raise_failed([entry for entry, _ in admitted])
         else:
@@ -187,32 +190,33 @@ class Pipeline:
             ClosedError: The pipeline is closed.
             InputError: ``on_part`` was given with a list.
         """
-        if on_part is not None:
-            future = RequestFuture()
-            self._start_parts(data, timeout, priority, future, on_part)
-            return future
-        admitted = self._admit(data, timeout, priority)
-        futures = [RequestFuture() for _ in admitted]
-        self._entrance.submit(admitted, futures)
+        futures = [RequestFuture() for _ in (data if isinstance(data, list) else (data,))]
+        self._start(data, timeout, priority, futures, on_part)
         return futures if isinstance(data, list) else futures[0]
 
-    def _start_parts(
+    def _start(
         self,
         data: Any,
         timeout: float | None,
         priority: int,
-        future: RequestFuture,
-        on_part: Callable[[Any, bool], object],
+        futures: Sequence[RequestFuture],
+        on_part: Callable[[Any, bool], object] | None,
         *,
         waits: bool = True,
     ) -> None:
-        """Let one request run whose parts somebody takes."""
-        if isinstance(data, list):
+        """Let requests run whose outcomes the futures take; of one request somebody may take parts."""
+        if on_part is not None and isinstance(data, list):
             what, hint = "parts are of one request", "Send each request of the list by itself."
             raise InputError(what, expected="a dict", got="list", hint=hint)
-        ((entry, _),) = admitted = self._admit(data, timeout, priority)
-        future.parts = PartSink(entry, on_part)
-        self._entrance.submit(admitted, [future], waits=waits)
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+            if on_part is not None:
+                futures[0].parts = PartSink(admitted[0][0], on_part)
+            self._entrance.submit(admitted, futures, waits=waits)
+        except BaseException:
+            leave_all(admitted)
+            raise
 
     @overload
     async def call_async(
@@ -244,27 +248,31 @@ class Pipeline:
         import asyncio  # a quarter of the time that `import headrace` would take; who awaits has it already
 
         loop = asyncio.get_running_loop()
-        admitted = self._admit(data, timeout, priority)
-        entries = [entry for entry, _ in admitted]
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+        except BaseException:
+            leave_all(admitted)
+            raise
         try:
             for future in self._entrance.begin(loop, admitted):
                 await future
+            for entry, _ in admitted:
+                entry.give_back()
         except BaseException as error:
-            abandoned = give_up_all(self._engine.box, entries)
+            abandoned = give_up_all(self._engine.box, [entry for entry, _ in admitted])
             error.abandoned = abandoned  # type: ignore[attr-defined]
             if isinstance(data, dict) and not abandoned:
                 data.pop("result", None)  # the request may have ended a moment before the cancel
-            for entry in entries:
+            for entry, _ in admitted:
                 if not abandoned:
                     entry.give_back()
                 entry.error = None  # no caller takes this error any more; see `Entry.take_error`
             raise
-        for entry in entries:
-            entry.give_back()
         if isinstance(data, list):
-            raise_failed(entries)
+            raise_failed([entry for entry, _ in admitted])
         else:
-            entries[0].raise_error()
+            admitted[0][0].raise_error()
         return data
 
     def stream(
@@ -305,7 +313,7 @@ class Pipeline:
         _check_keywords(keys)
 
         def start(reader: Reader) -> None:
-            self._start_parts(data, timeout, priority, reader, reader)
+            self._start(data, timeout, priority, [reader], reader)
 
         return Stream(start, most, room)
 
@@ -341,20 +349,19 @@ class Pipeline:
         _check_keywords(keys)
 
         def start(reader: Reader) -> None:
-            self._start_parts(data, timeout, priority, reader, reader, waits=False)
+            self._start(data, timeout, priority, [reader], reader, waits=False)
 
         return AsyncStream(start, most, room, self._entrance.waker(asyncio.get_running_loop()))
 
-    def _only(self, data: Request) -> Route | None:
-        """Return the way of a request through the graph, where there is one for all requests, and it needs no check."""
-        return self._graph.only if "data" in data and "node_name" not in data else None
-
-    def _admit(self, data: Any, timeout: float | None, priority: int) -> list[Admitted]:
-        """Check the requests of a call, one or a list of them, unless the pipeline is closed."""
+    def _admit(
+        self, data: Any, timeout: float | None, priority: int, admitted: list[Admitted]
+    ) -> None:
+        """Check the requests of a call, one or a list of them, unless the pipeline is closed. See `Entrance.admit`."""
         items = data if isinstance(data, list) else [data]
         self._entrance.check_open(items)
-        _check_several(data)
-        return self._entrance.admit(items, timeout, priority)
+        if type(data) is not dict:
+            _check_several(data)
+        self._entrance.admit(items, timeout, priority, admitted, self._on_way)
 
     def stats(self) -> dict[str, Any]:
         """Return counts and times since the start, per node, as a dict that can be written as JSON."""

@@ -160,8 +160,8 @@ class Closer:
 
 def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
     """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
-    node.line.let_in()
     node.special = True
+    node.standby.let_in()
     node.refusing = node.refusing or error
     node.short_cut.set_bounds()
     node.drains &= drain
@@ -172,7 +172,6 @@ def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
 
 def fail_open(node: Any, error: ClosedError) -> None:
     """Fail all entries of a node that are still open; a step."""
-    node.line.let_in()
     node.dead = True
     node.fail_waiting(error, [*node.queue, *node.room.outside])
     for entry in node.all_open():

@@ -66,7 +66,6 @@ class _Look:
         for engine in [*engines]:
             for node in engine.nodes:
                 waiting = [*node.queue.snapshot(), *node.room.outside.copy()]
-                waiting += [turn.entry for turn in node.line.turns.copy()]
                 for instance in [*node.instances]:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
@@ -173,7 +172,9 @@ class Search:
     def _look_once(self, now: float) -> bool:
         """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
         circle = _Look().circle()
-        waits = [one for one in circle if one.entry is not None and _may_be_released(one.entry)]
+        waits = [
+            one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)
+        ]
         apart = now - self._seen >= 0.9 * APART_S
         same = apart and bool(waits) and {*circle} == {*self._before}
         if apart or not circle:
@@ -216,7 +217,6 @@ def watch(node: Any) -> None:
 
 def _look_at(node: Any) -> None:
     node.watched = False
-    node.line.let_in()
     outside = node.room.outside
     waiting = [next(iter(outside)).arrival] if outside else []
     waiting += [node.queue.oldest()] if node.queue.count else []
@@ -232,13 +232,7 @@ def after_fork() -> None:
     search.__init__()  # type: ignore[misc]
 
 
-def _may_be_released(entry: Entry) -> bool:
-    standing = (turn.entry for turn in entry.node.line.turns.copy())
-    return entry.state in (QUEUED, OUTSIDE) or entry in standing
-
-
 def _release(entry: Entry, error: ContractError) -> None:
-    entry.node.line.let_in()
     if entry.state in (QUEUED, OUTSIDE):
         entry.node.fail(entry, lambda *_, **__: error)
 

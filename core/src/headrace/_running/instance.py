@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from headrace._running.threads import OwnThread
 
 
-SAMPLE_BELOW_S = 100e-6
-"""A backend whose mean forward takes less is fast: only a sample of its batches is timed, and a caller that has its answer
-runs batches of others (`LEADS_S`), since waking another thread costs about as much."""
+SAMPLE_BELOW_S = 1e-3
+"""Of a backend that takes less, only a sample of its batches is timed."""
+
+FAST_S = 100e-6
+"""A caller that has its answer runs batches of others where the mean forward takes less, since waking another thread costs about as much."""
 
 LEADS_S = 500e-6
-"""How long, in all, a caller that has its answer runs batches of others."""
+"""How long, in all, it does so."""
 
-TINY_S = 10e-6
-"""A backend whose mean forward takes less is tiny: who ends a request there asks for the time at one of `SPARED` + 1 alone."""
-
-SPARED = 63
+LONG_S = 500e-6
+"""A backend that takes more is slow: its next batch is started before anybody is told of the last one."""
 
 SAMPLED = 15
 """Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
@@ -73,13 +73,13 @@ class Instance(Tally):
         ident: Identifier of the thread that runs the instance. 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         running_weight: Weight of the batch that runs.
+        full: The greatest weight of a batch, of those that the node allows. None for no bound.
         reason: Why the batch that runs was formed. Stale where its caller runs it alone.
         queued: How many batches were formed from the queue. The other counts are those of `Tally`.
         mask: A batch is timed when its number and the mask have no bit in common.
         sampling: The mask while batches are fast. 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
-        stays: Mask for the counter of single requests: who ends one asks whether the instance is another's now where no bit is common.
-        until: Until when who frees it may take it again, before it is handed to who stands in line.
+        least_s: About the least of the last hundred durations: what the backend takes without waiting for the interpreter lock. 0 at first.
         busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limit: The backend whose own range sets ``max``, and that max. None where the node's keys set it.
@@ -116,12 +116,12 @@ class Instance(Tally):
         self.queued = 0
         self.mask = 0
         self.sampling = SAMPLED
-        self.mean_s = SAMPLE_BELOW_S
-        self.busy_s = self.until = 0.0
-        self.stays = 0
+        self.mean_s, self.least_s = FAST_S, 0.0
+        self.busy_s = 0.0
         self.since = time.perf_counter()
         self.limit: tuple[str, int] | None = None
         self.limits: Limits
+        self.full: int | None = None
         self.liveness = backend._liveness or Liveness()
         self.liveness.entries = lambda: self.entries or ()
         self.liveness.outermost = backend
@@ -155,15 +155,15 @@ class Instance(Tally):
     def note_duration(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""
         self.forward.add(duration_s * 1000)
-        before, mean_s = self.mean_s, duration_s
+        before, mean_s, least_s = self.mean_s, duration_s, duration_s
         if self.busy_s:
+            least_s = min(duration_s, 1.02 * self.least_s)
             # The bound on one duration: the thread may have waited for a processor meanwhile, which says
             # nothing about the backend and would make it look slow for many batches.
             mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
         self.busy_s += duration_s * (self.mask + 1)
-        self.mean_s = mean_s
-        self.mask = self.sampling if mean_s < SAMPLE_BELOW_S else 0
-        self.stays = SPARED if mean_s < TINY_S and self.max == 1 else 0
+        self.mean_s, self.least_s = mean_s, least_s
+        self.mask = self.sampling if least_s < SAMPLE_BELOW_S else 0
 
     def statistics(self) -> dict[str, Any]:
         """Return what ``stats()`` shows of this instance."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headrace._running.box import post
 from headrace._running.entry import OUTSIDE
 from headrace._running.refusals import overload_error
 
@@ -39,17 +38,6 @@ class Ticket:
             self.waiting[entry] = None
             self.home.room.tickets[self] = None
 
-    def stand(self) -> None:
-        """Note that a caller stands in line with its entry; in any thread, as `stand_down`."""
-        if self.home is not None:
-            self.home.room.tickets[self] = None
-
-    def stand_down(self) -> None:
-        """Note that the caller stands in line no more."""
-        stood = self.home is not None and self.home.room.tickets.pop(self, self) is None
-        if stood and self.home.room.outside:
-            post(self.home.box, self.home.note_change)
-
     def leave(self, entry: Entry) -> None:
         """Note that an entry waits no more."""
         if self.waiting.pop(entry, self) is None and not self.waiting:
@@ -74,13 +62,13 @@ class Room:
     @property
     def waiting(self) -> int:
         """How many requests wait, at this node or another, that entered here."""
-        queue, turns = self._node.queue, self._node.line.turns
-        return int(queue.count - queue.ticketed + len(self.tickets) + len(turns))
+        queue = self._node.queue
+        return queue.count - queue.ticketed + len(self.tickets)  # type: ignore[no-any-return]
 
     @property
     def full(self) -> bool:
         """Whether as many wait as ``queue_size`` allows."""
-        return bool(self.waiting >= self._node.limits.queue_size)
+        return self.waiting >= self._node.limits.queue_size  # type: ignore[no-any-return]
 
     def may_be_full(self, count: int) -> bool:
         """Tell whether some of ``count`` newcomers may have to wait for room, behind those that are in the box; in any thread.
@@ -88,7 +76,7 @@ class Room:
         Threads that ask at the same moment do not see each other.
         """
         box = self._node.box
-        ahead = self.waiting + len(box.steps)
+        ahead = self.waiting + len(box.steps) + len(self._node.standby.turns)
         return bool(self.outside) or bool(ahead + count > self._node.limits.queue_size)
 
     def waiting_entries(self) -> list[Entry]:

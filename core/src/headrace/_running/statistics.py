@@ -60,17 +60,16 @@ class Tally:
 
     Attributes:
         unqueued: How many single requests were run by their own callers, past the queue.
-        led: How many requests of callers in line were run, past the queue as well.
         failures: How many requests failed, by code.
         sizes: How many batches of each number of requests were formed from the queue.
         reasons: How many of these were formed for each reason but ``idle``, which are what is left: counted after ``sizes``, and read before.
         forward, waited: Durations of batches, and of the wait of the requests in them.
     """
 
-    __slots__ = ("failures", "forward", "led", "reasons", "sizes", "unqueued", "waited")
+    __slots__ = ("failures", "forward", "reasons", "sizes", "unqueued", "waited")
 
     def __init__(self) -> None:
-        self.unqueued = self.led = 0
+        self.unqueued = 0
         self.failures: dict[str, int] = {}
         self.sizes: dict[int, int] = defaultdict(int)
         self.reasons: dict[str, int] = defaultdict(int)
@@ -84,7 +83,6 @@ class Tally:
     def add(self, other: Tally, *, unqueued: int | None = None) -> None:
         """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
         self.unqueued += other.unqueued if unqueued is None else unqueued
-        self.led += other.led
         self.forward.add_all(other.forward)
         self.waited.add_all(other.waited)
         add_counts(self.failures, other.failures)
@@ -104,6 +102,7 @@ def statistics(node: Any) -> dict[str, Any]:
 
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
     """
+    node.standby.let_in()
     total, running = Tally(), 0
     total.add(node.counts)
     for instance in node.instances:
@@ -112,9 +111,8 @@ def statistics(node: Any) -> dict[str, Any]:
         if holder is not None:
             entries = instance.entries
             running += 1 if entries is None else sum(one.state == RUNNING for one in entries)
-    standing = len(node.line.turns)
-    waiting = node.queue.count + standing + len(node.room.outside) + len(node.pending.open)
-    submitted = total.unqueued + total.led + node.entered + standing
+    waiting = node.queue.count + len(node.room.outside) + len(node.pending.open)
+    submitted = total.unqueued + node.entered
     failed, sizes = total.failures, total.sizes
     if total.unqueued:
         add_counts(sizes, {1: total.unqueued})
