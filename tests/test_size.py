@@ -16,20 +16,20 @@ from counts import lines_below, rooms
 from distributions import ROOT, folders
 
 LINES = {
-    "core": 13_592,
-    "_running": 5_224,
+    "core": 13_503,
+    "_running": 5_127,
     "_plan": 2_317,
-    "_build": 1_237,
-    "_registry": 1_045,
+    "_build": 1_245,
+    "_registry": 973,
     "words": 675,
-    "_expression": 710,
+    "_expression": 709,
     "_contract": 759,
     "_config": 607,
 }
 """The most lines of code of core, and of the rooms that are not small."""
 
-TESTS_OF_CORE = 20_713
-SOURCES = 81_693
+TESTS_OF_CORE = 21_090
+SOURCES = 81_604
 
 
 def test_core_is_no_larger():
