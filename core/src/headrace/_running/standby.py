@@ -41,7 +41,7 @@ TENURE_S = 250e-6
 LOOK_S = 2e-3
 """When the timer looks whether who was expected to take an instance has come."""
 
-TINY_S, BRIEF_S = 10e-6, 250e-6
+TINY_S, BRIEF_S = 10e-6, 120e-6
 """Callers stand by where a batch takes longer than the first, and an instance comes free more often than the second says."""
 
 
