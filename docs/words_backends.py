@@ -35,10 +35,15 @@ class Short:
 
 @headrace.register("Quote")
 class Quote:
-    """Quotes around what the backend that it depends on gives."""
+    """Quotes around what its child gives."""
 
-    def forward_with_dep(self, batch, dependency):
-        errors = dependency(batch)
+    takes = 1
+
+    def init(self, options, context):
+        (self.child,) = context.children
+
+    def forward(self, batch):
+        errors = self.child(batch)
         for request in batch:
             if "result" in request:
                 request["result"] = f"'{request['result']}'"

@@ -42,10 +42,6 @@ WRONG = {
     "asynchronous": ({"forward": asynchronous}, "write def forward"),
     "asynchronous_generator": ({"forward": asynchronous_generator}, "forward is asynchronous"),
     "no_self": ({"forward": lambda batch: None}, r"write def forward\(self, batch\)"),
-    "no_dependency": (
-        {"forward": None, "forward_with_dep": lambda self, batch: None},
-        r"write def forward_with_dep\(self, batch, dependency\)",
-    ),
 }
 RIGHT = [
     {},
@@ -54,7 +50,6 @@ RIGHT = [
     {"takes": 2, "bracket": Bracket(phases=3), "keep": 3, "places": 2, "reader": ("a",)},
     {"forward": lambda *args, **more: None, "init": lambda self, options, context, more=1: None},
     {"close": staticmethod(lambda: None), "describe": classmethod(lambda cls: {})},
-    {"forward": None, "forward_with_dep": lambda self, batch, dependency: dependency(batch)},
 ]
 
 

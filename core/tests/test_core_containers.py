@@ -741,28 +741,6 @@ def test_an_item_alone_is_filled_up_to_the_min_or_is_not_run_again(backend):
     assert weights == [2]
 
 
-@pytest.mark.parametrize(("least", "most", "together"), [(1, 2, 2), (1, 8, 3), (4, 8, None)])
-def test_the_range_that_init_sets_narrows_what_an_instance_depends_on(least, most, together):
-    class Narrowed(headrace.Backend):
-        def init(self, options, context):
-            self.min, self.max = least, most
-
-        def forward_with_dep(self, batch, dependency):
-            seen.append(len(batch))
-            return dependency(batch)
-
-    headrace.register("Narrowed", Narrowed, replace=True)
-    headrace.register("Few", backend(lambda request: 1, max=3), replace=True)
-    config = {"backend": "IoC[Narrowed;Narrowed[Few]]", "max": 6}
-    if together is None:
-        with pytest.raises(SetupError, match="Narrowed needs at least 4, Few takes at most 3"):
-            headrace.pipe(config)
-        return
-    with headrace.pipe(config) as pipe:
-        pipe([{"data": number} for number in range(6)])
-    assert max(one for one in seen if isinstance(one, int)) == together
-
-
 @pytest.mark.parametrize(
     ("most", "together"),
     [([None], 64), ([1], 64), ([2, None], 2), ([4, 2], 2), ([1, 4], 4), ([1, None], 64)],

@@ -76,7 +76,6 @@ def problems(config):
         "S[RMask,RResult]",
         "IoC[RResult,RMask;S[RMask,RResult]]",
         "BackgroundThread[RMask]",
-        "DI[BackgroundThread,RMask]",
         "Divides(x)[RMask,RMaskHere]",
         "CatSplit[RMask,RResult,RResult]",
         "RInputs(inputs={0})",

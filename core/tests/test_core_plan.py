@@ -46,13 +46,16 @@ def tag(name, **body):
 
 
 class Dep(headrace.Backend):
-    """Takes its dependency at each call."""
+    """Runs its child, and shows its own name around the result."""
+
+    takes = 1
 
     def init(self, options, context):
         made.append("Dep")
+        (self.child,) = context.children
 
-    def forward_with_dep(self, batch, dependency):
-        outcomes = dependency(batch)
+    def forward(self, batch):
+        outcomes = self.child(batch)
         for request in batch:
             if "result" in request:
                 request["result"] = f"Dep[{request['result']}]"
@@ -110,13 +113,10 @@ def problem(expression, **keys):
         ({"Z": "A[W]", "W": "B[C]"}, "D[Z[X],Z]", "D[A[B[C[X]]],A[B[C]]]"),
         ({"Z": "S[X,A[B]]"}, "Z[Y]", "A[B[Y]]"),
         ({"Z": "S[X,S[Y,A]]"}, "Z[Y]", "A[Y]"),
-        ({"Z": "DI[A,B]"}, "Z[X]", "A[B[X]]"),
-        ({"Z": "A[B]"}, "DI[Z,X]", "A[B[X]]"),
         ({"Z": "Reflect[nothing,A]"}, "Z[X]", "A[X]"),
         ({"Z": "IoC[X;A[X]]"}, "Z", "A[X]"),
         ({"Z": "IoC[X;A[X,B]]"}, "Z[X]", "A[X,B[X]]"),
         ({"Z": "BackgroundThread[A]"}, "Z[X]", "A[X]"),
-        ({"Z": "A"}, "With[Z,X]", "A[X]"),
     ],
 )
 def test_a_bracket_goes_to_the_open_slot_of_a_definition(definitions, used, meaning):
@@ -206,16 +206,6 @@ def test_a_name_means_an_instance_first_then_a_definition_then_a_backend():
     assert made.count("X") == 2
 
 
-def test_di_is_each_depending_on_the_next_and_each_may_be_an_instance():
-    assert run("DI[A,B,C]") == "A[B[C]]"
-    assert run("Aspect[A,B,C]") == "A[B[C]]"
-    assert run("IoC[X;DI[A,B,X]]") == "A[B[X]]"
-    assert run("IoC[Dep;DI[A,Dep,X]]") == "A[Dep[X]]"
-    assert run("IoC[Dep;Dep[X]]") == "Dep[X]"
-    assert run("IoC[Dep;DI[Dep,Dep,X]]") == "Dep[Dep[X]]"
-    assert made.count("Dep") == 3
-
-
 def test_an_element_of_the_first_phase_sees_the_earlier_ones_only():
     assert run("IoC[X,A[X];A]") == "A[X]"
     assert made.count("X") == 1
@@ -241,11 +231,10 @@ def test_children_are_built_left_to_right_and_closed_right_to_left():
 
 WRONG = {
     "arity": (
-        "IoC[X] IoC[X,Y] IoC[X;Y;A] IoC[X;Y,A] S[X;Y] A[X;Y] S X[Y] Two[X] With[A] "
-        "DI[A[B],C] IoC[A;A[X]] IoC[Dep[Y];Dep[X]] IoC[Dep;Dep[X,Y]] Dep "
+        "IoC[X] IoC[X,Y] IoC[X;Y;A] IoC[X;Y,A] S[X;Y] A[X;Y] S X[Y] Two[X] Dep "
+        "IoC[A;A[X]] IoC[Dep[Y];Dep[X]] IoC[Dep[Y];Dep[X,Y]] "
         "Dep[X,Y] IoC[S[X];Sequential[S[Y],X]] Forward Reflect"
     ),
-    "dependency": "IoC[Dep;Dep]",
     "args": "IoC[X;A[X(a=1)]] A(1) S(1)[X]",
     "twice": "IoC[X,X;X]",
     "unknown_instance": "Forward[node.nope] Forward[X] Leaves[x]",
@@ -419,7 +408,6 @@ def test_hundred_levels_of_anything_else_run_and_one_more_is_refused():
     "expression",
     [
         "A(a=" + "[" * 20_000 + "]" * 20_000 + ")",
-        "DI[" + "A," * 5000 + "X]",
         "A[S(a=1)[" * 60 + "X" + "]]" * 60,
     ],
 )
@@ -483,21 +471,11 @@ class Owner(headrace.Backend):
         {"backend": "Fallback[Owner,Identity]"},
         {"backend": "BackgroundThread[IoC[Owner;S[Owner,Identity]]]"},
         {"backend": "IoC[Owner,S[Owner];S]"},
-        {"backend": "IoC[Taker;Taker[S[Owner,Identity]]]"},
         {"backend": "IoC[X;BackgroundThread[S[Owner,X]]]"},
-        {"backend": "IoC[Taker;DI[Taker,Identity]]"},
-        {"backend": "IoC[Taker;S[Identity,DI[Taker,Taker,Owner]]]"},
-        {"backend": "IoC[Taker;Taker[Owner]]"},
     ],
 )
 def test_a_backend_that_owns_its_thread_is_made_run_and_closed_in_one(keys):
-    class Taker(Owner):
-        def forward_with_dep(self, batch, dependency):
-            self.idents.append(threading.get_ident())
-            return dependency(batch)
-
-    for one in (Owner, Taker):
-        headrace.register(one)
+    headrace.register(Owner)
     with headrace.pipe({"main": keys}) as pipe:
         for _ in range(3):
             pipe({"data": 0})
@@ -509,7 +487,7 @@ def test_a_backend_that_owns_its_thread_is_made_run_and_closed_in_one(keys):
     [
         ("IoC[Owner;S[BackgroundThread[S[X,Owner]],Owner]]", "Owner"),
         ("BackgroundThread[IoC[Owner;S[BackgroundThread[Owner],Owner]]]", "Owner"),
-        ("IoC[Owner,S[Owner];With[BackgroundThread,S]]", "Owner"),
+        ("IoC[Owner,S[Owner];BackgroundThread[S]]", "Owner"),
         ("IoC[Owner;S[BackgroundThread[X],BackgroundThread[Owner]]]", "Owner"),
     ],
 )
@@ -569,16 +547,6 @@ def test_a_container_that_says_nothing_has_the_range_of_what_is_inside():
     headrace.register(Few)
     for text in ("A[Few]", "Dep[Few]", "BackgroundThread[Few]"):
         assert explained({"backend": text, "max": 64})["range"] == [2, 8]
-
-
-def test_the_use_of_an_instance_has_the_range_of_its_class_or_of_what_it_is_given():
-    class Narrow(Dep):
-        min, max = 3, 4
-
-    headrace.register(Few)
-    headrace.register(Narrow)
-    for name, expected in (("Dep", [2, 8]), ("Narrow", [3, 4])):
-        assert explained({"backend": f"IoC[{name};{name}[Few]]", "max": 64})["range"] == expected
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,11 @@ class Lost(headrace.Backend):
 class Around(headrace.Backend):
     takes = 1
 
-    def forward_with_dep(self, batch, dependency):
-        return dependency(batch)
+    def init(self, options, context):
+        (self.child,) = context.children
+
+    def forward(self, batch):
+        return self.child(batch)
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ def test_planner_and_builder_import_no_word(package):
         ("S[(or)Identity,Identity]", "(or) cannot stand before the first element of S"),
         ("IoC[Identity,Identity;Identity]", "'Identity' stands twice before ';'"),
         ("IoC[Identity;S[Identity],Identity]", "IoC has one expression after ';'"),
-        ("DI[S[Identity],Identity]", "S is to depend on Identity, and has a bracket"),
         ("Forward[main(a=1)]", "Forward takes a name here, without ( ) and [ ]"),
         (
             {

@@ -53,7 +53,7 @@ def figures_of(expression, data, **keys):
 
 
 def test_it_sends_as_many_copies_as_it_is_told_and_gives_their_figures(counting):
-    figures = figures_of("With[Benchmark(clients=3,total=10,warm_up=4),Counting]", 5, max=2)
+    figures = figures_of("Benchmark(clients=3,total=10,warm_up=4)[Counting]", 5, max=2)
     (inner,) = counting
     assert sum(map(len, inner.batches)) == 14
     assert {value for batch in inner.batches for value in batch} == {5}
@@ -68,7 +68,7 @@ def test_it_sends_as_many_copies_as_it_is_told_and_gives_their_figures(counting)
 
 def test_the_requests_of_a_batch_are_its_samples(counting):
     config = {
-        "backend": "With[Benchmark(clients=1,total=6,warm_up=0),Counting]",
+        "backend": "Benchmark(clients=1,total=6,warm_up=0)[Counting]",
         "max": 3,
         "batch_policy": "Together",
     }
@@ -114,7 +114,7 @@ def test_waiting_requests_run_together_up_to_the_range_of_the_backend(clients, m
     ("keys", "most"), [({"max": 4}, 4), ({"batch_sizes": [2, 3], "pad": True}, 3), ({}, 8)]
 )
 def test_batches_are_no_larger_than_the_node_would_make_them(counting, keys, most):
-    figures_of("With[Benchmark(clients=8,total=16,warm_up=0),Counting]", 5, **keys)
+    figures_of("Benchmark(clients=8,total=16,warm_up=0)[Counting]", 5, **keys)
     assert max(map(len, counting[0].batches)) == most
 
 
@@ -170,7 +170,7 @@ def test_a_node_is_called_by_a_thread_per_client():
 
 def test_a_node_of_the_pipeline_is_measured_with_its_queue(counting):
     config = {
-        "main": {"backend": "With[Benchmark(clients=4,total=40,warm_up=0),Forward[node.line]]"},
+        "main": {"backend": "Benchmark(clients=4,total=40,warm_up=0)[Forward[node.line]]"},
         "line": {"backend": "Counting", "max": 4},
     }
     with headrace.pipe(config) as pipe:
@@ -183,7 +183,7 @@ def test_a_node_of_the_pipeline_is_measured_with_its_queue(counting):
 def test_a_failing_request_is_a_figure_and_a_sample_without_a_success_fails_alone():
     headrace.register("Odd", lambda data: 1 // (data % 2), replace=True)
     config = {
-        "backend": "With[Benchmark(clients=2,total=4,warm_up=0),Odd]",
+        "backend": "Benchmark(clients=2,total=4,warm_up=0)[Odd]",
         "max": 2,
         "batch_policy": "Pair",
     }
@@ -199,16 +199,16 @@ def test_a_failing_request_is_a_figure_and_a_sample_without_a_success_fails_alon
 
 def test_a_backend_that_owns_its_thread_is_run_by_it_alone():
     headrace.register("Recording", Recording, replace=True)
-    figures = figures_of("With[Benchmark(clients=4,total=8),BackgroundThread[Recording]]", 1)
+    figures = figures_of("Benchmark(clients=4,total=8)[BackgroundThread[Recording]]", 1)
     assert figures["ok"] == 8
 
 
 @pytest.mark.parametrize(
     ("expression", "said"),
     [
-        ("With[Benchmark(clients=0),Identity]", "greater than or equal to 1"),
-        ("With[Benchmark(total=0),Identity]", "greater than or equal to 1"),
-        ("With[Benchmark(warmup=1),Identity]", "warm_up"),
+        ("Benchmark(clients=0)[Identity]", "greater than or equal to 1"),
+        ("Benchmark(total=0)[Identity]", "greater than or equal to 1"),
+        ("Benchmark(warmup=1)[Identity]", "warm_up"),
         ("Benchmark", "Benchmark"),
     ],
 )

@@ -95,7 +95,7 @@ def test_a_model_waits_for_the_stream_of_its_caller(way):
         {"cuda_graph": True},
         {"backend": "S[Identity,GpuTensor,TorchModule,CpuTensor]"},
         {"backend": "S[FixTensor,TorchModule]"},
-        {"backend": "With[StreamPool(max=2),TorchModule]"},
+        {"backend": "StreamPool(max=2)[TorchModule]"},
         {"backend": "BackgroundThread[TorchModule]"},
         {"backend": "CatSplit[CatTensor,TorchModule,SplitTensor]"},
     ],

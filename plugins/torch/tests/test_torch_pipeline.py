@@ -54,7 +54,7 @@ def test_a_race_hunt(device):
     """Distinct answers over four instances, read at once from other threads and streams; the inputs
     are overwritten as soon as the call is over."""
     config = {
-        "backend": "S[GpuTensor,TorchModule,SyncTensor,With[StreamPool(max=2),IndexSelectTensor([0,511])]]",
+        "backend": "S[GpuTensor,TorchModule,SyncTensor,StreamPool(max=2)[IndexSelectTensor([0,511])]]",
         "module": f"{HERE}Mixing",
         "device": device,
         "instance_num": 4,

@@ -475,13 +475,13 @@ def test_sync_and_pool_change_no_result(bench):
     assert torch.equal(around, expected)
     (passed,) = one.run(one.start(SyncTensor), {"data": values})
     assert passed is values
-    config = {"backend": "S[With[StreamPool(max=2),SoftmaxTensor],SyncTensor]", "max": 4}
+    config = {"backend": "S[StreamPool(max=2)[SoftmaxTensor],SyncTensor]", "max": 4}
     with headrace.pipe(config) as pipe:
         assert torch.equal(pipe({"data": values})["result"], expected)
     assert StreamPool.rerun is SyncTensor.rerun is False
 
 
-@pytest.mark.parametrize("around", ["SyncTensor[{}]", "With[StreamPool,{}]"])
+@pytest.mark.parametrize("around", ["SyncTensor[{}]", "StreamPool[{}]"])
 def test_what_is_inside_of_them_may_read_other_keys_than_data(around):
     config = {
         "backend": around.format("TorchModule"),

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from conformance_shelf.broken_batch import Sorting, lists
 from conformance_shelf.labels import breaks
-from conformance_shelf.perfect import Around, Perfect, Twice
+from conformance_shelf.perfect import Perfect, Twice
 
 
 def good(batch):
@@ -270,12 +270,6 @@ class PassesOnWhatFailed(Twice):
     def forward(self, batch):
         first = self.child(batch)
         return first and self.child(batch)
-
-
-@breaks("attributes", expression="RunsInTwoWays[Perfect(3)]")
-class RunsInTwoWays(Around):
-    def forward(self, batch):
-        return self._dependency(batch)
 
 
 @breaks("results-kept", **lists)

@@ -541,17 +541,17 @@ class TwiceConformance(PerfectConformance):
 
 
 class Around(headrace.Backend):
-    """Run a dependency that is given at each call, and negate its result.
+    """Run a child, and negate its result.
 
     Reads:
-        What the dependency reads.
+        What the child reads.
     Writes:
-        result: The result of the dependency, negated.
+        result: The result of the child, negated.
     Batch:
-        That of the dependency.
+        That of the child.
 
     Raises:
-        What the dependency raises.
+        What the child raises.
     Source:
         Own.
     """
@@ -559,8 +559,11 @@ class Around(headrace.Backend):
     takes = 1
     rerun = True
 
-    def forward_with_dep(self, batch, dependency):
-        outcomes = dependency(batch)
+    def init(self, options, context):
+        (self.child,) = context.children
+
+    def forward(self, batch):
+        outcomes = self.child(batch)
         for place, request in enumerate(batch):
             if outcomes is None or outcomes[place] is None:
                 request["result"] = -request["result"]

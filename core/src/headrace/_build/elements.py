@@ -12,18 +12,10 @@ from typing import TYPE_CHECKING, Any
 from headrace._build.callees import Alias, NodeCall, SharedUse, begin_calls
 from headrace._build.measuring import Measuring
 from headrace._build.parts import BuildSite, CloseStack, PipelineState
-from headrace._build.wrappers import BatchEnd, Bound, InThread
+from headrace._build.wrappers import BatchEnd, InThread
 from headrace._contract.backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._contract.shared import Shared
-from headrace._plan.declared import Ranged, inside, keys_named, of_children, states_range
-from headrace._plan.element import (
-    Element,
-    Named,
-    NodePlan,
-    PipelinePlan,
-    Range,
-    takes_dependency,
-)
+from headrace._plan.declared import keys_named, of_children
 from headrace._plan.word import Word, edges, keys_read_by, word_of
 from headrace._portable import error_text
 from headrace._running.batch import deadline_here, enter_result_of
@@ -37,6 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace._config.sections import NodeKeys
+    from headrace._plan.element import (
+        Element,
+        NodePlan,
+        PipelinePlan,
+        Range,
+    )
 
 
 @cache
@@ -112,7 +110,7 @@ class ElementBuilder:
         named = element.named
         if named is None:
             return word_of(element.cls)._build(self, element, at)
-        return self.node_call(named.name) if named.registered else self._use(element, named, at)
+        return self.node_call(named.name) if named.registered else at.local[named.element]  # type: ignore[index]
 
     def build_plain(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that is no word, and all below it."""
@@ -143,8 +141,6 @@ class ElementBuilder:
             hint = "A backend is made without arguments; the work belongs in init."
             raise self.build_error(what, element.name, at, hint) from error
         backend._name, backend._liveness = element.name, at.liveness
-        if takes_dependency(cls) and children:
-            backend._dependency = children[0]
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
         # What `init` builds through the context is noted before the backend, so that it is closed after it.
@@ -255,19 +251,6 @@ class ElementBuilder:
             made.append(Alias(built, inner.liveness) if isinstance(built, NodeCall) else built)
             self.instance_parts.append(parts)
         return made
-
-    def _use(self, element: Element, named: Named, at: BuildSite) -> Backend:
-        """Return an instance of an ``IoC`` for a name; with a bracket, the instance depends on that."""
-        instance = at.local[named.element]  # type: ignore[index]
-        if not element.children:
-            return instance
-        bound = Bound(instance, self.child(element.children[0], at))
-        if bound.leaves:
-            at.end.exit(bound, element)
-        if not states_range(element.cls):  # what `init` has set narrows the range of the dependency
-            both = [Ranged(one._label(), (one.min, one.max)) for one in (bound, bound.dependency)]
-            self.set_range(bound, lambda: inside(both), at)
-        return bound
 
     def node_call(self, name: str) -> Backend:
         """Return what is called for a node."""

@@ -6,7 +6,6 @@ import time
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from headrace._plan.element import Element, NodePlan, takes_dependency
 from headrace._running.instance import SAMPLE_BELOW_S, SAMPLED
 from headrace._running.statistics import Timings
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from headrace._build.parts import ElementTimes, PipelineState
     from headrace._contract.backend import Backend
+    from headrace._plan.element import Element, NodePlan
 
     Run = Callable[..., Any]
     Report = tuple[str, str, tuple[Any, ...]]
@@ -67,9 +67,8 @@ class Measuring:
             return
         about = (self._node, instance, path)
         kept = None if times is None else times.setdefault(about, Timings())
-        # A backend that is given its dependency at each call is run through `forward_with_dep`.
-        name = "forward_with_dep" if takes_dependency(type(backend)) else "forward"
-        setattr(backend, name, _with_timing(getattr(backend, name), kept, self._commons, about))
+        run = _with_timing(backend.forward, kept, self._commons, about)
+        backend.forward = run  # type: ignore[method-assign]
 
     def methods_reported(self, element: Element) -> list[str]:
         """Return what ``timings`` and probes ask of an element that is built in another process: methods of a probe."""
@@ -94,16 +93,16 @@ def _with_timing(
     """Measure each run for the probes that there are by then, and some of them for ``times``."""
     runs, mask = count(1), 0
 
-    def measure(batch: list[Any], *dependency: Any) -> Any:
+    def measure(batch: list[Any]) -> Any:
         nonlocal mask
         probes = commons.probes
         sampled = times if times is not None and not next(runs) & mask else None
         if sampled is None and not any(map(probes.hears, _RUNS)):
-            return run(batch, *dependency)
+            return run(batch)
         started = time.monotonic()
         probes.notify("element_began", *about, len(batch))
         try:
-            return run(batch, *dependency)
+            return run(batch)
         finally:
             ended = time.monotonic()
             probes.notify("element_done", *about, len(batch), started, ended)

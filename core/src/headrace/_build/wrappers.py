@@ -10,7 +10,6 @@ changed.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._contract.backend import Backend
@@ -86,31 +85,6 @@ class WithBatchEnd(Around):
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
         """Run a batch; a closed backend refuses it, and the functions of the end are not called."""
         return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
-
-
-class Bound(Wrapper):
-    """An instance together with its dependency, which is given to it at each call.
-
-    Attributes:
-        dependency: The dependency.
-        leaves: Whether the batch goes to another thread.
-    """
-
-    def __init__(self, instance: Backend, dependency: Backend) -> None:
-        around: list[Around] = []
-        while isinstance(instance, Around):
-            around.append(instance)
-            instance = instance.child
-        super().__init__(instance)
-        self.dependency = dependency
-        self._forward: Forward = instance.forward_with_dep  # type: ignore[attr-defined]
-        for outer in reversed(around):
-            self._forward = partial(outer.run, self._forward)
-        self.leaves = any(not isinstance(outer, WithBatchEnd) for outer in around)
-
-    def forward(self, batch: list[Request]) -> Outcomes:
-        """Run the instance with its dependency."""
-        return self._forward(batch, self.dependency)
 
 
 class BatchEnd:

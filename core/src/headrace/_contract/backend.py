@@ -230,9 +230,6 @@ class Backend(Checked):
         The range has been checked and the batch is never empty. The dicts may be changed, but not the
         list. The requests may come from different callers.
 
-        A container with one child may have ``forward_with_dep(batch, dependency)`` instead: the
-        dependency is given at each call, and is called as ``dependency(batch)``.
-
         Returns:
             None when all went well, else a list with an exception or None per item: this is the one way to
             fail single items. In place of an exception stands `headrace.PENDING` for an item that the backend answers
@@ -245,13 +242,7 @@ class Backend(Checked):
         if self.place.not_callable is not None:
             hint = "It belongs in the init of a node."
             raise ContractError(f"{self._label()} cannot be called", hint=hint)
-        with_dependency = getattr(self, "forward_with_dep", None)
-        if with_dependency is None:
-            raise ContractError(f"{type(self).__name__} has no forward")
-        if self._dependency is None:
-            raise ContractError(f"{type(self).__name__} was called without its dependency")
-        outcomes: Outcomes = with_dependency(batch, self._dependency)
-        return outcomes
+        raise ContractError(f"{type(self).__name__} has no forward")
 
     def warm_up(self) -> None:
         """Run once after `init`, before the pipeline is ready. The default does nothing.

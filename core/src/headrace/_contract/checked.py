@@ -134,7 +134,6 @@ class Checked:
     _pad: bool = False
     _liveness: Liveness | None = None  # of the instance to which this backend belongs
     _whole: Any = None  # the instance of a scheduler whose root this backend is
-    _dependency: Checked | None = None
     _child_label: str | None = None  # of a child that is built elsewhere
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range

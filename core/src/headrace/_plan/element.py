@@ -78,11 +78,6 @@ def place_of(call: Call, argument: int | str | None = None) -> Place:
     return {"file": call.source.file, "path": call.source.path, "span": span, "text": call.text}
 
 
-def takes_dependency(cls: type[Backend]) -> bool:
-    """Tell whether a class is given its only child at each call."""
-    return callable(getattr(cls, "forward_with_dep", None))
-
-
 @dataclass(eq=False)
 class Element:
     """One name of an expression, resolved.
@@ -121,11 +116,6 @@ class Element:
     unavailable: dict[str, str] = field(default_factory=dict)
     definition: str | None = None
     parameter: str | None = None
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether it is built without its dependency, which is given to it at each call."""
-        return takes_dependency(self.cls) and not self.children
 
     @cached_property
     def goes_on_at(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from headrace._config.problems import SUGGESTED, UNBUILDABLE, Problems
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.tree import Call
-from headrace._plan.declared import narrow, no_batch, states_range, static_range
+from headrace._plan.declared import narrow, no_batch, static_range
 from headrace._plan.element import (
     DefinitionUse,
     Element,
@@ -295,58 +295,32 @@ class Planner(Planning):
     def check_called(self, element: Element) -> None:
         """Check that the element through which a node or the pipeline is called can be called."""
         callee = callee_of(element)
-        bare = "needs what it depends on" if callee.is_bare else None
-        if (why := callee.cls.place.not_callable or bare) is not None:
+        if (why := callee.cls.place.not_callable) is not None:
             message = f"{element.name} {why} and cannot be called"
             self.add("not_callable", message, element.call)
 
     # Names of instances.
 
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
-        """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
+        """Plan a name that stands for an instance."""
         before, target = len(self.problems), named.element
         self._check_named(call, named)
+        self.plan_all(call.children, scope)
         if target is None:
-            self.plan_all(call.children, scope)
             return None
         element = Element(
             call.name, call, target.offer, target.cls, named=named, range=target.range
         )
-        if (call.phases or not named.registered) and not self._plan_dependency(
-            element, target, scope
-        ):
-            return None
         word_of(target.cls)._check(Use(self, element, scope, call.phases))
         return element if len(self.problems) == before else None
-
-    def _plan_dependency(self, element: Element, target: Element, scope: Scope) -> bool:
-        """Plan the bracket of a name that stands for the instance ``target``; False where what is in it is wrong."""
-        call, children = element.call, element.call.children
-        takes = target.is_bare and not element.named.registered  # type: ignore[union-attr]
-        if not children:
-            if takes and not scope.gets_name:
-                what = f"{call.name!r} needs what it depends on: {call.name}[...]"
-                self.add("dependency", what, call)
-        elif not takes or len(children) != 1:
-            if takes:
-                self.add("arity", f"{call.name!r} depends on one child", call)
-            elif not self.refuse_bracket(call):
-                message = f"{call.name!r} is an instance here and takes nothing in brackets"
-                hint = "Only an instance of a class with forward_with_dep, built without one, does."
-                self.add("arity", message, call, hint=hint)
-            self.plan_all(children, scope)
-        else:
-            child = self.plan(children[0], scope.within(parent=target.cls))
-            element.phases = [[child]] if child is not None else []
-            if child is not None and not states_range(target.cls):
-                element.range = child.range
-            return child is not None
-        return True
 
     def _check_named(self, call: Call, named: Named) -> None:
         if len(call.args):
             what = f"{call.name!r} is an instance here and takes no args"
             self.add("args", what, call, hint="Write them where it is built.")
+        if call.phases and not self.refuse_bracket(call):
+            what = f"{call.name!r} is an instance here and takes nothing in brackets"
+            self.add("arity", what, call)
         if named.depth > MAX_DEPTH:
             self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
 
@@ -373,8 +347,7 @@ class Planner(Planning):
         if call.phases:
             tree = with_bracket(tree, call.phases)
         unknown = self.parameters.unresolved + self.parameters.excused
-        inner = scope.within(gets_name=scope.gets_name, parent=scope.parent)
-        element = self.plan(tree, inner)
+        element = self.plan(tree, scope.within())
         if self.parameters.unresolved + self.parameters.excused == unknown:
             self._report_unused(call, use)
         if element is not None:

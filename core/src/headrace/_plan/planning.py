@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from headrace._config.document import Written
     from headrace._config.sections import Sections
-    from headrace._contract.backend import Backend
 
 
 Phases = tuple[tuple[Call, ...], ...]
@@ -40,21 +39,16 @@ class Scope:
     Attributes:
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
-        gets_name: Whether this element gets a name, so that it may be built without its dependency.
-        parent: The class of the element that will call this one, None where none will.
         reflecting: The parameters that are being reflected.
     """
 
     frames: tuple[dict[str, Named], ...] = ()
     depth: int = 0
-    gets_name: bool = False
-    parent: type[Backend] | None = None
     reflecting: tuple[str, ...] = ()
 
     def within(self, **changes: Any) -> Scope:
-        """Give the scope one level deeper, with changes; ``gets_name`` and ``parent`` are not passed on."""
-        own: dict[str, Any] = {"depth": self.depth + 1, "gets_name": False, "parent": None}
-        return replace(self, **{**own, **changes})
+        """Give the scope one level deeper, with changes."""
+        return replace(self, depth=self.depth + 1, **changes)
 
 
 MAX_TEXTS = 1000
@@ -151,7 +145,7 @@ class Planning(ABC):
 
     @abstractmethod
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
-        """Plan a name that stands for an instance, perhaps with its dependency in a bracket."""
+        """Plan a name that stands for an instance."""
 
     @abstractmethod
     def read(self, text: Any, source: Source) -> Call | None:
@@ -164,7 +158,7 @@ class Planning(ABC):
     def plan_all(self, calls: Iterable[Call], scope: Scope) -> None:
         """Plan the bracket of a wrong name, so that the problems in it are reported as well."""
         for call in calls:
-            self.plan(call, scope.within(gets_name=True))
+            self.plan(call, scope.within())
 
     # The node that is being planned, called the present node.
 

@@ -15,7 +15,6 @@ from headrace._contract.backend import Backend
 from headrace._contract.checked import Outcomes
 from headrace._expression.tree import EMPTY, Args, Call
 from headrace._plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
-from headrace._plan.element import takes_dependency
 from headrace._plan.planning import Phases, Planning, Scope, prefix_values
 from headrace._portable import nearest
 from headrace._registry.backends import source_of
@@ -65,9 +64,8 @@ class Word(Backend):
         Returns:
             ``use.element`` with its ``phases``, or another element, when the word only stands for that.
         """
-        parent = use.element.cls
         use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
-        return use.holding(*([use.child(one, parent=parent) for one in row] for row in use.phases))
+        return use.holding(*([use.child(one) for one in row] for row in use.phases))
 
     @classmethod
     def _check(cls, use: Use) -> None:
@@ -209,8 +207,7 @@ def required_keys(root: Element, built: Mapping[Element, Backend]) -> tuple[str,
 def keys_required_by(element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
     """Return the keys that every request needs at an element, as far as they are known."""
     if element.named is not None:
-        known = not element.named.registered and not element.children
-        inner = element.named.element if known else None
+        inner = None if element.named.registered else element.named.element
         return {DATA: element.name} if inner is None else keys_required_by(inner, built)
     return word_of(element.cls)._required_keys(element, built)
 
@@ -222,7 +219,7 @@ def keys_read_by(element: Element, built: Mapping[Element, Backend]) -> ReadKeys
         return word_of(element.cls)._read_keys(element, built)
     if named.registered or named.element is None:
         return {None: element.name}
-    return keys_read_in([named.element, *element.children], built)
+    return keys_read_by(named.element, built)
 
 
 def keys_read_in(elements: Iterable[Element], built: Mapping[Element, Backend]) -> ReadKeys:
@@ -376,7 +373,7 @@ def way_to_called(element: Element) -> list[Element]:
         if element.named is None and word._wiring and element.cls.place.not_callable is None:
             inner = children[-1] if children else None
         else:
-            inner = element.named.element if element.named and not children else None
+            inner = element.named.element if element.named else None
         if inner is None:
             return way
         way.append(inner)
@@ -457,11 +454,9 @@ def owns_thread(node: NodePlan) -> bool:
 
 def check_arity(use: Use) -> bool:
     """Check the number of children; report it if it is wrong."""
-    call, cls, phases, scope = use.element.call, use.element.cls, use.phases, use.scope
+    call, cls, phases = use.element.call, use.element.cls, use.phases
     count = len(use.children)
     least, most = _takes(cls)
-    if not phases and scope.gets_name and takes_dependency(cls):
-        return True
     right = not phases or len(phases) == cls.bracket.phases
     if right and least <= count and (most is None or count <= most):
         return True
@@ -486,8 +481,7 @@ def check_arity(use: Use) -> bool:
 
 
 def _takes(cls: type[Backend]) -> tuple[int, int | None]:
-    takes = cls.takes or int(takes_dependency(cls))
-    return (takes, takes) if isinstance(takes, int) else takes
+    return (cls.takes, cls.takes) if isinstance(cls.takes, int) else cls.takes
 
 
 def joins(call: Call) -> bool:

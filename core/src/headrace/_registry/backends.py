@@ -66,20 +66,17 @@ def _cannot_run(cls: type[Any]) -> str | None:
     kinds = {type(getattr(cls, one, getattr(Backend, one))) for one in ("bracket", "place")}
     if kinds != {Bracket, Place} or getattr(cls, "place", Backend.place).not_callable is not None:
         return None if kinds == {Bracket, Place} else "bracket and place are of headrace.words"
-    name, given = "forward", "self, batch"
-    if getattr(cls, name, None) in (Backend.forward, None):
-        name, given = "forward_with_dep", "self, batch, dependency"
-    forward = getattr(cls, name, None)
-    if forward is None:
+    forward = getattr(cls, "forward", None)
+    if forward in (Backend.forward, None):
         policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         return f"it has no method forward(self, batch){derives}"
     if not callable(forward):
-        return f"{name} is no method, it is {repr_of(forward)}"
+        return f"forward is no method, it is {repr_of(forward)}"
     if odd := _odd_kind(forward):
-        return f"{name} {odd} {name}"
-    for one, takes in ((name, given), ("init", "self, options, context")):
+        return f"forward {odd} forward"
+    for one, takes in (("forward", "self, batch"), ("init", "self, options, context")):
         own = inspect.getattr_static(cls, one, None)  # not bound to the class
         if inspect.isfunction(own) and _mismatch(own, *takes.split(", ")):
             return f"{one} takes other arguments: write def {one}({takes})"

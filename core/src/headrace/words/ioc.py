@@ -1,14 +1,13 @@
-"""IoC, DI and With: instances that stand in an expression more than once, and what they depend on."""
+"""IoC: instances that stand in an expression more than once."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from headrace._contract.shared import Shared
 from headrace._plan.declared import range_of
 from headrace._plan.element import Element, Named
-from headrace._plan.word import Use, Word
 from headrace.words import Bracket
 from headrace.words.naming import Wiring
 
@@ -16,8 +15,9 @@ if TYPE_CHECKING:
     from headrace._build.elements import ElementBuilder
     from headrace._build.parts import BuildSite
     from headrace._contract.backend import Backend
+    from headrace._plan.word import Use
 
-__all__ = ["DI", "Aspect", "IoC", "With"]
+__all__ = ["IoC"]
 
 
 class IoC(Wiring):
@@ -59,7 +59,7 @@ class IoC(Wiring):
         for child in first:
             if child.name in frame:
                 use.add("twice", f"{child.name!r} stands twice before ';'", child)
-            one = use.plan(child, frames=frames, gets_name=True)
+            one = use.plan(child, frames=frames)
             named.append(one)
             frame[child.name] = Named(child.name, one)
         body, *_ = [use.plan(child, frames=frames) for child in last]
@@ -77,68 +77,3 @@ class IoC(Wiring):
         for child in element.phases[0]:
             inner.local[child] = building.element(child, inner)
         return building.element(element.phases[1][0], inner)
-
-
-class DI(Word):
-    """Let each element depend on the next: ``DI[a,b,c]`` is ``a[b[c]]``.
-
-    Each element may be the name of an instance. Each but the last has the next one as its only child.
-
-    Reads:
-        What the first reads.
-    Writes:
-        What the first writes.
-    Batch:
-        The range of the first.
-
-    Raises:
-        What the first raises.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"'ABC'"``::
-
-            backend = "DI[Quote,Upper]"
-    """
-
-    takes: ClassVar[int | tuple[int, int | None]] = (2, None)
-
-    @classmethod
-    def _plan(cls, use: Use) -> Element | None:
-        """Plan ``a[b[c]]``."""
-        *outer, nested = use.children
-        for child in reversed(outer):
-            if child.phases:
-                name, on = child.name, nested.name
-                message = f"{name} is to depend on {on}, and has a bracket of its own"
-                use.add("arity", message, child)
-                use.planning.plan_all(use.children, use.scope)
-                return None
-            nested = child.replace(phases=((nested,),))
-        return use.plan(nested, gets_name=use.scope.gets_name, parent=use.scope.parent)
-
-
-Aspect = DI
-
-
-class With(DI):
-    """Put W around X: ``With[W,X]`` is ``W[X]``.
-
-    Reads:
-        The inputs of W and X.
-    Writes:
-        The outputs of W and X.
-    Batch:
-        The range of W.
-
-    Raises:
-        The errors of W and X.
-    Source:
-        own
-    Example:
-        ``{"data": "abc"}`` gives ``"'cba'"``::
-
-            backend = "With[Quote,Reverse]"
-    """
-
-    takes = 2

@@ -133,11 +133,11 @@ class Reflect(Wiring):
         if (found := parameter(use, key)) is not None:
             call = planning.read(found.value, found.source)
             reflecting = (*scope.reflecting, mark)
-            child = call and use.plan(call, gets_name=scope.gets_name, reflecting=reflecting)
+            child = call and use.plan(call, reflecting=reflecting)
             if child is not None and not use.may_call(child):
                 return None
         elif rest:
-            child = use.plan(rest[0], gets_name=scope.gets_name)
+            child = use.plan(rest[0])
         else:
             _report_missing(planning, name, key)
             return None

@@ -10,7 +10,7 @@ KEYS = ("entrypoint", "node_entrypoint")
 WORDS = (
     *("Register", "InstancesRegister", "List", "Batching", "InstanceDispatcher", "Block"),
     *("Proxy", "BackendProxy", "ProxyFromParam", "InstanceFromParam", "DagDispatcher"),
-    "ModelLoadder",
+    *("ModelLoadder", "DI", "Aspect", "With"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The word `Benchmark`: measure a part of an expression, ``With[Benchmark(clients=10,total=1000),X]``."""
+"""The word `Benchmark`: measure a part of an expression, ``Benchmark(clients=10,total=1000)[X]``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ from pydantic import Field
 import headrace
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace import Backend, InitContext
+    from headrace import InitContext
     from headrace.keys import Request
 
 __all__ = ["Benchmark"]
 
 
 class Benchmark(headrace.Backend):
-    """Measure the backend inside: ``With[Benchmark(clients=10,total=1000,warm_up=20),X]``.
+    """Measure the backend inside: ``Benchmark(clients=10,total=1000,warm_up=20)[X]``.
 
     The requests of the batch are the samples. ``warm_up`` and then ``total`` requests, copies of
     the samples in turn, go through X in a closed loop: each of ``clients`` clients sends its next
@@ -69,15 +67,14 @@ class Benchmark(headrace.Backend):
         self.chosen = options
         self.node_name = context.node_name
         (child,) = context.children
+        self.child = child
         most = context.batch.max or max(context.batch.sizes or (), default=None)
         alone = partial(of_backend, most=most)
         self.run_load = of_node if "calls_node" in child.describe() else alone
 
-    def forward_with_dep(
-        self, batch: Sequence[Request], dependency: Backend
-    ) -> list[Exception | None] | None:
-        """Run the samples through the dependency, and give the figures as ``result``."""
-        chosen = self.chosen
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
+        """Run the samples through X, and give the figures as ``result``."""
+        chosen, dependency = self.chosen, self.child
         samples = [{k: v for k, v in one.items() if k != "result"} for one in batch]
         if chosen.warm_up:
             self.run_load(dependency, samples, chosen.clients, chosen.warm_up, self.node_name)

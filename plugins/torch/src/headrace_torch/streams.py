@@ -11,8 +11,6 @@ from headrace.errors import InputError
 from headrace_torch._tensor_backend import OnPlace, read_key
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from headrace import Backend, InitContext
     from headrace.keys import Request
 
@@ -74,7 +72,7 @@ class SyncTensor(OnPlace):
 
 
 class StreamPool(OnPlace):
-    """Run the backend inside on one of a few further streams: ``With[StreamPool(max=2),X]``.
+    """Run the backend inside on one of a few further streams: ``StreamPool(max=2)[X]``.
 
     The instances of a node share ``max`` streams. Each batch takes the one with the fewest users. Events
     order the work inside behind the earlier and before the later work of the instance's stream, so results are
@@ -111,6 +109,7 @@ class StreamPool(OnPlace):
 
     def build(self, options: Any, context: InitContext) -> None:
         """Get the node's shared streams on this device."""
+        (self._child,) = context.children
         self._streams: Any = None
         if self._place.stream is not None:
             from headrace_torch.pool import SharedStreams
@@ -121,12 +120,10 @@ class StreamPool(OnPlace):
                 key, lambda: SharedStreams(ordinal, options.max)
             )
 
-    def forward_with_dep(
-        self, batch: Sequence[Request], dependency: Backend
-    ) -> list[Exception | None] | None:
+    def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the backend inside on one of the streams."""
         if self._streams is None:
-            return dependency(batch)
+            return self._child(batch)
         self._place.use()
         with self._streams.around(self._place, batch):
-            return dependency(batch)
+            return self._child(batch)

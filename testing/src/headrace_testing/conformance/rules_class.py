@@ -71,8 +71,7 @@ def attributes(subject: Subject) -> None:
     `builds_elsewhere`, `uses_pipeline` and `stateful` are bools. `reads` and `writes` are tuples of keys, or of
     `"{option}"` for options that exist, or a TypedDict. `takes` is a number or `(least, most)`. Of `bracket` the `phases`
     are at least 1, and `prefixes` a tuple of texts. Of `place` `outermost` is a bool, `not_callable` and `waits_while` are
-    texts or None. A class that `builds_elsewhere` takes children and has no `forward_with_dep`. A backend has `forward`, or
-    `forward_with_dep` instead, and can be made without arguments.
+    texts or None. A class that `builds_elsewhere` takes children. A backend can be made without arguments.
     """
     cls = subject.cls
     _check_range(cls.min, cls.max)
@@ -88,8 +87,6 @@ def attributes(subject: Subject) -> None:
     for name in ("init", "forward", "warm_up", "describe", "close"):
         if not callable(getattr(cls, name)):
             raise Broken(f"{name} is {getattr(cls, name)!r}, which cannot be called")
-    if cls.forward is not headrace.Backend.forward and hasattr(cls, "forward_with_dep"):
-        raise Broken("it has forward and forward_with_dep: a backend has one of them")
 
 
 def _check_flags(cls: Any) -> None:
@@ -100,10 +97,6 @@ def _check_flags(cls: Any) -> None:
             raise Broken(f"{name} is {flag!r}, not True or False")
     if cls.builds_elsewhere and cls.takes == 0:
         raise Broken("builds_elsewhere is True and it takes no children: write takes = 1")
-    if cls.builds_elsewhere and getattr(cls, "forward_with_dep", None) is not None:
-        raise Broken(
-            "builds_elsewhere is True and it has forward_with_dep, whose dependency is built here"
-        )
     for name in ("not_callable", "waits_while"):
         if not isinstance(text := getattr(cls.place, name), (str, type(None))):
             raise Broken(f"place.{name} is {text!r}, neither a text nor None")
@@ -150,7 +143,6 @@ def _check_takes(takes: Any) -> None:
 _GIVEN: dict[str, tuple[str, ...]] = {
     "init": ("options", "context"),
     "forward": ("batch",),
-    "forward_with_dep": ("batch", "dependency"),
     **dict.fromkeys(("warm_up", "describe", "close"), ()),
 }
 """What is called of a backend, and with which arguments."""
@@ -163,7 +155,7 @@ _GIVEN_TO_CLASS = {"enter": ("request",), "lint": ("options", "largest_batch")}
 def methods(subject: Subject) -> None:
     """Every method is called in one way, in a thread, and nobody awaits it.
 
-    `init(self, options, context)`, `forward(self, batch)` or `forward_with_dep(self, batch, dependency)`, `warm_up(self)`,
+    `init(self, options, context)`, `forward(self, batch)`, `warm_up(self)`,
     `describe(self)` and `close(self)` take these arguments. `enter(request)` and `lint(options, largest_batch)` are called
     on the class: write a staticmethod or a classmethod. None of them is asynchronous, and none but `lint` is a generator,
     which does nothing when it is called.

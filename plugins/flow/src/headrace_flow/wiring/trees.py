@@ -22,8 +22,9 @@ ONLY_WIRING = frozenset(
 )
 """The words that stand in ``init``, ``node_entrypoint`` and ``entrypoint`` alone."""
 
-_NEW_NAMES = {"ProxyFromParam": "Reflect", "ModelLoadder": "ModelLoader", "Block": "DI"}
-WORDS = ONLY_WIRING | _NEW_NAMES.keys() | {"Proxy", "BackendProxy", "InstanceFromParam"}
+_NEW_NAMES = {"ProxyFromParam": "Reflect", "ModelLoadder": "ModelLoader"}
+_IN_EACH_OTHER = ("DI", "Aspect", "Block", "With")
+WORDS = ONLY_WIRING | {*_NEW_NAMES, *_IN_EACH_OTHER, "Proxy", "BackendProxy", "InstanceFromParam"}
 
 NONE = headrace.parse("S").args
 """The arguments of a name without any."""
@@ -125,6 +126,8 @@ _HINTS = {
 def _in_words_of_core(config: Configuration, node: str, one: Any) -> Any:
     if one.part in _NEW_NAMES:
         return one.replace(name=_NEW_NAMES[one.part])
+    if one.part in _IN_EACH_OTHER:
+        return _in_each_other(one)
     if one.part == "BackendProxy":
         return made(one, "Reflect", (made(one, "backend"),))
     if one.part == "Proxy":
@@ -149,6 +152,26 @@ def _in_words_of_core(config: Configuration, node: str, one: Any) -> Any:
         (table if key in table else config.tables["global"]).pop(key, None)
         return made(one, "Forward", (named,))
     return one
+
+
+def _in_each_other(call: Any) -> Any:
+    """Return ``a[b[c]]`` for ``DI[a,b,c]``: each element is the only child of the one before."""
+    most = 2 if call.part == "With" else len(call.children)
+    if (
+        len(call.phases) != 1
+        or len(call.children) < 2
+        or len(call.children) != most
+        or len(call.args)
+    ):
+        how = "W,X" if call.part == "With" else "a,b,c"
+        raise refused(call, f"{call.part} takes elements in [ ]", f"Write {call.part}[{how}].")
+    *outer, nested = call.children
+    for one in reversed(outer):
+        if one.phases:
+            what = f"{one.part} is put around {nested.part}, and has a bracket of its own"
+            raise refused(one, what, f"Write {nested.part} into its bracket.")
+        nested = one.replace(phases=((nested,),))
+    return nested.replace(prefix=call.prefix or nested.prefix)
 
 
 def with_nodes(restart: Any, nodes: Collection[str]) -> Any:
