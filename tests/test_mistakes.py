@@ -172,11 +172,7 @@ CLASS_BODIES = {
     "max": {"max": "8"},
     "max_zero": {"max": 0},
     "min": {"min": True},
-    "reads": {"reads": None},
-    "rerun": {"rerun": "no"},
     "options": {"Options": {"k": 3}},
-    "batch_size": {"max_batch_size": 8},
-    "slip": {"owns_threads": True},
 }
 
 PROGRAMS = {

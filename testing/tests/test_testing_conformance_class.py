@@ -23,13 +23,6 @@ async def asynchronous_generator(*arguments):
     yield None
 
 
-class Raises:
-    """A descriptor with a bug."""
-
-    def __get__(self, instance, owner):
-        raise ValueError("boom")
-
-
 WRONG = {
     "reads_option": ("attributes", {"reads": ("{key}",)}, "there is no option 'key'"),
     "phases": ("attributes", {"bracket": Bracket(phases="two")}, "bracket.phases is 'two'"),
@@ -47,7 +40,6 @@ WRONG = {
     ),
     "takes_one": ("resolves", {"takes": (1,)}, "not what the planner reads: ValueError"),
     "takes_text": ("resolves", {"takes": "two"}, "not what the planner reads: ValueError"),
-    "raises": ("resolves", {"min": Raises()}, "Odd: boom"),
     "init": ("methods", {"init": asynchronous}, "init is asynchronous"),
     "warm_up": ("methods", {"warm_up": asynchronous_generator}, "warm_up is asynchronous"),
     "close_more": ("methods", {"close": lambda self, timeout: None}, "close cannot be called"),

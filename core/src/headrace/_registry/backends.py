@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from headrace._contract.backend import Backend
-from headrace._contract.checked import PENDING, Outcomes
+from headrace._contract.checked import PENDING, Outcomes, range_problem
 from headrace._contract.groups import Bracket, Place
+from headrace._contract.options import Options
 from headrace._portable import none_if_all_ok, repr_of
-from headrace._registry.class_bodies import wrong_attribute
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 
 if TYPE_CHECKING:
@@ -72,15 +72,19 @@ def _cannot_run(cls: type[Any]) -> str | None:
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         return f"it has no method forward(self, batch){derives}"
-    if not callable(forward):
-        return f"forward is no method, it is {repr_of(forward)}"
-    if odd := _odd_kind(forward):
-        return f"forward {odd} forward"
+    odd = _odd_kind(forward) if callable(forward) else None
+    if odd or not callable(forward):
+        return (
+            f"forward {odd} forward" if odd else f"forward is no method, it is {repr_of(forward)}"
+        )
     for one, takes in (("forward", "self, batch"), ("init", "self, options, context")):
         own = inspect.getattr_static(cls, one, None)  # not bound to the class
         if inspect.isfunction(own) and _mismatch(own, *takes.split(", ")):
             return f"{one} takes other arguments: write def {one}({takes})"
-    return wrong_attribute(cls)
+    options = getattr(cls, "Options", Options)
+    if isinstance(options, type) and issubclass(options, Options):
+        return range_problem(getattr(cls, "min", 1), getattr(cls, "max", None))
+    return "its Options is no subclass of headrace.Options"
 
 
 def _odd_kind(forward: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError
+from headrace_testing.conformance.class_bodies import wrong_attribute
 from headrace_testing.conformance.declared import declared_keys
 from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
@@ -74,6 +75,8 @@ def attributes(subject: Subject) -> None:
     texts or None. A class that `builds_elsewhere` takes children. A backend can be made without arguments.
     """
     cls = subject.cls
+    if wrong := wrong_attribute(cls):
+        raise Broken(wrong)
     _check_range(cls.min, cls.max)
     _check_flags(cls)
     for name in ("reads", "writes"):

@@ -5,9 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import Any
 
-from headrace._contract.backend import Backend
-from headrace._contract.options import Options
-from headrace._portable import repr_of
+from headrace import Backend, Options
 
 
 def _is_weight(value: Any) -> bool:
@@ -58,7 +56,7 @@ def wrong_attribute(cls: type[Any]) -> str | None:
             if fits is None:
                 continue
             if known == name and not fits(value):
-                return f"{name} is {repr_of(value)}, and takes {kind}"
+                return f"{name} is {value!r:.200}, and takes {kind}"
             if known != name and fits(value):
                 return f"{name} means nothing here. Did you mean {known!r}, which takes {kind}?"
     return None
