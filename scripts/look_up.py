@@ -112,7 +112,6 @@ def keys_page() -> str:
     of_file = {
         "extends": "a file or a list of files that this one extends; later ones win, and this one wins over all",
         "import": "Python files and modules that register backends",
-        "define": "a table: names for expressions",
         "global": "a table: defaults of all nodes, options for all of them, and the keys below",
     }
     assert {*of_file} == {*json_schema()["properties"]}, "a key of a file has no meaning here"

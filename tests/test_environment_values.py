@@ -17,7 +17,6 @@ WRONG = [
     'backend = "Identity"\nbatch_policy = "${TOKEN}"',
     'backend = "Identity"\nnext = "${TOKEN}"',
     'backend = "Reflect[x]"\nx = "${TOKEN}"',
-    'backend = "Identity"\n[define]\nA = "${TOKEN}"',
     'backend = "Identity"\nimport = ["${TOKEN}.py"]',
 ]
 

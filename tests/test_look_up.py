@@ -30,7 +30,7 @@ def test_every_key_of_a_node_that_the_schema_has_is_on_its_page(texts):
     node = json.loads(told.stdout)["$defs"]["node"]["properties"]
     shown = set(re.findall(r"^\| `([^`]+)` \|", texts["keys.md"], re.MULTILINE))
     assert {"backend", "max", "queue_full", "next", "extends"} <= shown
-    assert shown - {*node} - {"extends", "import", "global", "define"} == set()
+    assert shown - {*node} - {"extends", "import", "global"} == set()
 
 
 def test_commands_and_options_are_those_of_the_surface_that_is_kept(texts):

@@ -42,7 +42,7 @@ def test_the_table_of_names_that_plugins_bring_is_what_the_plugins_say():
     assert written == names_elsewhere.table(), "run: python scripts/names_elsewhere.py"
     for plugin in headrace.plugins.installed():
         if plugin.distribution in names_elsewhere.names()["backends"]:
-            brought = {*plugin.backends, *plugin.hooks["definitions"]}
+            brought = {*plugin.backends}
             known = headrace.plugins.KNOWN_BACKENDS
             assert {name for name in brought if known[name] == plugin.distribution} == brought
 

@@ -575,7 +575,7 @@ def test_a_plugin_without_backends_is_not_judged(site, monkeypatch):
         )
 
 
-@pytest.mark.parametrize(("name", "noun"), [("Whole", "definition"), ("greedy", "batch policy")])
+@pytest.mark.parametrize(("name", "noun"), [("greedy", "batch policy")])
 def test_what_is_no_backend_is_told_as_what_it_is_and_not_judged(site, monkeypatch, name, noun):
     hooks = "from headrace.hookspecs import hookimpl\n@hookimpl\ndef headrace_definitions():\n"
     module = f"{GOOD}\n{hooks}    return {{'Whole': 'Identity'}}\n"

@@ -137,10 +137,12 @@ def test_where_a_walk_may_go_on_is_a_dashed_arrow(reposting):
 
 def test_a_node_that_an_expression_calls_is_a_dashed_arrow_once():
     config = {
-        "lines": {"backend": "S[Z,(key=k)S[Z,Identity]]", "next": "done"},
+        "lines": {
+            "backend": "S[Forward[node.words],(key=k)S[Forward[node.words],Identity]]",
+            "next": "done",
+        },
         "words": {"backend": "Identity"},
         "done": {"backend": "Forward[node.words]"},
-        "define": {"Z": "Forward[node.words]"},
     }
     text = FORMATS["dot"](headrace.explain(config))
     called = re.findall(r'"(\w+)" -> "(\w+)" \[label="Forward", style=dashed\]', text)

@@ -381,9 +381,6 @@ EVERYTHING = """
 from headrace.hookspecs import hookimpl
 
 @hookimpl
-def headrace_definitions():
-    return {{"Good": "S[Identity]", "Bad": "S[NoSuchThing]", "S": "Identity"}}
-@hookimpl
 def headrace_batch_policies():
     return {{"Mine": "{module}:Mine", "Theirs": "{module}:Theirs", "greedy": "{module}:Mine"}}
 @hookimpl
@@ -422,7 +419,6 @@ def test_doctor_checks_everything_that_hooks_name(site):
     mine = sorted((f["kind"], f["reason"]) for f in found if f["plugin"] == "all")
     expected = [
         ("broken", "the batch policy 'Theirs': 'hrt_all:Theirs' is no BatchPolicy"),
-        ("broken", "the definition 'Bad': unknown backend 'NoSuchThing'"),
         ("broken", "the dispatch policy 'Mine': 'hrt_all:Mine' is no DispatchPolicy"),
         ("broken", "the dispatch policy 'None1': cannot import 'hrt_all:none': AttributeError"),
         (
@@ -436,9 +432,6 @@ def test_doctor_checks_everything_that_hooks_name(site):
         ("duplicate", "the batch policy 'greedy' is hidden: headrace itself has one"),
         ("duplicate", "the command 'fine' is offered by"),
         ("duplicate", "the command 'heavy' is offered by"),
-        ("duplicate", "the definition 'Bad' is offered by"),
-        ("duplicate", "the definition 'Good' is offered by"),
-        ("duplicate", "the definition 'S' is never used"),
         ("duplicate", "the dispatch policy 'Mine' is offered by"),
         ("duplicate", "the dispatch policy 'None1' is offered by"),
         ("duplicate", "the probe 'NoProbe' is offered by"),
@@ -476,19 +469,9 @@ DEFINES = """
 from headrace.hookspecs import hookimpl
 
 @hookimpl
-def headrace_definitions():
-    return {"Classify": "S[Identity]"}
+def headrace_readers():
+    return {}
 """
-
-
-def test_doctor_reports_a_definition_named_like_a_backend_of_another_plugin(site):
-    site.add("headrace-def", "[headrace.plugins]\nh = hrt_def\n", {"hrt_def": DEFINES})
-    site.backend("headrace-back", "Classify", "hrt_back")
-    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
-    (mine,) = (f for f in found if f["plugin"] == "def")
-    assert mine["kind"] == "duplicate"
-    assert mine["reason"] == "the definition 'Classify' is named like a backend of headrace-back"
-    assert mine["remedy"].startswith("Write def:Classify or back:Classify")
 
 
 def test_info_tells_that_the_hooks_of_a_plugin_fail(site):
@@ -504,7 +487,6 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
     site.add("headrace-all", "[headrace.plugins]\nh = hrt_all\n", {"hrt_all": code})
     shown = says("plugins", "info", "headrace-all").stdout.splitlines()
     for line in (
-        "  definition Good: S[Identity]",
         "  batch policy Mine: hrt_all:Mine",
         "  dispatch policy Mine: hrt_all:Mine",
         "  probe Probe: hrt_all:Probe",
@@ -513,9 +495,8 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
     ):
         assert line in shown
     (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
-    assert row["hooks"]["definitions"]["Good"] == "S[Identity]"
     assert set(row["hooks"]) == {
-        *("definitions", "batch_policies", "dispatch_policies", "probes", "commands"),
+        *("batch_policies", "dispatch_policies", "probes", "commands"),
         *("node_keys", "rewriters", "readers", "fetchers", "apis"),
     }
 
@@ -565,15 +546,6 @@ def test_a_plugin_whose_hooks_fail_is_listed_with_its_reason(site, command, code
     assert row["state"] == state
     assert reason is None or reason in row["reason"]
     assert not any(row["hooks"].values())
-
-
-def test_list_calls_both_of_two_plugins_that_offer_one_definition_duplicates(site):
-    for name in ("one", "two"):
-        code = HOOKS.replace("commands()", "definitions()").format(commands={"Twice": "Identity"})
-        site.add(f"headrace-{name}", f"[headrace.plugins]\nh = hrt_{name}\n", {f"hrt_{name}": code})
-    rows = {r["plugin"]: r for r in json.loads(says("plugins", "list", "--json").stdout)}
-    assert rows["one"]["state"] == rows["two"]["state"] == "duplicate"
-    assert rows["two"]["remedy"].startswith("Write one:Twice or two:Twice, or disable one")
 
 
 def test_the_help_says_of_each_command_what_the_command_says_first():

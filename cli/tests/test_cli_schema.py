@@ -39,10 +39,6 @@ def headrace_probes():
     return {"Counts": "hrt_sized:Counts"}
 
 @hookimpl
-def headrace_definitions():
-    return {"Whole": "S[Reflect[first,Identity],Sized]"}
-
-@hookimpl
 def headrace_rewriters():
     return {"replicas": "hrt_sized:translate", "Older": "hrt_sized:translate"}
 """
@@ -70,7 +66,6 @@ def validator(site_of_module):
         {"global": {"threads": 3, "width": 2}, "n": {"backend": "X"}},
         {"extends": "b.toml", "global": {"of_it": 3}, "n": {"unknown": [1]}, "at_top": 3},
         {"global": {"backend": "X"}, "n": {"max": 3}},
-        {"extends": "a.toml", "import": ["x.py"], "define": {"Z": "A"}},
         {"extends": ["a.toml"]},
         {"backend": "X", "import": "x.py"},
         {"backend": "Sized", "probes": ["Counts(every=2)"], "every": 3},
@@ -95,10 +90,8 @@ def validator(site_of_module):
                 "or": True,
             }
         },
-        {"backend": "Whole", "first": "X"},
         {"global": {"replicas": 2}, "n": {"replicas": 3}},
         {"backend": "S[Reflect[before,Identity],Sized]", "before": "X"},
-        {"n": {"backend": "Z", "which": "X"}, "define": {"Z": "S[Reflect[which]]"}},
         {
             "global": {"each_errors": "none", "Sized::width": 3},
             "n": {"backend": "X", "batch_sizes": [1, 2]},
@@ -117,7 +110,6 @@ def test_right_configurations_pass(validator, config):
         ({"n": {"backend": "Sized", "width": 0}}, ["n", "width"]),
         ({"n": {"queue_full": "drop"}}, ["n", "queue_full"]),
         ({"import": 3}, ["import"]),
-        ({"define": {"Z": 3}}, ["define", "Z"]),
         ({"global": {"threads": 0}}, ["global", "threads"]),
         ({"n": {"next": 3}}, ["n", "next"]),
         ({"n": {"map": {"a": {}}}}, ["n", "map"]),
@@ -132,9 +124,7 @@ def test_right_configurations_pass(validator, config):
         ({"width": 0, "m": {"backend": "X"}}, ["width"]),
         ({"backend": "X", "n": {"backend": "X"}}, ["n"]),
         ({"1st": {"backend": "X"}}, ["1st"]),
-        ({"backend": "Whole", "first": 3}, ["first"]),
         # What is misspelt.
-        ({"backend": "Whole", "frst": "X"}, ["frst"]),
         ({"backend": "Sized", "widht": 3}, ["widht"]),
         ({"backend": "Sized", "Sized::widht": 3}, ["Sized::widht"]),
         ({"n": {"backend": "Sized", "x:Sized::widht": 3}}, ["n", "x:Sized::widht"]),

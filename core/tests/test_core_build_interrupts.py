@@ -17,6 +17,26 @@ FAILS_LATE_S = 600.0
 COMMON = """
 import os, random, signal, threading
 import headrace
+from headrace.words import Bracket
+
+class Either(headrace.Backend):
+    takes = (1, None)
+    bracket = Bracket(late=True)
+
+    def init(self, options, context):
+        errors = []
+        for place, child in enumerate(context.children):
+            try:
+                self.child = child.build()
+            except Exception as error:
+                errors.append(error)
+            else:
+                self.min, self.max, self.keys_of_child = self.child.min, self.child.max, place
+                return
+        raise errors[0]
+
+    def forward(self, batch):
+        return self.child(batch)
 
 begun, let_go = threading.Event(), threading.Event()
 open_now, log = set(), []
@@ -70,7 +90,7 @@ class Kept:
     def close(self):
         open_now.discard(self)
 
-for one in (Polite, Deaf, Own, Fails):
+for one in (Polite, Deaf, Own, Fails, Either):
     headrace.register(one)
 
 def threads():
@@ -127,7 +147,7 @@ def test_what_is_being_built_is_told_at_once():
             build(backend, depth - 1)
         nested = "S[Own,BackgroundThread[BackgroundThread[Polite]]]"
         for depth in (0, sys.getrecursionlimit() - 400):
-            for backend in ("Polite", "S[Own,Polite]", nested, "Fallback[Polite,Own]"):
+            for backend in ("Polite", "S[Own,Polite]", nested, "Either[Polite,Own]"):
                 log.clear()
                 begun.clear()
                 interrupt(1)
@@ -171,7 +191,7 @@ def test_interrupts_at_any_point_leave_nothing_behind():
         config = headrace.PipelineConfig.load({
             "a": {"backend": "IoC[Own;S[Own,Own]]", "instance_num": 3, "next": "b"},
             "b": {"backend": "S[Identity,BackgroundThread[Own]]", "next": "c"},
-            "c": {"backend": "Fallback[BackgroundThread[Fails],Own]"},
+            "c": {"backend": "Either[BackgroundThread[Fails],Own]"},
         })
         took = 9.0
         for _ in range(5):

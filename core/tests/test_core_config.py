@@ -7,7 +7,6 @@ import math
 import os
 import pickle
 import sys
-from enum import Enum
 from pathlib import Path
 from typing import Literal
 
@@ -117,32 +116,6 @@ def test_a_configuration_is_loaded_as_itself():
 # Who wins.
 
 
-@pytest.mark.parametrize(
-    ("inside", "scope", "value"),
-    [("Show", "Show", lambda n: n), ("S[Reflect[a,Show]]", "Reflect", lambda n: f"Show(a={n})")],
-    ids=["option", "reflected parameter"],
-)
-def test_one_order_holds_wherever_a_value_may_be_written(inside, scope, value):
-    """All subsets of the seven places, the nearest last, against the greatest of the subset."""
-    for written in range(2**7):
-        stands = [n for n in range(1, 8) if written & 1 << n - 1]
-        args = {n: f"(a='{value(n)}')" if n in stands else "" for n in (1, 2, 7)}
-        source = {
-            "define": {"Z": f"Y{args[2]}", "Y": f"X{args[1]}", "X": inside},
-            "main": {"backend": f"Z{args[7]}"},
-            "global": {},
-        }
-        for n, table, key in (
-            (3, "global", "a"),
-            (4, "global", f"{scope}::a"),
-            (5, "main", "a"),
-            (6, "main", f"{scope}::a"),
-        ):
-            if n in stands:
-                source[table][key] = value(n)
-        assert options(source).a == max(stands, default=0), stands
-
-
 def test_a_global_key_is_the_default_of_all_nodes():
     source = {"global": {"max": 7, "instance_num": 2}, "x": {"backend": "Show"}, "y": {}}
     source["y"] = {"backend": "Show", "max": 3}
@@ -222,9 +195,6 @@ def test_a_none_is_as_if_the_key_was_not_there():
         ({"backend": "Call"}, "function = ... in the node"),
         ({"backend": "Call[math:sqrt]"}, "stands in ( ): Call(math:sqrt)"),
         ({"backend": "Identity -> Identity"}, "S[A,B] runs A, then B"),
-        ({"backend": "Identity", "define": {"1": "Identity"}}, "A letter or _, then"),
-        ({"backend": "Z(max=1)", "define": {"Z": "S[Identity]"}}, "'max' is a key of the node"),
-        ({"backend": "Z(n=1)", "define": {"Z": "S[Identity]"}}, "It has none."),
         ({"backend": "IoC[Show;Show(1)]"}, "Write them where it is built."),
     ],
 )
@@ -241,7 +211,6 @@ def test_where_no_name_is_near_the_hint_says_what_to_do(source, hint):
         ({**SHOW, "many": [1] * 9}, {"hint": "Quotes make it a text."}),
         ({**SHOW, "txet": "grün"}, {"path": "main.txet", "suggestion": "text"}),
         ({**SHOW, "txet": "grün"}, {"text": 'txet = "grün"', "span": (0, 4)}),
-        ({"backend": "Z(txet=1)", "define": {"Z": "S[Show]"}}, {"suggestion": "text"}),
         ({**SHOW, "Show::instance_num": 2}, {"code": "unknown_key", "suggestion": "instance_num"}),
         ({"main": SHOW, "global": {"Show::instance_num": 2}}, {"suggestion": "instance_num"}),
         ({"aa": 1, "x": SHOW}, {"code": "unknown_key", "path": "global.aa"}),
@@ -287,7 +256,7 @@ def test_keys_of_a_node_alone_cannot_be_global(key):
     assert [p.path for p in found] == [f"global.{key}"]
 
 
-@pytest.mark.parametrize("key", ["extends", "import", "define", "global"])
+@pytest.mark.parametrize("key", ["extends", "import", "global"])
 @pytest.mark.parametrize("table", ["n", "global"])
 def test_a_key_of_the_top_in_a_table_is_an_error_that_says_where_it_goes(table, key):
     (problem,) = problems({"n": {"backend": "Show"}, table: {"backend": "Show", key: "x"}})
@@ -320,32 +289,6 @@ def test_a_wrong_value_of_a_node_key_is_one_problem(key, value):
     assert [p.path for p in found] == [f"main.{key}"]
 
 
-def test_all_kinds_of_problems_are_reported_together():
-    found = problems(
-        {
-            "global": {"instance_nuum": 1},
-            "define": {"Z": "Show(b=1)"},
-            "x": {"backend": "S[Shwo,Show(a=x),Identity[Show]]", "max": 0, "instnce_num": 2},
-            "y": {"backend": "Show", "mx": 1},
-            "z": {"backend": "Show(", "instanc_num": 1},
-            "v": {"backend": "Show(a=x)", "init": "Nope"},
-        }
-    )
-    assert {(p.code, p.path) for p in found} == {
-        ("unknown_key", "global.instance_nuum"),
-        ("unknown_option", "define.Z"),
-        ("unknown_backend", "x.backend"),
-        ("option", "x.backend"),
-        ("arity", "x.backend"),
-        ("key", "x.max"),
-        ("unknown_key", "x.instnce_num"),
-        ("unknown_key", "y.mx"),
-        ("syntax", "z.backend"),
-        ("unknown_key", "z.instanc_num"),
-        *(("option", "v.backend"), ("unknown_backend", "v.init")),
-    }
-
-
 @pytest.mark.parametrize(
     "source",
     [
@@ -363,9 +306,6 @@ def test_all_kinds_of_problems_are_reported_together():
         {"x": {"backend": "Nope"}, "y": {"backend": "S[Forward[node.x]]"}},
         {"backend": "IoC[Nope;S[Nope,Show]]"},
         {"backend": "Show", "import": ["no/such.py"]},
-        {"backend": "Z", "define": {"Z": "Nope"}},
-        {"backend": "Z(a=1)", "define": {"Z": "Nope"}},
-        {"backend": "Z", "define": {"Z": "Show["}, "a": 3},
         {"backend": "Show", "batch_policy": "nope", "zeta": 4},
         {"backend": "Show(text=${NO_SUCH_VARIABLE})"},
         {"backend": "Show", "text": "${NO_SUCH_VARIABLE}"},
@@ -385,15 +325,6 @@ def test_environment_variables_stand_in_any_text_value(monkeypatch):
     found = options({**SHOW, "a": "${HR_A}", "text": "${HR_B}$$", "many": ["${HR_C:-d}"]})
     assert (found.a, found.text, found.many) == (7, "${HR_A} {x}$", ["d"])
     assert options({"backend": "Show(a=${HR_A},text='${HR_A}')"}).text == "7"
-
-
-def test_the_name_of_the_node_stands_in_expressions():
-    source = {
-        "define": {"Z": "Show(text={node_name})"},
-        "x": {"backend": "Show(text='{node_name}')"},
-    }
-    assert options(source, "x").text == "x"
-    assert options({**source, "x": {"backend": "Z"}}, "x").text == "x"
 
 
 @pytest.mark.parametrize(
@@ -647,20 +578,6 @@ def test_a_file_path_must_exist_and_an_output_path_need_not(tmp_path):
 # Copies.
 
 
-def test_texts_of_any_class_are_the_characters_that_they_hold():
-    text = {
-        value: Enum("Text", {"MEMBER": value}, type=str)["MEMBER"]
-        for value in ("line", "Identity", "reject", "backend", "Z")
-    }
-    keys = {text["backend"]: text["Z"], "queue_full": text["reject"]}
-    config = load({text["line"]: keys, "define": {"Z": text["Identity"]}})
-    plain = {"line": {"backend": "Z", "queue_full": "reject"}, "define": {"Z": "Identity"}}
-    assert repr(config.to_dict()) == repr(plain)
-    assert pickle.loads(pickle.dumps(config)) == config
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": 1})["result"] == 1
-
-
 def test_the_callers_dict_is_never_changed():
     source = {"global": {"a": 1}, "n": {"backend": "Show", "many": ["x"], "table": {"p": 1}}}
     before = copy.deepcopy(source)
@@ -715,38 +632,6 @@ def test_an_imported_file_that_cannot_be_read_is_a_problem(tmp_path, monkeypatch
     (found,) = problems({"import": str(tmp_path / "code.py"), "backend": "Show"})
     assert found.code == "import"
     assert "cannot be read: [Errno 13] Permission denied" in found.message
-
-
-def test_to_dict_with_its_folder_means_the_same_anywhere(tmp_path, monkeypatch):
-    write(tmp_path / "in $dir" / "m'.bin", "x")
-    write(tmp_path / "in $dir" / "mine.py", CODE)
-    path = write(
-        tmp_path / "in $dir" / "c.toml",
-        """
-        import = ["mine.py"]
-        [define]
-        Z = "Show(model=\\"m'.bin\\")"
-        [n]
-        backend = "S[FromFile,Z,Show(a=1,models=[\\"m'.bin\\"],cache=x.bin)]"
-        [m]
-        backend = "Show"
-        model = "m'.bin"
-        models = ["m'.bin"]
-        """,
-    )
-    config = load(path)
-    monkeypatch.chdir("/")
-    plain = config.to_dict()
-    assert plain["import"] == ["mine.py"]
-    assert plain["m"] == {"backend": "Show", "model": "m'.bin", "models": ["m'.bin"]}
-    again = load(plain, base=tmp_path / "in $dir")
-    assert again == config
-    assert again.to_dict() == plain
-    file = tmp_path / "in $dir" / "m'.bin"
-    found = options(again, "m")
-    assert (found.model, found.models) == (file, [file])
-    found = options(again, "n")
-    assert (found.models, found.cache) == ([file], tmp_path / "in $dir" / "x.bin")
 
 
 def test_what_needs_no_folder_is_written_as_it_was():
@@ -944,10 +829,6 @@ def test_a_table_of_two_files_keeps_the_folder_of_each(header, tmp_path, monkeyp
     "text",
     [
         '[global]\nbackend = "Show(model=\'{node_name}.bin\')"\n[a]\nnext = "b"\n[b]\n',
-        """[define]\nZ = 'S[Show(model={node_name}.bin)]'
-        [a]\nbackend = "Z"\nnext = "b"\n[b]\nbackend = "Z"\n""",
-        """[define]\nY = "S[Show]"\nZ = 'Y(model="${DIR}{node_name}.bin")'
-        [a]\nbackend = "Z"\nnext = "b"\n[b]\nbackend = "Z"\n""",
     ],
 )
 def test_a_file_named_like_its_node_stays_that_of_each_node(text, tmp_path, monkeypatch, elsewhere):
@@ -1071,18 +952,6 @@ backend = "Show"
 """
 
 
-def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
-    write(tmp_path / "base.toml", '[global]\nmax = true\n[define]\nZ = "A[B"\n')
-    file = write(tmp_path / "c.toml", LINES)
-    found = {p.path: (p.file.rpartition("/")[2], p.line, p.column) for p in problems(file)}
-    assert found == {
-        "global.max": ("base.toml", 2, 7),
-        "define.Z": ("base.toml", 4, 7),
-        "one.backend": ("c.toml", 8, 21),
-        "one.next": ("c.toml", 9, 9),
-    }
-
-
 def test_what_cannot_be_imported_has_the_line_and_column_of_its_own_file(tmp_path):
     write(tmp_path / "base.toml", 'backend = "Identity"\nimport = ["no.py"]\n')
     write(tmp_path / "right.py", "")
@@ -1189,7 +1058,6 @@ def test_a_pipeline_of_a_configuration_says_what_makes_it(given):
         ({"main": {"backend": "Show", "Show::a": "x"}}, '"x"'),
         ({"main": {"backend": "Show"}, "global": {"a": "x"}}, '"x"'),
         ({"main": {"backend": "Show(a=x)"}}, "a=x"),
-        ({"main": {"backend": "Show"}, "define": {"Z": 7}}, "7"),
     ],
 )
 def test_a_problem_marks_the_value_that_is_wrong_or_the_key_where_it_is_the_key(source, marked):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from loading import Divides, load, problem, problems
+from loading import Divides, load
 
 import headrace
 from headrace.errors import (
@@ -17,7 +15,7 @@ from headrace.errors import (
     RequestsFailed,
     SetupError,
 )
-from headrace.words import Bracket, Place
+from headrace.words import Bracket
 
 seen: list = []
 
@@ -225,7 +223,6 @@ def outcomes(expression, data, keys=None, **more):
         ("S[Inc,(or,key=k)Neg]", [2, 3]),
         ("S[(key=k)Never,(or)Str]", ["<1>", 2]),
         ("Divides(k)[Neg,Str]", [-1, "<2>"]),
-        ("Fallback[Fallback[Nope,Nope2],Str]", ["<1>", "<2>"]),
     ],
 )
 def test_what_comes_of_two_items_of_which_the_first_has_a_key(expression, expected):
@@ -368,7 +365,12 @@ def test_an_error_of_infer_fails_all_with_an_error_of_its_own_each():
     assert isinstance(first.__cause__, ValueError)
 
 
-@pytest.mark.parametrize("infer", ["{}", "Fallback[{}]", "ModelLoader(model=a.x)[(.x){}]"])
+@pytest.mark.parametrize(
+    "infer",
+    [
+        "{}",
+    ],
+)
 def test_an_infer_that_says_rerun_is_run_for_each_item_alone(infer):
     text = f"CatSplit[Fix,{infer.format('Rerun')},Split]"
     assert outcomes(text, ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
@@ -452,94 +454,7 @@ def test_the_range_of_cat_split_is_that_of_the_one_in_the_middle():
     assert node["range"] == [2, 5]
 
 
-def test_the_whole_form_with_a_model_loader_runs():
-    text = (
-        "IoC[ModelLoader[(.onnx)NeedsA,(.trt)NeedsB],Infer;"
-        "CatSplit[S[Contiguous,Fix],S[Contiguous,Infer,Reflect[post_processor,Identity]],Split]]"
-    )
-    assert outcomes(text, ["a", "b"], model="m.onnx") == ["a!", "b!"]
-    assert outcomes(text, ["a"], model="m.onnx", post_processor="Post") == ["a!?"]
-
-
 # ModelLoader.
-
-
-def test_a_model_loader_chooses_by_the_suffix_of_the_model():
-    text = "ModelLoader[(.onnx)NeedsA,(.trt)NeedsB]"
-    tree = tree_of({"backend": text, "model": "x.TRT"})
-    assert [child["name"] for child in tree["children"]] == ["NeedsB"]
-    assert list(tree["not_chosen"]) == ["NeedsA"]
-    assert outcomes(text, [1], model="x.onnx", **{"NeedsB::only": 3}) == ["x.onnx"]
-    path = tree_of({"backend": "ModelLoader[(.trt)Str]", "model": Path("x.trt")})
-    assert path["options"]["model"]["value"] == "x.trt"
-
-
-@pytest.mark.parametrize("suffix", [".trt", ".engine", ".PLAN"])
-def test_a_branch_of_a_model_loader_may_have_several_suffixes(suffix):
-    text = "ModelLoader[(.onnx)NeedsA,(.trt,.engine,.plan)NeedsB]"
-    shown = tree_of({"backend": text, "model": "x.engine"})
-    assert shown["prefixes"] == [[".trt", ".engine", ".plan"]]
-    tree = tree_of({"backend": text, "model": "x" + suffix})
-    assert [child["name"] for child in tree["children"]] == ["NeedsB"]
-    with pytest.raises(ConfigError, match=r"it has \.onnx, \.trt, \.engine, \.plan"):
-        load({"backend": text, "model": "x.pt"})
-
-
-@pytest.mark.parametrize(
-    ("text", "keys", "code"),
-    [
-        ("ModelLoader[(.onnx)NeedsA,(.trt)NeedsB]", {"model": "x.pt"}, "suffix"),
-        ("ModelLoader[(.onnx)NeedsA]", {}, "missing_option"),
-        ("ModelLoader[NeedsA]", {"model": "x.onnx"}, "prefix"),
-        ("ModelLoader[(.onnx)NeedsA,(.trt,.ONNX)NeedsB]", {"model": "x.onnx"}, "prefix"),
-        ("ModelLoader[(.onnx)NeedsA,(.trt)NeedsB(no=1)]", {"model": "x.onnx"}, "unknown_option"),
-    ],
-)
-def test_a_model_loader_that_cannot_choose_is_an_error(text, keys, code):
-    assert problem({"backend": text, **keys}).code == code
-
-
-@pytest.mark.parametrize(
-    ("keys", "path"),
-    [
-        ({"backend": "Z", "model": "x.pt"}, "main.model"),
-        ({"backend": "Z", "global": {"ModelLoader::model": "x.pt"}}, "global.ModelLoader::model"),
-        ({"backend": "Z(model=x.pt)", "model": "x.onnx"}, "main.backend"),
-        ({"backend": "ModelLoader(model=x.pt)[(.onnx)NeedsA]", "model": "x.onnx"}, "main.backend"),
-    ],
-)
-def test_a_model_without_a_branch_is_wrong_where_it_is_written(keys, path):
-    found = problems({**keys, "define": {"Z": "S[ModelLoader[(.onnx)NeedsA]]"}})
-    assert [p.path for p in found if p.code == "suffix"] == [path]
-
-
-def test_describe_says_what_each_instance_has_chosen_where_they_differ():
-    class FirstOnly(headrace.Backend):
-        def init(self, options, context):
-            if context.instance_index:
-                raise RuntimeError(f"no device {context.instance_index}")
-
-        def forward(self, batch):
-            raise AssertionError("nobody calls it")
-
-    headrace.register("FirstOnly", FirstOnly)
-
-    def chosen(text):
-        return built_tree({"backend": text, "instance_num": 3})["built"]
-
-    found = chosen("Fallback[FirstOnly,Str]")
-    others = found.pop("instances")
-    assert found == {"chosen": "FirstOnly", "not_chosen": {}}
-    assert others.keys() == {"1", "2"}
-    for index, one in others.items():
-        assert one["chosen"] == "Str"
-        assert f"no device {index}" in one["not_chosen"]["FirstOnly"]
-    assert chosen("Fallback[NotInstalled,Str]").keys() == {"chosen", "not_chosen"}
-
-
-def test_a_branch_that_is_not_chosen_need_not_be_installed():
-    text = "ModelLoader[(.onnx)NeedsA,(.trt)Elsewhere]"
-    assert outcomes(text, [1], model="x.onnx", precision="fp16") == ["x.onnx"]
 
 
 # Who wrote no result.
@@ -553,7 +468,6 @@ def test_a_branch_that_is_not_chosen_need_not_be_installed():
         ("S[Identity,BackgroundThread[Never]]", {}),
         ("BackgroundThread[S[Identity,Never]]", {}),
         ("S[Identity,Never,Identity]", {}),
-        ("Fallback[Nope,Never]", {}),
         ("CatSplit[Fix,Infer,S[Identity,Never]]", {}),
         ("CatSplit[Never,Infer,Split]", {}),
         ("CatSplit[Fix,Never,Split]", {}),
@@ -573,130 +487,6 @@ def test_the_error_names_the_backend_that_wrote_no_result(text, request_):
 
 
 # Fallback.
-
-
-@pytest.mark.parametrize("first", ["Broken", "Cold", "NoLibrary", "Elsewhere", "Nope", "S[Broken]"])
-def test_fallback_takes_the_first_that_can_be_built_here(first, caplog):
-    caplog.set_level("INFO", logger="headrace")
-    with headrace.pipe({"backend": f"Fallback[{first},Str]"}) as pipe:
-        assert pipe({"data": 1})["result"] == "<1>"
-        tree = pipe.describe()["nodes"]["main"]["tree"]
-    assert tree["built"]["chosen"] == "Str"
-    assert list(tree["built"]["not_chosen"]) == [first.partition("[")[0]]
-    *reasons, chosen = [one.getMessage() for one in caplog.records if one.name == "headrace.build"]
-    assert chosen == "Fallback: Str was chosen"
-    ((name, why),) = tree["built"]["not_chosen"].items()
-    assert reasons == [f"Fallback: {name} cannot be built here: {why}"]
-    *failed, taken = tree["children"]  # what failed has nothing to say of itself
-    assert ([child["built"] for child in failed], taken["name"]) == ([{}] * len(failed), "Str")
-
-
-def test_what_a_failed_branch_had_built_is_closed_at_once():
-    with headrace.pipe({"backend": "Fallback[S[Inc,Cold],Str]"}) as pipe:
-        assert seen == ["closed"]
-        pipe({"data": 1})
-
-
-@pytest.mark.parametrize("first", ["Broken(level=x)", "NeedsA"])
-def test_wrong_options_do_not_mean_next(first):
-    with pytest.raises(ConfigError):
-        load({"backend": f"Fallback[{first},Str]"})
-
-
-def test_options_of_branches_that_are_not_taken_count_as_known():
-    assert outcomes("Fallback[Str,Broken]", [1], level=3) == ["<1>"]
-    assert outcomes("Fallback[Elsewhere,Str]", [1], precision="fp16") == ["<1>"]
-    define = {"Either": "Fallback[Elsewhere,Str]", "Plain": "Str"}
-    define["Outer"] = "Either(precision=bf16)"
-    alike = {"Alike": "S[Strr,Str]"}  # what is not here may have nearly the name of what is
-    assert outcomes("Fallback[Alike(precision=fp16),Str]", [1], define=alike) == ["<1>"]
-    use = "S[Outer,Either(precision=fp16){}]"
-    assert outcomes(use.format(""), [1], define=define) == ["<<1>>"]
-    with pytest.raises(ConfigError, match="no backend of the definition 'Plain' has an option"):
-        outcomes(use.format(",Plain(precision=fp16)"), [1], define=define)
-
-
-def test_the_range_of_a_fallback_is_open_until_it_has_chosen():
-    headrace.register("Narrow", type("Narrow", (Broken,), {"max": 1}))
-    text = "S[Fallback[Narrow,TwoUp],TwoUp]"
-    with headrace.pipe({"backend": text, "min": 2, "max": 4}) as pipe:
-        assert pipe.describe()["nodes"]["main"]["range"] == [2, 4]
-
-
-def test_branches_of_the_same_name_are_told_apart():
-    text = "Fallback[S[Identity,NotInstalled],S[Broken],S[Identity]]"
-    built = built_tree({"backend": text})["built"]
-    assert built["chosen"] == "S[Identity]"
-    assert list(built["not_chosen"]) == ["S[Identity,NotInstalled]", "S[Broken]"]
-
-
-def test_a_branch_that_is_a_definition_is_called_by_its_name():
-    define = {"First": "S[Identity,Broken]", "Second": "First", "Last": "S[Identity,Str]"}
-    config = {"define": define, "main": {"backend": "Fallback[Second,First(level=1),Last]"}}
-    built = built_tree(config)["built"]
-    assert (built["chosen"], list(built["not_chosen"])) == ("Last", ["Second", "First"])
-
-
-@pytest.mark.parametrize("text", ["Fallback[Built]", "ModelLoader(model=a.x)[(.x)Built]"])
-def test_what_cannot_be_called_where_it_stands_is_refused(text):
-    headrace.register(
-        "Built", type("Built", (headrace.Backend,), {"place": Place(not_callable="is built alone")})
-    )
-    with pytest.raises(ConfigError, match="cannot call it"):
-        load({"backend": text})
-
-
-def test_when_all_fail_every_reason_is_given():
-    with pytest.raises(SetupError) as caught:
-        headrace.pipe({"backend": "Fallback[Broken,Cold]"})
-    assert "no device" in str(caught.value)
-    assert "too cold" in str(caught.value)
-
-
-@pytest.mark.parametrize("load", [headrace.pipe, load, headrace.explain])
-def test_a_fallback_of_names_that_are_all_unknown_cannot_be_set_up_here(load):
-    with pytest.raises(SetupError) as caught:
-        load({"backend": "S[Identity,Fallback[Nope,Fallback[Nope2,Nope3]]]"})
-    for name in ("Nope", "Nope2", "Nope3"):
-        assert f"unknown backend '{name}'" in str(caught.value)
-
-
-def test_what_is_written_wrong_beside_a_fallback_of_unknown_names_is_told_with_it():
-    first, second = problems({"backend": "S[Fallback[Nope],Nope2]"})
-    assert (first.code, second.code) == ("fallback", "unknown_backend")
-
-
-def test_a_definition_that_cannot_be_built_here_means_the_next_branch_too():
-    define = {"Fast": "S[Inner]", "Inner": "Absent(level=3)", "Plain": "Str"}
-    config = {"backend": "Fallback[Fast,Plain]", "define": define}
-    assert built_tree(config)["built"]["not_chosen"] == {"Fast": "unknown backend 'Absent'"}
-    assert outcomes(config["backend"], [1], define=define) == ["<1>"]
-    by_suffix = "ModelLoader[(.fast)Fast,(.txt)Plain]"
-    assert outcomes(by_suffix, [1], model="a.txt", define=define) == ["<1>"]
-    config["define"] = {**define, "Fast": "S[Inner,Str(x=1)]"}
-    with pytest.raises(ConfigError) as caught:  # wrong options are no reason for the next one
-        load(config)
-    assert [one.path for one in caught.value.problems] == ["define.Fast"]
-
-
-@pytest.mark.parametrize("used", ["Str", "S[Fallback[Fast,Str],Fast]"])
-def test_it_is_an_error_where_no_fallback_tries_it(used):
-    found = problem({"backend": used, "define": {"Fast": "Absent"}})
-    assert (found.code, found.path) == ("unknown_backend", "define.Fast")
-
-
-@pytest.mark.parametrize(
-    "trying",
-    [
-        "Fallback[Forward[node.x],Str]",
-        "Fallback[S[x.0,Absent],Str]",
-        "ModelLoader[(.a)x.0,(.b)Str]",
-    ],
-)
-def test_what_is_wrong_in_a_node_is_told_where_a_branch_only_tries_to_name_it(trying):
-    source = {"n": {"backend": trying}, "x": {"backend": "Absent"}, "model": "m.b"}
-    found = problems(source)[0]
-    assert (found.code, found.path) == ("unknown_backend", "x.backend")
 
 
 # The contract of containers that others write.

@@ -212,42 +212,10 @@ KNOWN_WHOLE = [
     {"backend": "S[Keeps[Halves(unit=4)],Takes]", "unit": 8},  # nearest is ( )
     {"backend": "S[Keeps[Halves],Takes]", "unit": 4, "global": {"unit": 8}},
     {"backend": "S[Keeps[Halves],Takes]", "global": {"Halves::unit": 4, "unit": 8}},
-    {"backend": "S[Keeps[Half],Takes]", "define": {"Half": "Halves(unit=4)"}},
-    {"backend": "S[Keeps[Half(unit=4)],Takes]", "define": {"Half": "Halves(unit=8)"}, "unit": 2},
-    {"backend": "S[Far(unit=4),Takes]", "define": {"Far": "Keeps[Halves(unit=8)]"}, "unit": 2},
-    {"backend": "S[Far,Takes]", "define": {"Far": "Keeps[Halves(unit=8)]"}, "unit": 4},
-    {"backend": "S[Far[Halves(unit=4)],Takes]", "define": {"Far": "S[Identity,Keeps]"}},
     {"backend": "S[Keeps[Reflect[inner]],Takes]", "inner": "Halves(unit=4)"},
     {"backend": "S[Keeps[Halves(unit=${UNIT})],Takes]"},
     {"backend": "S[Keeps[Halves],Takes]", "unit": "${UNIT}"},
-    {"backend": "S[Keeps[Fallback[NoSuch,Halves]],Takes]", "unit": 4},
 ]
-
-
-@pytest.mark.parametrize("config", KNOWN_WHOLE, ids=range(len(KNOWN_WHOLE)))
-def test_a_child_has_the_options_that_it_has_in_its_node(words, keeps, config, monkeypatch):
-    class Takes(headrace.Backend):
-        """Has an option that the child knows nothing of, and that no pickle takes."""
-
-        max = 8
-
-        class Options(headrace.Options):
-            taken: object = None
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = request["data"]
-
-    headrace.register("Takes", Takes, replace=True)
-    monkeypatch.setenv("UNIT", "4")
-    node = {key: value for key, value in config.items() if key not in ("global", "define")}
-    whole = {key: config[key] for key in ("global", "define") if key in config}
-    if "Fallback" not in config["backend"]:  # whose other branch may have any option
-        node["taken"] = threading.Lock()
-    with headrace.pipe({**words, **whole, "there": node}) as pipe:
-        monkeypatch.setenv("UNIT", "8")
-        assert pipe({"data": 2})["result"] == 0.5
-        assert Keeps.kept[0].config.nodes == ("there",)
 
 
 def test_a_child_is_built_where_nothing_is_imported(words, keeps, tmp_path):

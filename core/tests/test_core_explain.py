@@ -41,8 +41,7 @@ def backends(nothing_registered):
 
 SOURCE = {
     "global": {"c": 3, "threads": 8},
-    "define": {"Z": "Many(d=4)"},
-    "n": {"backend": "S[Identity,Z(a=1)]", "b": 2, "instance_num": 2, "max": 16},
+    "n": {"backend": "S[Identity,Many(a=1)]", "b": 2, "instance_num": 2, "max": 16},
 }
 
 
@@ -50,12 +49,11 @@ def test_explain_shows_each_option_with_its_origin():
     tree = headrace.explain(SOURCE)["nodes"]["n"]["tree"]
     many = tree["children"][1]
     assert many["name"] == "Many"
-    assert many["definition"] == "Z"
     assert many["options"] == {
         "a": {"value": 1, "origin": "inline"},
         "b": {"value": 2, "origin": "node"},
         "c": {"value": 3, "origin": "global"},
-        "d": {"value": 4, "origin": "definition"},
+        "d": {"value": 0, "origin": "default"},
         "e": {"value": 0, "origin": "default"},
     }
 

@@ -15,7 +15,6 @@ from headrace.errors import (
     ConfigError,
     ContractError,
     InputError,
-    MissingDependencyError,
     PluginError,
     RequestsFailed,
     SetupError,
@@ -227,20 +226,6 @@ def test_a_call_is_checked_without_importing_anything(tmp_path):
     assert (done.stdout.splitlines(), done.stderr) == (["True", "False False", "main Call"], "")
 
 
-def test_a_call_is_refused_where_imports_are(monkeypatch):
-    config = {"backend": "S[Identity,Call(builtins:len)]"}
-    with pytest.raises(ConfigError, match="not allowed") as caught:
-        headrace.pipe(config, allow_import=False)
-    assert [problem.code for problem in caught.value.problems] == ["import_refused"]
-    with pytest.raises(ConfigError, match="not allowed"):
-        headrace.explain({"backend": "Fallback[Call(os:system),Identity]"}, allow_import=False)
-    monkeypatch.setenv("HEADRACE_IMPORT", "maybe")
-    with pytest.raises(ConfigError, match="HEADRACE_IMPORT=maybe refuses it"):
-        headrace.pipe(config)
-    with pytest.raises(ConfigError, match="not allowed"):
-        headrace.pipe({"define": {"Hidden": "Call(os:system)"}, "main": {"backend": "Identity"}})
-
-
 def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():
     for path, message in (
         ("math:pi", "a float, not callable"),
@@ -250,12 +235,3 @@ def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():
     ):
         with pytest.raises((SetupError, ConfigError), match=message):
             headrace.pipe({"backend": f"Call({path})"})
-
-
-def test_a_fallback_goes_on_where_the_library_of_a_call_is_not_installed(tmp_path, monkeypatch):
-    expression = "Fallback[Call(nowhere_to_be_found:f),Identity]"
-    assert answers(expression, [{"data": 3}]) == [3]
-    (tmp_path / "lacks_something.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(MissingDependencyError):
-        headrace.pipe({"backend": "Call(lacks_something:nowhere_to_be_found)"})

@@ -107,7 +107,6 @@ def test_a_key_that_the_map_does_not_bring_is_named(expression):
         "S[RResult,(or)RMask]",
         "Divides(mask)[RMask,RResult]",
         "Divides(mask)[RMask]",
-        "Fallback[RMask,RResult]",
         "S[RWritesHere(where=mask),RMask]",
         "RMaskHere(where=data)",
         "S[Divides(x)[RWithMask,RResult],RMask]",

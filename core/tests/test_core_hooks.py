@@ -21,7 +21,8 @@ SIGNATURES = {
     "Bracket": (
         "(phases: 'int' = 1, prefixes: 'tuple[str, ...]' = (), gives: 'tuple[str, ...]' = (), "
         "keys_option: 'str | None' = None, name_option: 'str | None' = None, divides: 'bool' = False, "
-        "combine_ranges: 'Callable[..., tuple[int, int | None]] | None' = None) -> None"
+        "combine_ranges: 'Callable[..., tuple[int, int | None]] | None' = None, late: 'bool' = False, "
+        "left_out_option: 'str | None' = None) -> None"
     ),
     "Place": (
         "(outermost: 'bool' = False, not_callable: 'str | None' = None, "

@@ -174,7 +174,9 @@ def test_what_a_validator_raises_is_a_problem_that_names_the_class(what):
 
 @pytest.mark.parametrize(
     "config",
-    [{"backend": "DefaultRaises"}, {"backend": "Z", "define": {"Z": "DefaultRaises"}}],
+    [
+        {"backend": "DefaultRaises"},
+    ],
 )
 def test_what_a_default_raises_is_a_problem_that_names_the_class(config):
     headrace.register(DefaultRaises, replace=True)
@@ -225,7 +227,6 @@ def test_ten_thousand_wrong_names_are_all_told(source, monkeypatch):
         lambda name: {"backend": "Identity", "queue_full": name},
         lambda name: {"backend": f"Forward[{name}]"},
         lambda name: {"backend": "Identity", "batch_policy": name},
-        lambda name: {"backend": "Identity", "define": {name: "Nope"}},
         lambda name: {"backend": "${%s}" % name},  # noqa: UP031 - braces on both sides
         lambda name: {"extends": name},
         lambda name: {"backend": "Identity", "import": [name]},
@@ -244,18 +245,6 @@ def test_a_name_of_a_million_characters_is_shortened(make):
 
 
 # A placeholder as the whole value.
-
-
-@pytest.mark.parametrize("key", ["backend", "define", "definition"])
-def test_the_default_of_a_placeholder_that_is_all_may_be_any_expression(key, monkeypatch):
-    text = " ${HR_NONE:-S[Identity,(key=k)Identity]} "
-    source = {"backend": text}
-    if key != "backend":
-        source = {"backend": "Z", "define": {"Z": text}}
-    with headrace.pipe(source) as pipe:
-        assert pipe({"data": 3})["result"] == 3
-    monkeypatch.setenv("HR_NONE", "Nope")
-    assert problems(source)[0].message == "unknown backend '${HR_NONE}'"
 
 
 def test_what_is_wrong_in_such_a_default_is_told():
@@ -373,27 +362,7 @@ def doubling(levels):
     return {**texts, f"D{levels}": "Identity"}
 
 
-@pytest.mark.parametrize("levels", [9, 30, 95])
-@pytest.mark.parametrize("backend", ["D0", "S[Identity,D0]", "Fallback[D0,Identity]"])
-def test_definitions_that_double_each_other_are_refused_with_their_number(levels, backend):
-    found = problems({"backend": backend, "define": doubling(levels)})
-    (one,) = [one for one in found if "1000 times" in one.message]
-    # Each level is an S and twice the next one.
-    assert f"'D0' becomes {2 ** (levels + 1) - 1:,} names" in one.message
-    assert one.path == "main.backend"
-
-
-def test_definitions_that_double_each_other_are_refused_where_nobody_uses_them():
-    (one,) = problems({"backend": "Identity", "define": doubling(30)})
-    assert one.path == "define.D0"
-
-
 def test_parameters_that_double_each_other_are_refused():
     texts = {f"p{n}": f"S[Reflect[p{n + 1}],Reflect[p{n + 1}]]" for n in range(30)}
     found = problems({"backend": "Reflect[p0]", **texts, "p30": "Identity"})
     assert any("1000 times" in one.message for one in found)
-
-
-def test_many_nodes_may_use_one_definition():
-    nodes = {f"n{number}": {"backend": "S[D5,D5]"} for number in range(60)}
-    load({**nodes, "define": doubling(8)})

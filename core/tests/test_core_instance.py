@@ -10,6 +10,7 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from late import Either
 from sending import Leaves
 
 import headrace
@@ -125,40 +126,6 @@ def test_a_build_that_fails_closes_its_stores_in_their_thread(stores):
     with pytest.raises(SetupError, match="no device"):
         headrace.pipe({"backend": "S[Owns(a),Fails]"})
     assert stores.closed == [("backend a", stores.home), ("a", stores.home)]
-
-
-def test_a_scope_is_one_copy_of_the_innermost_ioc():
-    loaded = []
-
-    class Load(headrace.Backend):
-        class Options(headrace.Options):
-            precision: str = pydantic.Field(description="Of the engine.")
-
-        def init(self, options, context):
-            context.store.scope.get_or_create("engine", lambda: f"engine {options.precision}")
-            context.store.scope.get_or_create("inputs", lambda: {"x": {"dtype": "float32"}})
-
-        def forward(self, batch):
-            """Never called."""
-
-    class Infer(headrace.Backend):
-        def init(self, options, context):
-            self.engine = context.store.scope.get("engine", "none")
-            loaded.append((self.engine, context.store.scope.get("inputs")["x"]["dtype"]))
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = [*request["data"], self.engine]
-
-    headrace.register(Load)
-    headrace.register(Infer)
-    config = {
-        "define": {"T": "IoC[Load,Infer;Infer]"},
-        "main": {"backend": "S[T(precision=fp32),T(precision=fp16)]", "instance_num": 2},
-    }
-    with headrace.pipe(config) as pipe:
-        assert pipe({"data": []})["result"] == ["engine fp32", "engine fp16"]
-    assert loaded == [("engine fp32", "float32"), ("engine fp16", "float32")] * 2
 
 
 def test_a_scope_looks_outwards_and_makes_its_own(stores):
@@ -321,12 +288,13 @@ def test_the_end_is_called_once_per_batch(device, backend, way, shortcut):
         ("S[BackgroundThread[Device(a)],Read,Device(b)]", ["a", "b"]),
         ("S[BackgroundThread[Device(a)],Read,BackgroundThread[Device(b)]]", ["a", "b"]),
         ("S[Device(a),(key=data)Forward[node.x]]", None),
-        ("S[Device(a),Fallback[Forward[node.x],Identity]]", None),
+        ("S[Device(a),Either[Forward[node.x],Identity]]", None),
         ("IoC[Device(a);S[Device,Forward[node.x]]]", ["a"]),
         ("CatSplit[Device(a),BackgroundThread[Read],Identity]", None),
     ],
 )
 def test_before_anything_leaves_the_instance(device, backend, calls, shortcut):
+    headrace.register(Either)
     config = {"main": {"backend": backend}, "x": {"backend": "Read"}}
     with headrace.pipe(config) as pipe:
         for _ in range(2):
@@ -471,7 +439,8 @@ def test_one_that_could_not_be_built_is_not_called(device):
             """Never called."""
 
     headrace.register(Fails)
-    with headrace.pipe({"backend": "Fallback[S[Device(a),Fails],Device(b)]"}) as pipe:
+    headrace.register(Either)
+    with headrace.pipe({"backend": "Either[S[Device(a),Fails],Device(b)]"}) as pipe:
         pipe({"data": 1})
     assert device.calls == ["b"]
 
@@ -563,13 +532,10 @@ def state_of(pipe, node="main"):
         "S[Identity,BackgroundThread[Loses]]",
         "CatSplit[Identity,Loses,Identity]",
         "IoC[Loses;S[Identity,Loses]]",
-        "ModelLoader[(.x)Loses]",
     ],
 )
 def test_an_instance_that_is_lost_gets_no_further_batch(losing, backend, how, shortcut):
-    config = {"backend": backend, "instance_num": 2, "max": 4, "model": "m.x"}
-    if "ModelLoader" not in backend:
-        del config["model"]
+    config = {"backend": backend, "instance_num": 2, "max": 4}
     with headrace.pipe(config) as pipe:
         assert state_of(pipe) == ("ready", [True, True])
         with pytest.raises(InstanceLostError, match="the context is gone") as error:

@@ -99,111 +99,7 @@ def problem(expression, **keys):
 # Definitions.
 
 
-@pytest.mark.parametrize(
-    ("definitions", "used", "meaning"),
-    [
-        ({"Z": "A"}, "Z", "A"),
-        ({"Z": "A"}, "Z[X]", "A[X]"),
-        ({"Z": "A[B,C]"}, "Z[X]", "A[B,C[X]]"),
-        ({"Z": "A[B,C[D]]"}, "Z[X]", "A[B,C[D[X]]]"),
-        ({"Z": "A[B,C[D]]"}, "Z[X,Y]", "A[B,C[D[X,Y]]]"),
-        ({"Z": "A"}, "Z[Z[X]]", "A[A[X]]"),
-        ({"Z": "Y2", "Y2": "A[B]"}, "Z[X]", "A[B[X]]"),
-        ({"Z": "W[B]", "W": "A[C]"}, "Z[X]", "A[C[B[X]]]"),
-        ({"Z": "A[W]", "W": "B[C]"}, "D[Z[X],Z]", "D[A[B[C[X]]],A[B[C]]]"),
-        ({"Z": "S[X,A[B]]"}, "Z[Y]", "A[B[Y]]"),
-        ({"Z": "S[X,S[Y,A]]"}, "Z[Y]", "A[Y]"),
-        ({"Z": "Reflect[nothing,A]"}, "Z[X]", "A[X]"),
-        ({"Z": "IoC[X;A[X]]"}, "Z", "A[X]"),
-        ({"Z": "IoC[X;A[X,B]]"}, "Z[X]", "A[X,B[X]]"),
-        ({"Z": "BackgroundThread[A]"}, "Z[X]", "A[X]"),
-    ],
-)
-def test_a_bracket_goes_to_the_open_slot_of_a_definition(definitions, used, meaning):
-    assert run(used, define=definitions) == meaning
-
-
-@pytest.mark.parametrize(("definition", "to"), [("A[B,X]", "X"), ("IoC[B;A[B]]", "B")])
-def test_a_bracket_for_an_open_slot_that_takes_none_names_both(definition, to):
-    found = problem("Z[X]", define={"Z": definition})
-    assert (found.code, found.path) == ("arity", "main.backend")
-    assert found.message == f"Z[...] goes to {to}, which takes nothing in brackets"
-
-
-@pytest.mark.parametrize(
-    ("definitions", "used", "meaning"),
-    [
-        ({"Z": "A(a=1)"}, "Z", "A1"),
-        ({"Z": "A(a=1)"}, "Z(a=2)", "A2"),
-        ({"Z": "A(a=1)[B,C]"}, "Z(a=2)", "A2[B2,C2]"),
-        ({"Z": "A(a=1)"}, "Z(b=2)", "A12"),
-        ({"Z": "A(a=1)", "W": "Z(a=2)"}, "W", "A2"),
-        ({"Z": "A(a=1)", "W": "Z(a=2)"}, "W(a=3)", "A3"),
-        ({"Z": "A(a=1)", "W": "B(a=4)[Z(a=2)]"}, "W(b=7)", "B47[A27]"),
-        ({"Z": "A"}, "Z(a=1)[X]", "A1[X]"),
-        ({"Z": "A(a=1)[B(b=3)]"}, "D[Z(a=2),A]", "D[A2[B23],A]"),
-    ],
-)
-def test_args_in_a_definition_are_defaults_and_an_outer_definition_wins(definitions, used, meaning):
-    assert run(used, define=definitions) == meaning
-
-
-@pytest.mark.parametrize(
-    ("define", "used", "code", "path"),
-    [
-        ({"Z": "Z"}, "A", "cycle", "define.Z"),
-        ({"Z": "A[Z]"}, "Z", "cycle", "define.Z"),
-        ({"Z": "A[W]", "W": "B[Z]"}, "A", "cycle", "define.W"),
-        ({"A": "B"}, "X", "definition", "define.A"),
-        ({"S": "B"}, "X", "definition", "define.S"),
-        ({"Z": "(or)A"}, "X", "prefix", "define.Z"),
-        ({"Z": "(or)A"}, "Z", "prefix", "define.Z"),
-        ({"Z": "A["}, "X", "syntax", "define.Z"),
-        ({"Z": "Nope"}, "X", "unknown_backend", "define.Z"),
-        ({"Z": "A(c=1)"}, "Z", "unknown_option", "define.Z"),
-        ({"Z": "Two"}, "Z", "arity", "define.Z"),
-        ({"Z": "A[Two,B]"}, "Z", "arity", "define.Z"),
-        ({"Z": "A[Two,Nope]"}, "X", "unknown_backend", "define.Z"),
-        ({"Z": 3}, "X", "type", "define.Z"),
-        ({"Z": 3}, "Z", "type", "define.Z"),
-        ({"1Z": "A"}, "X", "definition", "define.1Z"),
-        ({"Z": "A"}, "Z(1)", "args", "main.backend"),
-        ({"Z": "A"}, "Z(c=1)", "unknown_option", "main.backend"),
-        ({"Z": "A(a=${HR_NOT_SET})"}, "X", "placeholder", "define.Z"),
-    ],
-)
-def test_what_is_wrong_with_definitions_is_reported_once_used_or_not(define, used, code, path):
-    found = problem(used, define=define)
-    assert (found.code, found.path) == (code, path)
-
-
-@pytest.mark.parametrize("key", ["backend", "init"])
-@pytest.mark.parametrize(("text", "code"), [("A[", "syntax"), ("S[Nope]", "unknown_backend")])
-def test_what_is_wrong_in_global_is_reported_where_every_node_has_its_own(key, text, code):
-    node = {"backend": "X", key: "X"}
-    found = problem({"n": node, "global": {key: text}})
-    assert (found.code, found.path) == (code, f"global.{key}")
-    loading.load({"n": node, "global": {key: node[key]}})
-
-
-def test_an_unused_definition_may_lack_what_a_use_gives():
-    lacking = {"Z": "A[B,Two]", "V": "Dep", "U": "Call", "R": "Forward[x]"}
-    assert run("X", define=lacking) == "X"
-
-
-def test_a_long_chain_of_definitions_is_an_error_and_no_recursion_error():
-    chain = {f"Z{i}": f"Z{i + 1}" for i in range(300)}
-    found = problems("Z0", define={**chain, "Z300": "A"})
-    assert {p.code for p in found} == {"nesting"}
-
-
 # Names.
-
-
-def test_a_name_means_an_instance_first_then_a_definition_then_a_backend():
-    assert run("IoC[X;A[X]]") == "A[X]"
-    assert run("IoC[Z;A[Z,Z]]", define={"Z": "X(a=1)"}) == "A[X1,X1]"
-    assert made.count("X") == 2
 
 
 def test_an_element_of_the_first_phase_sees_the_earlier_ones_only():
@@ -265,24 +161,7 @@ def test_a_prefix_that_nobody_understands_is_shown_as_it_is_written(prefix):
     assert found.suggestion == {"(orr)": "or", "(kye=)": "key="}.get(prefix)
 
 
-def test_an_error_shows_the_text_a_caret_and_the_nearest_name():
-    found = problem("S[A,Bakground[X]]", define={"Background": "BackgroundThread"})
-    assert found.render() == (
-        "main.backend: unknown backend 'Bakground'\n"
-        "    S[A,Bakground[X]]\n"
-        "        ^^^^^^^^^\n"
-        "  Did you mean 'Background'?"
-    )
-
-
 # Reflect and instances by name.
-
-
-def test_reflect_builds_what_stands_in_the_parameter_else_its_default():
-    assert run("A[Reflect[post,X]]") == "A[X]"
-    assert run("A[Reflect[post,X]]", post="Y(a=1)") == "A[Y1]"
-    assert run("Z(post=Y)", define={"Z": "A[Reflect[post,X]]"}) == "A[Y]"
-    assert run({"global": {"post": "Y"}, "main": {"backend": "A[Reflect[post]]"}}) == "A[Y]"
 
 
 @pytest.mark.parametrize(
@@ -331,7 +210,6 @@ def test_what_stands_in_a_bracket_of_the_wrong_size_is_looked_at_all_the_same():
         {"backend": "A[" * 101 + "X" + "]" * 101},
         {"backend": "Zzzz"},
         {"backend": "S["},
-        {"backend": "X", "define": {"Z": "Z"}, "init": "Z"},
         {"backend": "X", "batch_policy": "Nope"},
         {"backend": "X", "global": {"probes": ["Nope"]}},
     ],
@@ -370,10 +248,6 @@ def nodes(**backends):
         (nodes(x="Forward[node.x]"), "'x' {}"),
         (nodes(x="A[Forward[node.y]]", y="B[Forward[node.x]]"), "'x' {}: x needs y needs x"),
         ({"x": {"backend": "A[Reflect[p]]", "p": "Forward[node.x]"}}, "'x' {}"),
-        (
-            {**nodes(x="Forward[node.y]", y="B[Z]"), "define": {"Z": "C[Forward[node.y]]"}},
-            "'y' {}",
-        ),
     ],
 )
 def test_nodes_that_need_each_other_are_an_error(source, said):
@@ -388,12 +262,6 @@ def test_an_alias_builds_nothing_of_the_node_that_answers():
 
 
 # Depth.
-
-
-def test_sequences_directly_in_sequences_are_joined():
-    assert run("S[X," * 99 + "S[Y]" + "]" * 99) == "Y"
-    define = {"Z": "A[" * 40 + "S[" * 60 + "X" + "]" * 100}
-    assert run("S[" * 60 + "A[" * 40 + "Z" + "]" * 100, define=define) == "A[" * 80 + "X" + "]" * 80
 
 
 def test_hundred_levels_of_anything_else_run_and_one_more_is_refused():
@@ -415,14 +283,6 @@ def test_any_other_nesting_is_refused_with_its_place(expression):
     found = problems(expression)
     assert "nesting" in {p.code for p in found}
     assert all(p.span is not None for p in found)
-
-
-def test_nesting_through_definitions_and_parameters_counts():
-    fifty = "A[" * 60 + "{}" + "]" * 60
-    define = {"Z": fifty.format("X")}
-    assert {p.code for p in problems(fifty.format("Z"), define=define)} == {"nesting"}
-    keys = {f"p{i}": f"Reflect[p{i + 1}]" for i in range(500)}
-    assert {p.code for p in problems("Reflect[p0]", **keys, p500="X")} == {"nesting"}
 
 
 def calls(count):
@@ -468,7 +328,6 @@ class Owner(headrace.Backend):
         {"backend": "S[Identity,Owner]"},
         {"backend": "S[Identity,BackgroundThread[Owner]]"},
         {"backend": "IoC[Owner;S[Owner,Identity]]"},
-        {"backend": "Fallback[Owner,Identity]"},
         {"backend": "BackgroundThread[IoC[Owner;S[Owner,Identity]]]"},
         {"backend": "IoC[Owner,S[Owner];S]"},
         {"backend": "IoC[X;BackgroundThread[S[Owner,X]]]"},
@@ -647,14 +506,6 @@ def test_a_policy_of_a_plugin_that_is_not_installed_says_what_to_install(known_e
         assert re.search(r"\. There are: [^.]*greedy", hint)
 
 
-def test_positional_args_of_a_definition_are_pointed_at():
-    wrong = problem({"backend": "S[X,Z(71,a=2)]", "define": {"Z": "A[B]"}})
-    start, end = wrong.span
-    assert (wrong.code, "S[X,Z(71,a=2)]"[start:end]) == ("args", "71")
-    (policy,) = made_policies(dispatch_policy="Patient", **{"Patient::patience": 5})
-    assert policy.options.patience == 5
-
-
 def test_one_class_for_both_keys_is_made_once():
     assert len(made_policies(batch_policy="Patient", dispatch_policy="Patient")) == 1
     three = "Patient(patience=3)"
@@ -687,23 +538,6 @@ def test_what_is_wrong_with_policies_is_reported_at_once(keys, code, key):
     headrace.register(Patient)
     found = problem({"backend": "X", **keys})
     assert (found.code, found.path) == (code, f"main.{key}")
-
-
-@pytest.mark.parametrize("order", [("n", "m"), ("m", "n")])
-def test_what_two_nodes_say_of_one_definition_is_reported_once(order):
-    backends = {"n": "IoC[Identity;Z]", "m": "Z"}  # only n knows a name like the wrong one
-    nodes = {name: {"backend": backends[name]} for name in order}
-    nodes[order[0]]["next"] = order[1]
-    found = problem({"define": {"Z": "Forward[Identty]"}, **nodes})
-    assert (found.code, found.suggestion) == ("unknown_instance", "Identity")
-
-
-def test_what_a_node_gives_to_a_definition_or_does_not_names_the_node():
-    lacking = {"define": {"Z": "S[X,Call]"}, "n": {"backend": "Z", "next": "m"}}
-    lacking["n"]["function"] = "math:sqrt"
-    found = problem({**lacking, "m": {"backend": "Z"}})
-    assert (found.code, found.path) == ("missing_option", "define.Z")
-    assert found.message == "Call of node 'm' needs the option 'function'"
 
 
 def test_what_hands_items_to_a_queue_takes_any_number_of_them():

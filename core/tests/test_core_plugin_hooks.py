@@ -19,10 +19,6 @@ def headrace_batch_policies():
 @hookimpl
 def headrace_dispatch_policies():
     return {"Turns": "hrt_turns:Turns", "OnlyDispatch": "hrt_turns:OnlyDispatch"}
-
-@hookimpl
-def headrace_definitions():
-    return {"Twice": "S[turns:Double,turns:Double]"}
 """
 
 TURNS = '''
@@ -169,15 +165,6 @@ def test_a_policy_of_the_other_kind_and_options_it_has_not_are_refused(turns, ke
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load({"backend": "Identity", **keys})
     assert [problem.code for problem in caught.value.problems] == [code]
-
-
-def test_definitions_come_from_a_plugin(site):
-    points = "[headrace.plugins]\nh = hrt_turns_hooks\n"
-    points += "[headrace.backends]\nDouble = hrt_turns:Double\n"
-    site.add("headrace-turns", points, {"hrt_turns_hooks": HOOKS, "hrt_turns": TURNS})
-    with headrace.pipe({"backend": "Twice"}) as pipe:
-        assert pipe({"data": 1})["result"] == 4
-    assert "hrt_turns" in sys.modules
 
 
 def test_the_example_of_the_hook_for_probes_writes_what_it_says(site, tmp_path):

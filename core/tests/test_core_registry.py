@@ -212,13 +212,10 @@ def test_what_is_installed_and_allowed_is_looked_up_where_it_is_now(site, tmp_pa
 
 
 def test_what_is_installed_while_the_program_runs_is_found_by_the_next_configuration(site):
-    config = {"backend": "S[Later,Late]"}
+    config = {"backend": "S[Later,Later]"}
     with pytest.raises(ConfigError, match="unknown backend 'Later'"):
         headrace.PipelineConfig.load(config)
-    hooks = "from headrace.hookspecs import hookimpl\n@hookimpl\ndef headrace_definitions():\n"
-    code = {"hrt_late": hooks + "    return {'Late': 'Later'}\n"}
     site.backend("headrace-later", "Later", "hrt_later")
-    site.add("headrace-late", "[headrace.plugins]\nhooks = hrt_late\n", code)
     headrace.PipelineConfig.load(config)
 
 
@@ -272,7 +269,7 @@ HOOKS = """
 from headrace.hookspecs import hookimpl
 calls = []
 @hookimpl
-def headrace_definitions():
+def headrace_rewriters():
     calls.append(1)
     return {definitions!r}
 @hookimpl
@@ -293,32 +290,6 @@ def hooked(site, name, module, definitions):
     site.add(name, f"[headrace.plugins]\nhooks = {module}\n", {module: code})
 
 
-def test_definitions_of_plugins_are_used_like_those_of_the_configuration(site):
-    hooked(
-        site, "headrace-defs", "hrt_defs", {"Twice": "S[Identity,BackgroundThread]", "Bad": "Nope"}
-    )
-    assert run({"backend": "Twice[Identity]"}) == 0
-    assert run({"backend": "defs:Twice[Identity]"}) == 0
-    assert run({"backend": "Identity"}) == 0
-    assert run({"backend": "S[Identity]"}) == 0
-    assert sys.modules["hrt_defs"].calls == [1]
-    found = problem({"backend": "Bad"})
-    assert (found.code, found.path) == ("unknown_backend", "Bad of headrace-defs")
-
-
-def test_a_definition_named_like_one_of_a_plugin_is_an_error(site):
-    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})
-    assert problem({"backend": "Identity", "define": {"Twice": "Identity"}}).code == "definition"
-
-
-def test_two_plugins_with_one_definition_are_an_error_where_it_is_used(site):
-    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})
-    hooked(site, "headrace-more", "hrt_more", {"Twice": "S[Identity]"})
-    assert run({"backend": "Identity"}) == 0
-    assert problem({"backend": "Twice"}).code == "ambiguous"
-    assert run({"backend": "more:Twice"}) == 0
-
-
 @pytest.mark.parametrize("named", ["mine", "pol:mine", "pol:mine(wait_ms=1)"])
 def test_policies_of_plugins_are_found(site, named):
     hooked(site, "headrace-pol", "hrt_pol", {})
@@ -332,14 +303,14 @@ def test_policies_of_plugins_are_found(site, named):
         "class OddError(Exception):\n    def __str__(self): 1 / 0\nraise OddError",
         HOOKS.format(definitions=3, module="x"),
         HOOKS.format(definitions={"A": 1}, module="x"),
-        "def headrace_definitions():\n    return {}\n",  # nobody would call it: it has no marker
+        "def headrace_rewriters():\n    return {}\n",  # nobody would call it: it has no marker
         "from headrace.hookspecs import hookimpl\n@hookimpl\ndef definitions():\n    return {}\n",
     ],
 )
 def test_broken_hooks_make_one_plugin_broken_and_leave_the_others(site, code):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad_hooks\n", {"hrt_bad_hooks": code})
-    hooked(site, "headrace-defs", "hrt_defs", {"Twice": "Identity"})
-    assert run({"backend": "Twice"}) == 0
+    hooked(site, "headrace-defs", "hrt_defs", {})
+    assert run({"backend": "Identity", "batch_policy": "mine"}) == 0
     assert record("headrace-bad").state == "broken"
     assert record("headrace-bad").reason
 

@@ -64,12 +64,6 @@ MISTAKES = {
     "a function in brackets": {"backend": "Call[math:sqrt]"},
     "a function that is not there": {"backend": "Call(math:sqrtt)"},
     "an arrow": {"backend": "Identity -> Identity"},
-    "a definition of no name": {**S, "define": {"1": "Identity"}},
-    "a definition that calls itself": {"backend": "Z", "define": {"Z": "S[Z]"}},
-    "definitions that call each other": {"backend": "Z", "define": {"Z": "Y", "Y": "S[Z,Shown]"}},
-    "a definition with an unknown parameter": {"backend": "Z(siez=1)", "define": {"Z": "S[Shown]"}},
-    "a definition that is no text": {**S, "define": {"Z": 3}},
-    "a definition of a name that is taken": {**S, "define": {"Shown": "Identity"}},
     "max of 0": {**S, "max": 0},
     "max below min": {**S, "min": 3, "max": 2},
     "max above the backend's": {**S, "max": 9},
@@ -89,7 +83,6 @@ MISTAKES = {
     "threads twice": {**S, "threads": 1, "global": {"threads": 2}},
     "backend in global": {"global": S},
     "next in global": {"global": {"next": "x"}, "n": S},
-    "define in a node": {"n": {**S, "define": {"Z": "Identity"}}},
     "a table in a node": {"n": {**S, "inner": {"max": 2}}},
     "no backend": {"n": {"max": 2}},
     "a node of no name": {"1x": S, "y": S},
@@ -116,13 +109,6 @@ MISTAKES = {
     "import of a missing file": {**S, "import": "not_there.py"},
     "import of a number": {**S, "import": 3},
     "a long text": {**S, "text": "x" * 300, "siez": 1},
-    "many at once": {
-        "global": {"instance_nuum": 1},
-        "define": {"Z": "Shown(b=1)"},
-        "x": {"backend": "S[Shwon,Shown(size=x),Identity[Shown]]", "max": 0, "instnce_num": 2},
-        "y": {"backend": "Shown", "mx": 1},
-        "z": {"backend": "Shown(", "instanc_num": 1},
-    },
 }  # fmt: skip
 
 PLANS = {
@@ -131,7 +117,6 @@ PLANS = {
     "a thread of its own": {"backend": "BackgroundThread[Shown]"},
     "several instances": {**S, "instance_num": 3, "device": "cuda:0,cuda:1"},
     "sizes": {**S, "batch_sizes": [1, 4, 8], "pad": True},
-    "a definition": {"backend": "Z(size=3)", "define": {"Z": "S[Shown,Identity]"}},
     "global and scoped keys": {"global": {"max": 4, "Shown::size": 5}, "a": S, "b": {**S, "Shown::text": "b"}},
     "a chain": {"a": {**S, "next": "b"}, "b": {**S, "next": "c"}, "c": S},
     "a diamond": {
@@ -143,7 +128,6 @@ PLANS = {
     "each": {"a": {**S, "next": "b"}, "b": {**S, "each": "data", "each_errors": "none"}},
     "an or": {"a": {**S, "next": "b"}, "b": {**S, "or": True}},
     "an alias": {"a": {**S, "next": "b"}, "b": {"backend": "Forward[node.a]"}},
-    "a fallback": {"backend": "Fallback[Shown,Identity]"},
     "a condition": {"backend": "S[(key=size)Shown,(or)Identity]"},
     "a function": {"backend": "Call(math:sqrt)"},
     "an init of one's own": {**S, "init": "IoC[Identity;Shown]"},

@@ -52,10 +52,8 @@ def codes(config):
         {"backend": "Sized(3)", "width": 4},
         {"backend": "S[Sized(width=3),Sized(5)]", "width": 4},
         {"backend": "Sized", "width": 4, "Sized::width": 5},
-        {"backend": "Z(width=3)", "define": {"Z": "S[Sized]"}, "width": 4},
         {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized(3)"}},
         {"global": {"width": 4}, "main": {"backend": "Sized", "width": 5}},
-        {"backend": "ModelLoader(model=x.a)[(.a)Identity,(.b)S[Sized]]", "width": 4},
     ],
 )
 def test_an_option_that_is_overruled_wherever_it_could_count_is_told(config):
@@ -71,12 +69,8 @@ def test_an_option_that_is_overruled_wherever_it_could_count_is_told(config):
     [
         {"backend": "Sized(3)", "height": 4},
         {"backend": "S[Sized(3),Sized]", "width": 4},
-        {"backend": "Z", "define": {"Z": "S[Sized(3)]"}, "width": 4},
         {"global": {"width": 4}, "a": {"backend": "Sized(3)"}, "b": {"backend": "Sized"}},
         {"backend": "Reflect[part,Identity]", "part": "Sized"},
-        {"backend": "Fallback[Elsewhere,Sized(3)]", "width": 4},
-        {"backend": "S[ModelLoader(model=x.a)[(.a)Identity,(.b)Sized],Sized]", "width": 4},
-        {"backend": "ModelLoader(model=x.a)[(.b)Sized(3),(.a)Sized]", "width": 4},
     ],
 )
 def test_an_option_that_counts_somewhere_is_not(config):
@@ -136,7 +130,9 @@ def test_a_key_of_the_node_among_args_is_told_its_place():
 
 @pytest.mark.parametrize(
     ("table", "keys", "meant"),
-    [("glbal", {"width": 2}, "global"), ("defin", {"Z": "Sized"}, "define")],
+    [
+        ("glbal", {"width": 2}, "global"),
+    ],
 )
 @pytest.mark.parametrize("beside", [{"n": {"backend": "Sized"}}, {"backend": "Sized"}])
 def test_a_misspelt_table_is_one_problem_that_names_the_right_one(table, keys, meant, beside):

@@ -82,7 +82,6 @@ def words(registered):
         "Typed",
         "BackgroundThread[S[Join]]",
         "IoC[Join;S[Join,Negative]]",
-        "Fallback[Call(nowhere_at_all:f),S[Named]]",
         "Divides(left)[Join,Named]",
         "Around[S[Join,Negative]]",
     ],
@@ -120,7 +119,12 @@ def test_what_is_missing_is_named_to_whichever_thread_asks(listens, shortcut):
             assert call({"data": 1, "left": 2, "right": 3})["result"] == -5
 
 
-@pytest.mark.parametrize("backend", ["S[Join,Negative]", "Fallback[Join,Negative]"])
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "S[Join,Negative]",
+    ],
+)
 def test_what_is_missing_is_named_by_key_for_its_request_alone(backend, shortcut):
     with headrace.pipe({"backend": backend, "max": 4}) as pipe:
         with pytest.raises(InputError) as caught:

@@ -43,24 +43,7 @@ def test_planner_and_builder_import_no_word(package):
         ("Reflect[a,Identity,Identity]", "Reflect takes 1 to 2 in brackets, got 3"),
         ("S", "S takes 1 or more in brackets, got 0"),
         ("Identity[Identity]", "Identity takes nothing in brackets"),
-        (
-            {"backend": "Z[Identity]", "define": {"Z": "S[Identity]"}},
-            "Z[...] goes to Identity, which takes nothing in brackets",
-        ),
-        ("ModelLoader(x.onnx)[Identity]", "ModelLoader takes no positional args"),
         ("Call(a,b,c)", "Call takes at most 1 positional (function), got 3"),
-        (
-            "ModelLoader(model=x.onnx)[Identity]",
-            "a branch of ModelLoader begins with suffixes: (.onnx)Identity",
-        ),
-        (
-            "ModelLoader(model=x.onnx)[('')Identity]",
-            "a branch of ModelLoader begins with suffixes: (.onnx)Identity",
-        ),
-        (
-            "ModelLoader(model=x.onnx)[(.trt)Identity]",
-            "ModelLoader has no branch for the model 'x.onnx': it has .trt",
-        ),
         ("Call(f)", "a function is named as package.module:name"),
         ("Call(no.such:f)", "Call needs the module 'no'"),
         ("Call(html.no_such:f)", "Call needs the module 'html.no_such'"),

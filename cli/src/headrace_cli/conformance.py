@@ -208,7 +208,7 @@ def _named(name: str) -> list[tuple[str, Plugin]]:
 
 
 def _refuse_what_hooks_give(name: str) -> None:
-    """Say what a name is, if it is that of a definition, a policy, a probe or a command."""
+    """Say what a name is, if it is that of a policy, a probe or a command."""
     for plugin in all_plugins():
         for hook, noun in HOOK_NOUNS.items():
             if name.rpartition(":")[2] in plugin.hooks[hook]:

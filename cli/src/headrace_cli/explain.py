@@ -140,8 +140,6 @@ class _Drawing:
         self._add_values(here, element["options"])
         if "waits" in element:
             here.add(_text((element["waits"], "yellow")))
-        for name, reason in element.get("not_chosen", {}).items():
-            here.add(_text((f"not chosen: {name}: {reason}", "yellow")))
         prefixes = element.get("prefixes", [])
         for index, child in enumerate(element["children"]):
             self._add(here, child, prefixes[index] if index < len(prefixes) else None)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from headrace.plugins import Plugin
 
 HOOK_NOUNS = {
-    "definitions": "definition",
     "batch_policies": "batch policy",
     "dispatch_policies": "dispatch policy",
     "probes": "probe",
@@ -127,10 +126,8 @@ def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     own = core()
     yield from _names_taken("backend", [(one, one.backends) for one in plugins], own.backends)
     for hook, noun in HOOK_NOUNS.items():
-        taken: set[str] = set(own.backends if hook == "definitions" else own.hooks[hook])
+        taken: set[str] = set(own.hooks[hook])
         yield from _names_taken(noun, [(one, one.hooks[hook]) for one in plugins], taken)
-    for plugin in plugins:
-        yield from _named_like_backends(plugin, plugins)
 
 
 def _names_taken(
@@ -143,12 +140,9 @@ def _names_taken(
     for name, owners in sorted(offered.items()):
         backend = name if what == "backend" else None
         if name in taken:
-            fate, remedy = "never used", "Ask its author for another name."
             for owner in owners:
-                if what != "definition":
-                    fate = "hidden"
-                    remedy = f"Write {owner.plugin}:{name}, or ask its author for another name."
-                reason = f"the {what} {name!r} is {fate}: headrace itself has one of that name"
+                remedy = f"Write {owner.plugin}:{name}, or ask its author for another name."
+                reason = f"the {what} {name!r} is hidden: headrace itself has one of that name"
                 yield finding_about(owner, "duplicate", reason, remedy, backend)
         elif len(owners) > 1:
             both = " and ".join(owner.distribution for owner in owners)
@@ -156,18 +150,6 @@ def _names_taken(
             reason = f"the {what} {name!r} is offered by {both}"
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
             yield finding_about(owners[0], "duplicate", reason, remedy, backend, owners[1:])
-
-
-def _named_like_backends(plugin: Plugin, plugins: Sequence[Plugin]) -> Iterator[Finding]:
-    """Report definitions that have the name of a backend: configurations refuse the bare name then."""
-    for name in plugin.hooks["definitions"]:
-        for owner in (one for one in plugins if name in one.backends):
-            ways = f"{plugin.plugin}:{name} or {owner.plugin}:{name}"
-            reason = f"the definition {name!r} is named like a backend of {owner.distribution}"
-            remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
-            if owner is plugin:
-                remedy = "Ask its author for another name."
-            yield finding_about(plugin, "duplicate", reason, remedy, others=[owner])
 
 
 def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:

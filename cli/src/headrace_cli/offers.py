@@ -24,7 +24,6 @@ def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Import the objects that the hooks of plugins name, and report those that are wrong."""
     core = headrace.plugins.core()
     taken: dict[str, set[str]] = {hook: set(core.hooks[hook]) for hook in HOOK_NOUNS}
-    taken["definitions"] |= set(core.backends)
     for plugin in plugins:
         for hook in HOOK_NOUNS:
             for name, path in plugin.hooks[hook].items():
@@ -43,11 +42,7 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
     again = f"Install it again: pip install --force-reinstall {plugin.distribution}"
     named = f"the {HOOK_NOUNS[hook]} {name!r}"
     try:
-        if hook == "definitions":
-            headrace.explain(
-                {"backend": "Identity", "define": {"Offered": f"{plugin.plugin}:{name}"}}
-            )
-        elif hook == "commands":
+        if hook == "commands":
             as_command(path, plugin)
         else:
             _check_class(hook, plugin.load(path))

@@ -36,7 +36,7 @@ _LIMITS = {
 def show_info(name: str, *, json: bool) -> None:
     """Show a plugin, a distribution or a backend by name.
 
-    For the name of another offer of a plugin (a definition, a policy, ...) the plugin is shown.
+    For the name of another offer of a plugin (a policy, a probe, ...) the plugin is shown.
 
     Raises:
         ConfigError: The name is unknown.
@@ -62,7 +62,7 @@ def show_info(name: str, *, json: bool) -> None:
 
 
 def _offered() -> dict[str, list[Plugin]]:
-    """Return the plugins that offer each name of a definition, policy, probe or command."""
+    """Return the plugins that offer each name of a policy, probe or command."""
     found: dict[str, list[Plugin]] = {}
     for plugin in all_plugins():
         tables = [table for table in plugin.hooks.values() if isinstance(table, dict)]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """The schema of a text with a placeholder, which may become any value."""
 
-_RESERVED = "extends|import|global|define"
+_RESERVED = "extends|import|global"
 _SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
 _UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
 """The schema of a value under an unknown key. An editor shows this text at the key, while it shows an
@@ -135,11 +135,6 @@ def json_schema() -> dict[str, Any]:
                 "anyOf": [{"type": "string"}, _TEXTS],
             },
             "global": {"$ref": "#/$defs/global"},
-            "define": {
-                "description": "Names that stand for expressions.",
-                "type": "object",
-                "additionalProperties": {"type": "string"},
-            },
         },
         "if": _SINGLE,
         "then": {"$ref": "#/$defs/main"},
@@ -247,15 +242,6 @@ def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         for key, schema in keys.items():
             described = f"{name}: {schema.get('description', '')}".strip(": ")
             offers.setdefault(key, []).append({**schema, "description": described})
-    for name, text in [
-        entry for one in all_plugins() for entry in one.hooks["definitions"].items()
-    ]:
-        for key in re.findall(_NAMES_A_KEY, text):
-            reflected = {
-                "description": f"{name}: An expression, or a name in it.",
-                "type": "string",
-            }
-            offers.setdefault(key, []).append(reflected)
     return {key: _any_of(schemas) for key, schemas in sorted(offers.items())}, all_known
 
 

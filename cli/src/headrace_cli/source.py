@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OF_COMMANDS = {"models": "headrace serve --models", "sources": "headrace video"}
 """Tables at the top of files that are no configurations, and who reads those files."""
 
-_NO_NODES = ("extends", "import", "global", "define")
+_NO_NODES = ("extends", "import", "global")
 _PLACEHOLDER = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
 
 

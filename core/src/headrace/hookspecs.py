@@ -10,14 +10,14 @@ The module implements a hook by a function of the same name with the marker `hoo
     from headrace.hookspecs import hookimpl
 
     @hookimpl
-    def headrace_definitions():
-        return {"Classify": "S[DecodeMat,ResizeMat,OnnxTensor]"}
+    def headrace_commands():
+        return {"label": "headrace_x.label:main"}
 
 Rules for all hooks:
 
 - Each is called without arguments when names of plugins are first looked for, and again where a configuration names
   what nobody has: a plugin may have been installed since.
-- It returns texts: expressions, or import paths ``package.module:Name``. The object of a path is
+- It returns texts: import paths ``package.module:Name``. The object of a path is
   imported when a configuration or a command uses it. So the module of the hooks is light: it
   imports nothing but the standard library and `headrace.hookspecs`.
 - A function that begins with ``headrace_`` and is none of these hooks, an exception, or an answer of
@@ -46,7 +46,6 @@ __all__ = [
     "headrace_apis",
     "headrace_batch_policies",
     "headrace_commands",
-    "headrace_definitions",
     "headrace_dispatch_policies",
     "headrace_fetchers",
     "headrace_node_keys",
@@ -60,29 +59,6 @@ _hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker("headrace")
 """Marks the hooks of this module; plugins do not need it."""
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 """The decorator of a plugin's own function, which has the name of a hook."""
-
-
-@_hookspec
-def headrace_definitions() -> dict[str, str]:
-    """Return definitions: names that stand for expressions, as ``[define]`` gives them.
-
-    A definition is checked when a configuration uses it, so it should name only backends that the
-    distribution brings or requires. Args inside it are defaults. What the user writes wins. A
-    definition may not be named like a backend or another definition.
-
-    Returns:
-        Name to expression. Since 0.1.
-
-    Example::
-
-        @hookimpl
-        def headrace_definitions():
-            return {"Classify": "S[DecodeMat,ResizeMat(224,224),OnnxTensor]"}
-
-    ``backend = "Classify"`` then means that expression, and ``Classify[X]`` passes the bracket to
-    the last innermost name in it.
-    """
-    return {}
 
 
 @_hookspec
@@ -292,7 +268,7 @@ def headrace_rewriters() -> dict[str, str]:
 
     The function is called once for a configuration that has one of its names, whose files are merged by then. It changes
     ``tables``, or makes others, and returns them: the keys of each node by its name, in order, those of ``[global]`` as
-    ``"global"`` and the definitions as ``"define"``. Values are as written, with their placeholders.
+    ``"global"``. Values are as written, with their placeholders.
 
     ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the placeholders replaced. A key
     that a node lacks is that of ``"global"``. It gives None where neither has it. A tree, or one made of its parts by

@@ -47,12 +47,11 @@ class Value(_Data):
 
     Attributes:
         value: The value, in a form that JSON can hold: a path is its text.
-        origin: ``inline`` (args of an expression), ``node`` (a key of the node), ``global``, ``definition`` (args
-            inside a definition) or ``default``.
+        origin: ``inline`` (args of an expression), ``node`` (a key of the node), ``global`` or ``default``.
     """
 
     value: Any
-    origin: Literal["inline", "node", "global", "definition", "default"]
+    origin: Literal["inline", "node", "global", "default"]
 
 
 @dataclass(frozen=True)
@@ -67,12 +66,10 @@ class Element(_Data):
         built: The answer of the built backend to `headrace.Pipeline.describe`. Empty in a plan.
         children: The elements in its bracket, all phases one after the other.
         waits: The reason why it may wait while it holds its instance.
-        definition: The definition, if it is the outermost name of one.
         instance: The name of its instance: of an ``IoC``, or registered, as ``node.x``.
         target: The node it sends requests on to, as `headrace_flow.repost.Repost` does.
         own_thread: Whether a thread of its own is put around it.
         prefixes: The prefix before each child, as written. Empty where there is none.
-        not_chosen: The branches that cannot be built here, or were not chosen, each with the reason.
         stateful: Whether its answers depend on earlier requests to the same process (`headrace.Backend`).
     """
 
@@ -84,12 +81,10 @@ class Element(_Data):
     built: Mapping[str, Any]
     children: tuple[Element, ...]
     waits: str | None = None
-    definition: str | None = None
     instance: str | None = None
     target: str | None = None
     own_thread: bool = False
     prefixes: tuple[tuple[Any, ...], ...] = ()
-    not_chosen: Mapping[str, str] = field(default_factory=dict)
     stateful: bool = False
 
     def walk(self) -> Iterator[Element]:

@@ -131,8 +131,9 @@ def test_other_names_of_words_are_those_of_core():
     assert answer(config) == "ba"
     config = {"backend": "Reflect[inner]", "inner": "IoC[Up;Proxy[Up]]"}
     assert answer(config) == "AB"
-    config = {"backend": "Z", "define": {"Z": "ProxyFromParam[post,Up]"}}
-    assert answer(config) == "AB"
+    for text in ("With[BackgroundThread,Up]", "DI[BackgroundThread,S,Up]", "S[Aspect[S,Up],Rev]"):
+        assert answer({"backend": text}) in ("AB", "BA")
+    assert nodes({"backend": "DI[BackgroundThread,S,Up]"})["main"] == ("BackgroundThread[S[Up]]", 1)
 
 
 @pytest.mark.parametrize(
@@ -211,12 +212,8 @@ def test_other_names_of_words_are_those_of_core():
             "InstanceFromParam",
             "Write which = ... in node 'main', with the name of an instance.",
         ),
-        (
-            {"backend": "Z", "define": {"Z": "Register(x)[Up]"}},
-            "define.Z",
-            "Register",
-            "Give the instance a node",
-        ),
+        ({"backend": "With[Up]"}, "main.backend", "With", "Write With[W,X]"),
+        ({"backend": "DI[S[Up],Rev]"}, "main.backend", "S", "Write Rev into its bracket"),
     ],
 )
 def test_what_no_table_can_say_names_the_word_and_what_to_write(config, path, at, advice):

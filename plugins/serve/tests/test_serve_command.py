@@ -323,7 +323,7 @@ def test_the_commands_say_which_option_chooses_another_port(command, option, tmp
 
 
 @pytest.mark.parametrize(
-    "backend", ["S[OnnxTensor]", "Process[S[OnnxTensor]]", "Fallback[NotInstalled,OnnxTensor]"]
+    "backend", ["S[OnnxTensor]", "Process[S[OnnxTensor]]", "Fallback[TorchModule,OnnxTensor]"]
 )
 def test_the_signature_of_an_onnx_model_is_served(tmp_path, backend):
     import onnx

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BackgroundThreadConformance",
     "CallConformance",
-    "FallbackConformance",
     "IdentityConformance",
-    "ModelLoaderConformance",
     "SequentialConformance",
 ]
 
@@ -54,15 +52,3 @@ class BackgroundThreadConformance(IdentityConformance):
     """`BackgroundThread`, whose child one thread owns."""
 
     expression = "BackgroundThread[Identity]"
-
-
-class FallbackConformance(IdentityConformance):
-    """`Fallback`, which uses the first child that can be built."""
-
-    expression = "Fallback[Identity,S[Identity,Identity]]"
-
-
-class ModelLoaderConformance(IdentityConformance):
-    """`ModelLoader`, which chooses a child by the suffix of a file."""
-
-    expression = "ModelLoader(model=network.onnx)[(.onnx)Identity]"

@@ -116,6 +116,8 @@ class ElementBuilder:
         """Build an element that is no word, and all below it."""
         elsewhere, inner = element.cls.builds_elsewhere, element.children
         prepared = partial(self.build.child_of, self) if elsewhere else self.child
+        if element.cls.bracket.late:
+            prepared = partial(LateChild, self)
         if word_of(element.cls)._joins and not any(p or n for p, n in element.prefixes):
             self.followed_by |= {a: b.cls for a, b in pairwise(inner)}
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
@@ -278,6 +280,29 @@ class ElementBuilder:
         if inner is not element:
             self.by_element.setdefault(element, outer)
         return outer
+
+
+class LateChild:
+    """A child that its container builds in ``init``, or does not build: see `headrace.words.Bracket`."""
+
+    def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
+        self.name, (self.min, self.max) = element.name, element.range
+        self._builder, self._element, self._at = builder, element, at
+
+    def build(self) -> Backend:
+        """Build it; what a build that fails has left is closed."""
+        builder, known = self._builder, dict(self._builder.by_element)
+        trial = replace(self._at, parts=self._at.parts.add_inner())
+        try:
+            with trial.end.trial():
+                return builder.child(self._element, trial)
+        except Exception:
+            trial.parts.close()
+            builder.by_element = known  # what has failed is not to be described
+            raise
+
+    def _label(self) -> str:
+        return self.name
 
 
 def fields_of(keys: NodeKeys, index: int) -> dict[str, Any]:

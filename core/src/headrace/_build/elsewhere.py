@@ -81,8 +81,8 @@ class ChildConfig:
 def _write(element: Element, base: Path, keys: dict[str, Any]) -> Call:
     """Return an element as it is written by itself, and add to ``keys`` what keys and ``[global]`` have given it here."""
     call, fields = element.call, keys_of(element.cls.Options)
-    # In a definition, or another file, other args may count than those that stand there, and other folders.
-    as_is, args = not call.source.uses and call.source.base == base, list[tuple[str, Any]]()
+    # In another file other folders count than those of the first.
+    as_is, args = call.source.base == base, list[tuple[str, Any]]()
     for key, origin in element.origins.items():
         if origin == "default":
             continue

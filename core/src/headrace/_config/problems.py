@@ -19,14 +19,11 @@ from typing import Any
 
 from headrace._contract.texts import read_text
 from headrace._portable import nearest, repr_of
-from headrace.errors import ConfigError, Problem, SetupError
+from headrace.errors import ConfigError, Problem
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 SUGGESTED = 100
 """How many problems of a configuration may get a suggestion."""
-
-UNBUILDABLE = "fallback"
-"""The code of the problem that nothing of what a container may choose from can be built on this machine."""
 
 _LONGEST = 60
 """How many characters of a value an error shows."""
@@ -68,8 +65,7 @@ class Environment(dict[str, str]):
 class Problems:
     """The problems found so far, which show no value of ``environ``. A problem that is reported twice for the same place counts once.
 
-    A definition that two nodes use is planned in each of them, and they may know different names: of two
-    equal problems the one that has a suggestion is kept.
+    Of two equal problems the one that has a suggestion is kept.
     """
 
     def __init__(self, environ: Environment | None = None) -> None:
@@ -117,8 +113,6 @@ class Problems:
             ConfigError: There is any other problem.
         """
         found = with_lines(self)
-        if found and all(problem.code == UNBUILDABLE for problem in found):
-            raise SetupError("\n".join(problem.render() for problem in found))
         if found:
             raise ConfigError(found)
 

@@ -133,7 +133,7 @@ class LinkKeys(Options):
             raise ValueError(_EXPECTED[str(info.field_name)]) from None
 
 
-TOP_KEYS = ("extends", "import", "global", "define")
+TOP_KEYS = ("extends", "import", "global")
 """The keys that stand at the top of a configuration only."""
 
 NODE_KEYS = tuple(NodeKeys.model_fields)
@@ -181,7 +181,7 @@ MAIN = "main"
 """The name of the only node of a configuration without tables."""
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-RESERVED_TABLES = {"global": "the defaults of all nodes", "define": "names for expressions"}
+RESERVED_TABLES = {"global": "the defaults of all nodes"}
 """The tables that are no nodes, each with what it holds."""
 
 
@@ -192,14 +192,12 @@ class Sections:
     Attributes:
         nodes: The keys of each node, in file order.
         globals: The keys of ``[global]``, and those of the top level beside tables.
-        definitions: The keys of ``[define]``.
         single: Whether the configuration is one node without a table of its own.
         file: The file that the user named, None for a dict.
     """
 
     nodes: dict[str, dict[str, Written]] = field(default_factory=dict)
     globals: dict[str, Written] = field(default_factory=dict)
-    definitions: dict[str, Written] = field(default_factory=dict)
     single: bool = False
     file: str | None = None
 
@@ -213,13 +211,12 @@ def read_sections(document: Document, problems: Problems) -> Sections:
     """Sort the keys of ``document`` by the part of the configuration to which they belong."""
     shape = Sections(file=document.file)
     before = len(problems)
-    for name, part in (("global", shape.globals), ("define", shape.definitions)):
-        table = document.top.get(name)
-        if isinstance(table, Table):
-            part.update(table.keys)
-        elif table is not None:
-            hint = f"Write [{name}] in a line of its own, and its keys below."
-            problems.add("type", f"[{name}] is a table", hint=hint, **_place(name, table))
+    table = document.top.get("global")
+    if isinstance(table, Table):
+        shape.globals.update(table.keys)
+    elif table is not None:
+        hint = "Write [global] in a line of its own, and its keys below."
+        problems.add("type", "[global] is a table", hint=hint, **_place("global", table))
     rest = {key: value for key, value in document.top.items() if key not in RESERVED_TABLES}
     if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True
@@ -264,8 +261,7 @@ def _add_nodes(rest: dict[str, Written], shape: Sections, problems: Problems) ->
             hint = f"Write [{meant}], which holds {RESERVED_TABLES[meant]}."
             place = _table_place(key, value)
             problems.add("unknown_table", message, suggestion=meant, hint=hint, **place)
-            part = shape.globals if meant == "global" else shape.definitions
-            part.update({**value.keys, **part})
+            shape.globals.update({**value.keys, **shape.globals})
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
         else:

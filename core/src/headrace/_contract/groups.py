@@ -237,6 +237,12 @@ class Bracket:
         combine_ranges: A function. It gets a list with the ``name``, the ``range`` and ``conditional`` (whether a prefix
             stands before it) of each child, and returns the range (min, max) of the container. None, the default, for
             the weights that all children take, or as `divides` says. See `headrace.words.combine_ranges`.
+        late: True for a container that builds its children itself: each of ``context.children`` has ``name``, the range
+            that its class states as ``min`` and ``max``, and ``build()``, which gives the backend. Call it in `init`. What
+            a build that fails has left is closed, and its error raised. The range of the container is that of
+            `combine_ranges` until `init` sets ``min`` and ``max``.
+        left_out_option: The option that says what was left out of the bracket before it was planned, None without one:
+            where it has a value, a key that no backend here has may be an option of what was left out.
     """
 
     phases: int = 1
@@ -246,6 +252,8 @@ class Bracket:
     name_option: str | None = None
     divides: bool = False
     combine_ranges: Callable[..., tuple[int, int | None]] | None = None
+    late: bool = False
+    left_out_option: str | None = None
 
 
 @dataclass(frozen=True)

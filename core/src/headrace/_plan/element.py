@@ -32,23 +32,6 @@ Prefix = tuple[tuple[Any, ...], dict[str, Any]]
 """The prefix before a child: its positional values and its named ones."""
 
 
-@dataclass(eq=False)
-class DefinitionUse:
-    """One use of a definition: the args of ``Z(a=1)`` hold for every backend of Z that has them.
-
-    Attributes:
-        call: The use, as it was written.
-        values: The args, by key.
-        used: Those keys of ``values`` that a backend of the definition has.
-        asked: All option keys that backends of the definition have.
-    """
-
-    call: Call
-    values: dict[str, Any]
-    used: set[str] = field(default_factory=set)
-    asked: set[str] = field(default_factory=set)
-
-
 @dataclass(frozen=True, eq=False)
 class Source:
     """The text in which a name was written. Every `Call` of a configuration has its ``source``.
@@ -57,17 +40,11 @@ class Source:
         path: The keys that lead to the text, ``main.backend`` or ``define.Z``.
         file: The file that holds the text, None for a dict.
         base: The folder from which relative paths in the text start.
-        origin: The origin of args in the text: ``inline``, or ``definition`` where they are defaults.
-        expanding: The names of the definitions that have led to the text, outermost first.
-        uses: The uses of these definitions.
     """
 
     path: str
     file: str | None = None
     base: Path = Path()
-    origin: str = "inline"
-    expanding: tuple[str, ...] = ()
-    uses: tuple[DefinitionUse, ...] = ()
 
 
 def place_of(call: Call, argument: int | str | None = None) -> Place:
@@ -88,17 +65,14 @@ class Element:
         offer, cls: The backend that the name means, with its class. For a name that stands for an instance,
             those of the instance.
         options: The checked options.
-        origins: Where the value of each option comes from: ``inline``, ``node``, ``global``,
-            ``definition`` or ``default``.
+        origins: Where the value of each option comes from: ``inline``, ``node``, ``global`` or ``default``.
         phases: The elements in its bracket, by phase.
         prefixes: The prefix before each child.
         named: The instance for which the name stands, or None when it means a backend.
         range: The range that the classes state, before any ``init``.
         owns_thread: Whether its backend must run in a thread of its own, with these options on the node's devices.
         own_thread: Whether a `BackgroundThread` is put around it.
-        definition: The definition whose outermost name this is, or None.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
-        unavailable: Children that cannot be built here, or were not chosen, each with the reason.
     """
 
     name: str
@@ -113,8 +87,6 @@ class Element:
     range: Range = (1, None)
     owns_thread: bool = False
     own_thread: bool = False
-    unavailable: dict[str, str] = field(default_factory=dict)
-    definition: str | None = None
     parameter: str | None = None
 
     @cached_property

@@ -72,7 +72,7 @@ class OptionsReader:
         origins = dict.fromkeys(self.keys, "default")
         values: dict[str, Any] = {}
         for key in self.keys:
-            found = parameters.find(self.names, key, self.call.source, arguments.get(key))
+            found = parameters.find(self.names, key, arguments.get(key))
             if found is not None:
                 self._found[key], origins[key] = found, found.origin
                 values[key] = self._value(key, found)
@@ -168,23 +168,17 @@ class OptionsReader:
         got = "" if is_whole else f", got {format_value(detail['input'])}"
         what = f"{key}{inner}: {message}{got}" if key else message
         found = self._found.get(key or "")
-        place, node = ({}, self._of_node()) if found is None else (found.place(), "")
+        place = {} if found is None else found.place()
         near = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
         hint = "Quotes make it a text." if bare else about.get("hint")
-        self._add("option", f"{self.call.name}{node}: {what}", suggestion=near, hint=hint, **place)
+        self._add("option", f"{self.call.name}: {what}", suggestion=near, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         ways += " under [global]" if self.planning.known_node is None else " in the node"
-        what = f"{self.call.name}{self._of_node()} needs the option {key!r}"
+        what = f"{self.call.name} needs the option {key!r}"
         self._add("missing_option", what, hint=f"Write {ways}, or {self.call.name}({key}=...).")
-
-    def _of_node(self) -> str:
-        """Name the node whose keys decide, where the place of a problem is the text of a definition."""
-        decides = {one.origin for one in self._found.values()} != {"definition"}
-        node = self.planning.known_node if self.call.source.uses and decides else None
-        return "" if node is None else f" of node {node!r}"
 
 
 def hint_for(key: str, keys: Iterable[str]) -> str:

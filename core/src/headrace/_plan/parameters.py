@@ -34,7 +34,7 @@ from headrace._registry.registry import registry
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
 
@@ -55,7 +55,7 @@ class Found:
     """A value that is written for an option, or for a key of the node itself.
 
     Attributes:
-        origin: Where it is written: ``inline``, ``node``, ``global`` or ``definition``.
+        origin: Where it is written: ``inline``, ``node`` or ``global``.
         value: The value, as written.
         source: The text that is the value, or in which it is an argument.
         key: The key under which it is written, or the key or place of the argument.
@@ -104,7 +104,7 @@ def _replace(environ: Mapping[str, str], value: Any) -> Any:
 
 def argument(call: Call, which: int | str, value: Any) -> Found:
     """Make the `Found` of an argument of ``call``."""
-    return Found(call.source.origin, value, call.source, which, call)
+    return Found("inline", value, call.source, which, call)
 
 
 def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
@@ -177,8 +177,7 @@ class Parameters:
         unresolved: How many texts and names of the node could not be understood. A key that no known
             backend has may belong to one of these, so it is reported only where it looks like a
             misspelt key of a node.
-        excused: How many branches of the node cannot be built here: any key may be an option of these.
-        idle: Whether what is planned now is a branch that will not be built.
+        excused: How many brackets of the node lack what cannot be had here: any key may be an option of that.
     """
 
     node: str
@@ -190,43 +189,33 @@ class Parameters:
     unresolved: int = 0
     texts: int = 0
     excused: int = 0
-    idle: bool = False
 
     def key(self, key: str) -> Found | None:
         """Return a key of the node itself; see `value_written`."""
         return value_written(key, self.node, self.shape)
 
-    def find(
-        self, names: Sequence[str], key: str, source: Source, own: Found | None = None
-    ) -> Found | None:
+    def find(self, names: Sequence[str], key: str, own: Found | None = None) -> Found | None:
         """Return the value of an option of an element: this is the rule which of several values wins.
 
         The first of these that is written wins. None leaves the option its default:
 
-        1. args of the expression as the user wrote it: of the definition that is used there, else
-           of the element itself.
+        1. args of the element.
         2. ``Name::key`` of the node, then its ``key``.
         3. ``Name::key`` of ``[global]``, then its ``key``.
-        4. args inside definitions: of an outer use, of an inner one, of the element itself.
 
         All keys that set the option count as known from now on.
 
         Args:
             names: The names of the element that may stand before ``::``, without any, keys set nothing.
             key: The key of the option.
-            source: The text in which the element stands.
             own: The option among the args of the element itself.
         """
-        args = [*_args_of_definitions(source, key), *([own] if own is not None else [])]
         keys = self._keys(names, key)
-        if not args and not keys:
+        ranked = [*([own] if own is not None else []), *keys]
+        if not ranked:
             return None
-        inside = [one for one in args if one.origin == "definition"]
-        ranked = [*(one for one in args if one.origin == "inline"), *keys, *inside]
         for one in keys:
             why = None if one is ranked[0] else f"{names[0]} has a value from a nearer place"
-            if self.idle:
-                why = f"{names[0]} is not chosen"
             self.met.setdefault(one.source.path, (one, []))[1].append(why)
         return ranked[0]
 
@@ -252,15 +241,6 @@ class Parameters:
             for key in others
             if key_of(self.node, key, table[key], "node").source.path not in self.met
         ]
-
-
-def _args_of_definitions(source: Source, key: str) -> Iterator[Found]:
-    """Return the args for an option in the uses of definitions around an element, outermost first."""
-    for use in source.uses:
-        use.asked.add(key)
-        if key in use.values:
-            use.used.add(key)
-            yield argument(use.call, key, use.values[key])
 
 
 def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems) -> Problems:

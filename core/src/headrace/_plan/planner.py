@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from headrace._config.problems import SUGGESTED, UNBUILDABLE, Problems
+from headrace._config.problems import SUGGESTED
 from headrace._config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._expression.tree import Call
 from headrace._plan.declared import narrow, no_batch, static_range
 from headrace._plan.element import (
-    DefinitionUse,
     Element,
     Named,
     NodePlan,
@@ -21,11 +20,10 @@ from headrace._plan.element import (
     place_of,
 )
 from headrace._plan.links import plan_links
-from headrace._plan.options_reader import OptionsReader, hint_for, plan_policies, plan_probes
+from headrace._plan.options_reader import OptionsReader, plan_policies, plan_probes
 from headrace._plan.parameters import (
     Parameters,
     check_keys,
-    key_of,
     place_at,
     read_expression_of,
     report_keys,
@@ -33,12 +31,9 @@ from headrace._plan.parameters import (
 )
 from headrace._plan.planning import (
     MAX_TEXTS,
-    Definition,
     Planning,
     Scope,
     join_phases,
-    value_of_expression,
-    with_bracket,
 )
 from headrace._plan.word import (
     Use,
@@ -64,16 +59,6 @@ if TYPE_CHECKING:
     from headrace._contract.options import Options
     from headrace._plan.element import NamedPlan
 
-_A_USE_MAY_GIVE = {
-    "missing_option",
-    "option",
-    "arity",
-    "dependency",
-    "unknown_instance",
-    UNBUILDABLE,
-}
-"""The codes of problems that a definition may have which nobody uses."""
-
 
 class Planner(Planning):
     """Plans the nodes of one configuration, each when it is first named, else in file order.
@@ -90,7 +75,6 @@ class Planner(Planning):
                 self.plan_node(name)
         keys, probes = self._global_keys()
         links = plan_links(self.shape, self.nodes, self.problems)
-        self._check_definitions()
         parameters = [*self.all_parameters.values()]
         warnings = tuple(report_keys(parameters, self.shape, self.problems))
         files, allowed = self.files, self.refused is None
@@ -107,8 +91,6 @@ class Planner(Planning):
 
     def plan_node(self, name: str) -> None:
         """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
-        # A `Fallback` may only be trying the branch that names this node: what is wrong here is wrong all the same.
-        outer, self.problems = self.problems, self.reported
         self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
         parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
@@ -121,32 +103,6 @@ class Planner(Planning):
                 f"node.{name}", None if plan is None else plan.instance, name
             )
         self._unfinished.pop()
-        self.problems = outer
-
-    def _check_definitions(self) -> None:
-        """Check every definition on its own, and every expression of ``[global]`` that no node takes.
-
-        What a use may give is not asked for. What cannot be built here is no problem of a definition that a `Fallback`
-        has tried for that.
-        """
-        nodes, shared, outer = self.shape.nodes, self.shape.globals, self.problems
-        self.problems = Problems(outer.environ)
-        texts: list[tuple[Any, Source]] = []
-        for name in self.shape.definitions:
-            (one,) = self.definitions[name]
-            texts.append((one.path, replace(one.source, origin="definition", expanding=(name,))))
-        for key in ("backend", "init"):
-            if key in shared and nodes and all(key in table for table in nodes.values()):
-                one_of_all = key_of("global", key, shared[key], "global")
-                texts.append((one_of_all.value, one_of_all.source))
-        for text, source in texts:
-            if self.too_many:
-                break
-            with self.within(Parameters(next(iter(nodes), "main"), Sections(), NodeKeys())):
-                self.plan_expression_at(text, source, Scope())
-        found, self.problems = self.problems, outer
-        wrong = (one for one in found if one not in self.excused)
-        outer.add_all(one for one in wrong if one.code not in _A_USE_MAY_GIVE)
 
     # One node.
 
@@ -247,17 +203,9 @@ class Planner(Planning):
             return None
         if (named := self.instance_named(call.name, scope)) is not None:
             return self.reference(call, named, scope)
-        known = self.definitions.get(call.part, ())
-        defined = [d for d in known if call.plugin in (None, d.plugin)]
-        # A definition of the configuration with the name of a backend has been reported as an error: here it
-        # wins, so that its uses are not reported as ambiguous as well.
-        own = bool(defined) and not all(d.distribution for d in defined)
-        backends = [] if own else registry.find(call.name, self.files)
         if self.refuse_cycle(call):
             return None
-        if len(defined) == 1 and not backends:
-            return self._expand(call, defined[0], scope)
-        offers = [*defined, *backends]
+        offers = registry.find(call.name, self.files)
         if not offers:
             self._report_unknown(call, scope)
         cls = self.load(call, offers) if offers else None
@@ -268,7 +216,7 @@ class Planner(Planning):
             inside = call.children[core_word(near or "")._names :]
             self.plan_all((one for one in inside if one.name not in self.shape.nodes), scope)
             return None
-        return self._backend(call, backends[0], cls, scope)
+        return self._backend(call, offers[0], cls, scope)
 
     # Expressions of the configuration.
 
@@ -318,56 +266,11 @@ class Planner(Planning):
         if len(call.args):
             what = f"{call.name!r} is an instance here and takes no args"
             self.add("args", what, call, hint="Write them where it is built.")
-        if call.phases and not self.refuse_bracket(call):
+        if call.phases:
             what = f"{call.name!r} is an instance here and takes nothing in brackets"
             self.add("arity", what, call)
         if named.depth > MAX_DEPTH:
             self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
-
-    # Names of definitions.
-
-    def _expand(self, call: Call, definition: Definition, scope: Scope) -> Element | None:
-        """Plan the text of a definition: args in it are defaults, the bracket goes to its open slot."""
-        expanding = call.source.expanding
-        if definition.name in expanding:
-            self._report_definition_cycle(call, expanding[expanding.index(definition.name) :])
-            return None
-        if call.args.positional:
-            message = f"{call.name!r} is a definition and takes no positional args"
-            hint = "Write key=value: it goes to every backend of the definition that has the key."
-            self.add("args", message, call, 0, hint=hint)
-        use = DefinitionUse(
-            call, {key: value_of_expression(value) for key, value in call.args.named}
-        )
-        inside, uses = (*expanding, definition.name), (*call.source.uses, use)
-        source = replace(definition.source, origin="definition", expanding=inside, uses=uses)
-        if (tree := self.read(definition.path, source)) is None:
-            self.plan_all(call.children, scope)
-            return None
-        if call.phases:
-            tree = with_bracket(tree, call.phases)
-        unknown = self.parameters.unresolved + self.parameters.excused
-        element = self.plan(tree, scope.within())
-        if self.parameters.unresolved + self.parameters.excused == unknown:
-            self._report_unused(call, use)
-        if element is not None:
-            element.definition = call.name
-        return None if call.args.positional else element
-
-    def _report_definition_cycle(self, call: Call, chain: tuple[str, ...]) -> None:
-        """Report a definition that uses itself, once per cycle."""
-        self.parameters.unresolved += 1
-        if frozenset(chain) not in self.cycles:
-            self.cycles.add(frozenset(chain))
-            shown = " uses ".join((*chain, call.part))
-            self.add("cycle", f"the definition {call.part!r} uses itself: {shown}", call)
-
-    def _report_unused(self, call: Call, use: DefinitionUse) -> None:
-        for key in (key for key in use.values if key not in use.used):
-            message = f"no backend of the definition {call.name!r} has an option {key!r}"
-            near = self.problems.nearest(key, use.asked)
-            hint = hint_for(key, sorted(use.asked))
-            self.add("unknown_option", message, call, key, suggestion=near, hint=hint)
 
     # Names of backends.
 
@@ -383,6 +286,8 @@ class Planner(Planning):
         reader = OptionsReader(call, cls.Options, self, offer.plugin)
         options, origins = reader.read()
         element = Element(call.name, call, offer, cls, options, origins)
+        if cls.bracket.left_out_option is not None:
+            self.parameters.excused += bool(getattr(options, cls.bracket.left_out_option, None))
         element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
         phases = call.phases
         if word._joins:
@@ -436,7 +341,7 @@ class Planner(Planning):
         if len(self.problems) >= SUGGESTED:
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
-        here = [*self.registered, *self.definitions, *registry.names(self.files)]
+        here = [*self.registered, *registry.names(self.files)]
         near = SYNONYMS.get(call.part.lower()) or starting(call.part, [*local, *here])
         near = near or self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]

@@ -136,12 +136,10 @@ def public_element(
         built=said,
         children=tuple(public_element(child, built, one) for child, one in children),
         waits=word_of(element.cls)._waits(element),
-        definition=element.definition,
         instance=None if element.named is None else element.named.name,
         target=next(iter(element.goes_on_at), None),
         own_thread=element.own_thread,
         prefixes=prefixes if any(prefixes) else (),
-        not_chosen=dict(element.unavailable),
         stateful=element.cls.stateful,
     )
 

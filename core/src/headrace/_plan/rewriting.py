@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from headrace._config.sections import Sections
     from headrace._registry.registry import Offer
 
-GLOBAL, DEFINE = "global", "define"
+GLOBAL = "global"
 
 
 def rewrite(shape: Sections, problems: Problems) -> Sections:
@@ -52,7 +52,7 @@ def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
     names = re.escape("\n".join(by_name)).replace("\\\n", "|")  # each of them, by one call
     word = re.compile(rf"\b(?:{names})\b")
     found: set[str] = set()
-    for table in (*shape.nodes.values(), shape.globals, shape.definitions):
+    for table in (*shape.nodes.values(), shape.globals):
         found.update(by_name.keys() & table.keys())
         for written in table.values():
             if isinstance(written.value, str):
@@ -65,7 +65,7 @@ class _Rewriting:
 
     def __init__(self, shape: Sections, problems: Problems) -> None:
         self._shape, self._problems = shape, problems
-        self._tables = {**shape.nodes, GLOBAL: shape.globals, DEFINE: shape.definitions}
+        self._tables = {**shape.nodes, GLOBAL: shape.globals}
 
     def run(self, offer: Offer) -> Sections:
         """Call the function of a plugin."""
@@ -87,17 +87,17 @@ class _Rewriting:
             name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()
         }
-        shared, defined = found.pop(GLOBAL, {}), found.pop(DEFINE, {})
-        return replace(self._shape, nodes=found, globals=shared, definitions=defined)
+        shared = found.pop(GLOBAL, {})
+        return replace(self._shape, nodes=found, globals=shared)
 
     def _parse(self, table: str, key: str) -> Call | None:
         """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
-        owner = table if key in self._tables.get(table, {}) or table == DEFINE else GLOBAL
+        owner = table if key in self._tables.get(table, {}) else GLOBAL
         written = self._tables[owner].get(key)
         if written is None or written.value is None:
             return None
         found = key_of(owner, key, written, "node")
-        node = None if table in (GLOBAL, DEFINE) else table
+        node = None if table == GLOBAL else table
         before = len(self._problems)
         call = read_expression_of(found.value, found.source, node, self._problems)
         if call is None:

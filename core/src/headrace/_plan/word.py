@@ -38,7 +38,6 @@ class Word(Backend):
         _threaded: Whether its children run in a thread of their own already.
         _in_turn: Whether each child gets the result of the one before as its ``data``.
         _reaches_out: Whether it uses something of the pipeline that another process does not have.
-        _keys_of_child: The place of the child whose required keys are its own, None where `_required_keys` says more.
         _not_callable_hint: What to do where it is `not_callable`.
     """
 
@@ -49,7 +48,6 @@ class Word(Backend):
     _threaded: ClassVar[bool] = False
     _in_turn: ClassVar[bool] = False
     _reaches_out: ClassVar[bool] = False
-    _keys_of_child: ClassVar[int | None] = None
     _not_callable_hint: ClassVar[str | None] = "It belongs in the init of a node."
 
     # Questions of the planner.
@@ -65,7 +63,8 @@ class Word(Backend):
             ``use.element`` with its ``phases``, or another element, when the word only stands for that.
         """
         use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
-        return use.holding(*([use.child(one) for one in row] for row in use.phases))
+        late = use.scope.late or use.element.cls.bracket.late
+        return use.holding(*([use.child(one, late=late) for one in row] for row in use.phases))
 
     @classmethod
     def _check(cls, use: Use) -> None:
@@ -106,8 +105,8 @@ class Word(Backend):
             built: The built backends by element, for calls of `keys_required_by`.
         """
         children = element.children
-        if children and cls._keys_of_child is not None:
-            return keys_required_by(children[cls._keys_of_child], built)
+        if (child := _child_read(element, built)) is not None:
+            return keys_required_by(child, built)
         needs = getattr(built.get(element), "needs", None)
         if element.cls.builds_elsewhere and needs is not None:
             return dict.fromkeys(needs, element.name)  # as what was built there has said
@@ -133,8 +132,8 @@ class Word(Backend):
         """
         if cls._in_turn:
             return _keys_read_in_turn(element, built)
-        if element.children and cls._keys_of_child is not None:
-            return keys_read_by(element.children[cls._keys_of_child], built)
+        if (child := _child_read(element, built)) is not None:
+            return keys_read_by(child, built)
         found = keys_read_in(element.children, built)
         option = element.cls.bracket.keys_option
         if option is not None:
@@ -239,6 +238,14 @@ def _keys_read_in_turn(element: Element, built: Mapping[Element, Backend]) -> Re
     return {**found, DATA: element.name} if passes else found
 
 
+def _child_read(element: Element, built: Mapping[Element, Backend]) -> Element | None:
+    """Return the child whose keys are those of an element, as its class or the built backend says; None for none."""
+    place = element.cls.keys_of_child
+    if place is None and element in built:
+        place = built[element].keys_of_child
+    return element.children[place] if element.children and place is not None else None
+
+
 def _says_reads(backend: type[Backend] | Backend) -> bool:
     """Tell whether a class, or a built backend, says what it reads: the default of `Backend` stands for no word of it."""
     cls = backend if isinstance(backend, type) else type(backend)
@@ -300,7 +307,7 @@ class Use:
     def is_name(self, child: Call) -> bool:
         """Check that a child is a plain name; report it if not."""
         plain = not len(child.args) and not child.phases
-        if not plain and not self.planning.refuse_bracket(child):
+        if not plain:
             self.add("word", f"{self.element.name} takes a name here, without ( ) and [ ]", child)
         return plain
 
@@ -460,8 +467,6 @@ def check_arity(use: Use) -> bool:
     right = not phases or len(phases) == cls.bracket.phases
     if right and least <= count and (most is None or count <= most):
         return True
-    if most == 0 and use.planning.refuse_bracket(call):
-        return False
     wanted, got, hint = f"takes {least}", f", got {count}", None
     if most == 0:
         wanted, got = "takes nothing", ""

@@ -1,1 +1,1 @@
-"""The known backends, definitions, policies and probes, and the distribution that brings each."""
+"""The known backends, policies and probes, and the distribution that brings each."""

@@ -41,7 +41,7 @@ _OURS = re.compile(r"\s*headrace\b(?![-_.]*\w)", re.IGNORECASE)
 _COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 TABLES = (
-    *("definitions", "batch_policies", "dispatch_policies", "probes", "commands", "node_keys"),
+    *("batch_policies", "dispatch_policies", "probes", "commands", "node_keys"),
     *("rewriters", "readers", "fetchers", "apis"),
 )
 """The hooks, without the ``headrace_`` in front."""
@@ -58,7 +58,7 @@ class Plugin:
         version: Its version, ``"unknown"`` where the metadata do not tell.
         range: The versions of core that it requires, as ``>=0.1,<0.2``. Empty when it states none.
         backends: The import paths of its backends, by name.
-        hooks: The answers of its hooks, by their short names: ``definitions``, ``batch_policies``,
+        hooks: The answers of its hooks, by their short names: ``batch_policies``,
             ``dispatch_policies``, ``probes``, ``commands``, ``node_keys``, ``rewriters``, ``readers``,
             ``fetchers``, ``apis``, each a table.
         state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or

@@ -38,14 +38,14 @@ Files = tuple[tuple[str, dict[str, type[Any]]], ...]
 
 @dataclass(frozen=True)
 class Offer:
-    """One meaning of a name: a backend, a policy, a probe or a definition.
+    """One meaning of a name: a backend, a policy or a probe.
 
     Attributes:
         name: The name without a qualifier.
         plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
         distribution, version: The distribution that brings it. For a class that is no plugin's, the module or
             file that registered it, and no version.
-        path: Import path ``module:Class``, empty for a registered class. The text of a definition.
+        path: Import path ``module:Class``, empty for a registered class.
         cls: The class, when it was registered.
     """
 
@@ -239,7 +239,7 @@ class Registry:
         names = [*known]
         near = near or nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
-        # Which definitions a plugin has is known from its hooks alone, and those of a broken one may have failed.
+        # Which words a plugin translates is known from its hooks alone, and those of a broken one may have failed.
         broken = [one for one in plugins if one.state == "broken"]
         how.extend(f"{one.distribution} cannot be used: {one.reason}." for one in broken)
         hint = None if near else " ".join(how)
@@ -248,7 +248,7 @@ class Registry:
     # What plugins offer through their hooks.
 
     def offers(self, table: str) -> list[Offer]:
-        """Return every entry of core and of plugins in a table of the hooks: ``definitions``, ``probes``, ..."""
+        """Return every entry of core and of plugins in a table of the hooks: ``probes``, ``readers``, ..."""
         return _offers_of((CORE, *self.plugins()), table)
 
 

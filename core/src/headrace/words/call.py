@@ -114,7 +114,7 @@ class Call(FunctionBackend, Word):
             use.add("import_refused", what, hint=HOW_TO_ALLOW)
         elif module_of(module := function.partition(":")[0], use.planning.files) is not None:
             return
-        elif (missing := _missing_module(module)) is not None:
+        elif not use.scope.late and (missing := _missing_module(module)) is not None:
             message = f"{name} needs the module {missing!r}, which cannot be found"
             fix = (
                 None

@@ -56,7 +56,7 @@ class CatSplit(Word):
 
     takes = 3
     bracket = Bracket(combine_ranges=_of_gathered)
-    _keys_of_child = 0
+    keys_of_child = 0
     _in_turn = True
 
     def init(self, options: Any, context: InitContext) -> None:

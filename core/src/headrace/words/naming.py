@@ -84,7 +84,7 @@ class Wiring(Word):
     """A word of which nothing is left at run time but the last element in its bracket."""
 
     _wiring = True
-    _keys_of_child = -1
+    keys_of_child = -1
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
@@ -150,7 +150,7 @@ def parameter(use: Use, key: str) -> Found | None:
     parameters = use.planning.parameters
     if key == "backend":
         return parameters.key(key)
-    return parameters.find((use.element.name,), key, use.element.call.source)
+    return parameters.find((use.element.name,), key)
 
 
 def _report_missing(planning: Planning, call: Call, key: str) -> None:

@@ -10,7 +10,7 @@ KEYS = ("entrypoint", "node_entrypoint")
 WORDS = (
     *("Register", "InstancesRegister", "List", "Batching", "InstanceDispatcher", "Block"),
     *("Proxy", "BackendProxy", "ProxyFromParam", "InstanceFromParam", "DagDispatcher"),
-    *("ModelLoadder", "DI", "Aspect", "With"),
+    *("DI", "Aspect", "With"),
 )
 
 
@@ -23,4 +23,7 @@ def headrace_batch_policies() -> dict[str, str]:
 @hookimpl
 def headrace_rewriters() -> dict[str, str]:
     """Return the keys and words of configurations that wire themselves."""
-    return dict.fromkeys((*KEYS, *WORDS), "headrace_flow.wiring:translate")
+    choosing = dict.fromkeys(
+        ("Fallback", "ModelLoader", "ModelLoadder"), "headrace_flow.choosing:choose"
+    )
+    return {**dict.fromkeys((*KEYS, *WORDS), "headrace_flow.wiring:translate"), **choosing}

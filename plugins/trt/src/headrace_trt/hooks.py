@@ -1,25 +1,24 @@
-"""The plugin's hooks: the definition TensorrtTensor, the command `headrace trt`, and engines as configurations."""
+"""The plugin's hooks: the word TensorrtTensor, the command `headrace trt`, and engines as configurations."""
 
 from __future__ import annotations
 
 from headrace.hookspecs import hookimpl
 
-__all__ = ["TENSORRT_TENSOR", "headrace_commands", "headrace_definitions", "headrace_readers"]
+__all__ = ["TENSORRT_TENSOR", "headrace_commands", "headrace_readers", "headrace_rewriters"]
 
 TENSORRT_TENSOR = (
-    "IoC[ModelLoader[(.onnx)Onnx2Tensorrt,(.trt,.engine,.plan)LoadTensorrtEngine],"
-    "TensorrtInferTensor;"
+    "IoC[Onnx2Tensorrt,TensorrtInferTensor;"
     "CatSplit[TensorrtCat,"
     "S[Reflect[pre_processor,Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],"
     "TensorrtSplit]]"
 )
-"""The expression that ``TensorrtTensor`` is short for: it loads or builds a model file, and runs tensors."""
+"""The expression that ``TensorrtTensor`` is short for: it builds a model file, or loads an engine, and runs tensors."""
 
 
 @hookimpl
-def headrace_definitions() -> dict[str, str]:
-    """Return the definition of TensorrtTensor."""
-    return {"TensorrtTensor": TENSORRT_TENSOR}
+def headrace_rewriters() -> dict[str, str]:
+    """Return what writes the expression in place of TensorrtTensor."""
+    return {"TensorrtTensor": "headrace_trt.writing:written_out"}
 
 
 @hookimpl

@@ -10,7 +10,6 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import headrace
 from headrace.errors import ConfigError
 from headrace_flow.wiring.front import translate_front
 from headrace_flow.wiring.nodes import translate_node
@@ -35,7 +34,6 @@ def translate(tables: Tables, parse: Callable[[str, str], Any]) -> Tables:
     """
     config = Configuration(tables, parse)
     steps = [partial(translate_node, config, name) for name in config.nodes]
-    steps += [partial(_translate_definition, config, name) for name in tables["define"]]
     steps += [partial(_translate_parameters, config, name) for name in (*config.nodes, "global")]
     problems: list[Problem] = []
     for step in (*steps, partial(_translate_front, config)):
@@ -58,17 +56,6 @@ def _translate_front(config: Configuration) -> None:
     if (front := config.parse(owner, "entrypoint")) is not None:
         del config.tables[owner]["entrypoint"]
         translate_front(config, front)
-
-
-def _translate_definition(config: Configuration, name: str) -> None:
-    text = config.tables["define"][name]
-    if is_wired(text):
-        in_words_of_core(
-            config, "global", config.parse("define", name)
-        )  # which names what is wrong
-        config.tables["define"][name] = str(
-            in_words_of_core(config, "global", headrace.parse(text))
-        )
 
 
 def _translate_parameters(config: Configuration, name: str) -> None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 Tables = dict[str, dict[str, Any]]
-"""The keys of each node by its name, those of ``[global]`` as ``global``, and definitions as ``define``."""
+"""The keys of each node by its name, those of ``[global]`` as ``global``."""
 
 WAITING = 32
 """``instance_num`` of a node that waits for the nodes it calls: so many of its requests wait at a time."""
@@ -22,7 +22,7 @@ ONLY_WIRING = frozenset(
 )
 """The words that stand in ``init``, ``node_entrypoint`` and ``entrypoint`` alone."""
 
-_NEW_NAMES = {"ProxyFromParam": "Reflect", "ModelLoadder": "ModelLoader"}
+_NEW_NAMES = {"ProxyFromParam": "Reflect"}
 _IN_EACH_OTHER = ("DI", "Aspect", "Block", "With")
 WORDS = ONLY_WIRING | {*_NEW_NAMES, *_IN_EACH_OTHER, "Proxy", "BackendProxy", "InstanceFromParam"}
 
@@ -39,7 +39,7 @@ class Configuration(NamedTuple):
     @property
     def nodes(self) -> dict[str, dict[str, Any]]:
         """The tables of the nodes."""
-        return {k: table for k, table in self.tables.items() if k not in ("global", "define")}
+        return {k: table for k, table in self.tables.items() if k != "global"}
 
     def value(self, node: str, key: str) -> Any:
         """Return the value of a key of a node, or of ``[global]``; None where it has none."""

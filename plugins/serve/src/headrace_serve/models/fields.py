@@ -263,7 +263,7 @@ def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Eleme
         written = config.to_dict()
         above = {k: v for k, v in written.get("global", {}).items() if k not in _OF_ALL}
         own = {k: v for k, v in written[node].items() if k not in _LINKING}
-        alone = {node: own, "define": written.get("define", {}), "global": above}
+        alone = {node: own, "global": above}
     try:
         element = headrace.plugins.resolve(alone)
     except ConfigError:

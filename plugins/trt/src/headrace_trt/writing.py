@@ -1,0 +1,96 @@
+"""Writes the expression that TensorrtTensor is short for in its place."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import headrace
+from headrace.errors import ConfigError, Problem, among
+from headrace_trt.hooks import TENSORRT_TENSOR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["written_out"]
+
+NAME = "TensorrtTensor"
+SUFFIXES = (".trt", ".engine", ".plan")
+
+
+def written_out(
+    tables: dict[str, dict[str, Any]], parse: Callable[[str, str], Any]
+) -> dict[str, dict[str, Any]]:
+    """Write the expression in place of each TensorrtTensor; see `headrace.hookspecs.headrace_rewriters`.
+
+    Raises:
+        ConfigError: It has something in brackets.
+    """
+    for name, table in tables.items():
+        for key, value in table.items():
+            tree = parse(name, key) if isinstance(value, str) and NAME in value else value
+            if hasattr(tree, "phases"):  # perhaps of a rewriter before this one
+                table[key] = _changed(tree, _is_engine(table, tables["global"]))
+    return tables
+
+
+def _is_engine(table: dict[str, Any], shared: dict[str, Any]) -> bool:
+    """Tell whether the keys of a node name an engine, and no model to build one of."""
+    model = table.get("model") or shared.get("model") or ""
+    return os.path.expandvars(str(model)).lower().rstrip("}").endswith(SUFFIXES)
+
+
+def _changed(call: Any, is_engine: bool) -> Any:
+    if call.part == NAME:
+        return _in_place_of(call, is_engine)
+    phases = tuple(tuple(_changed(one, is_engine) for one in phase) for phase in call.phases)
+    return call.replace(phases=phases) if phases else call
+
+
+def _in_place_of(call: Any, is_engine: bool) -> Any:
+    """Return the expression with the args of the word at each backend that has an option of that name."""
+    place = {"file": call.source.file, "path": call.source.path, "text": call.text}
+    if call.phases or call.args.positional:
+        what = f"{NAME} takes options by name, and nothing in [ ]"
+        raise ConfigError([Problem("arity", what, span=call.name_span, **place)])
+    model = dict(call.args.named).get("model")
+    is_engine = is_engine if model is None else str(model).lower().endswith(SUFFIXES)
+    text = (
+        TENSORRT_TENSOR.replace("Onnx2Tensorrt", "LoadTensorrtEngine")
+        if is_engine
+        else TENSORRT_TENSOR
+    )
+    tree = headrace.parse(text)
+    known = sorted(_known(tree))
+    for index, (key, _) in enumerate(call.args.named):
+        if key not in known:
+            what, near = f"{NAME} has no option {key!r}", among(key, known)
+            span = call.args.spans[index] if call.args.spans else call.name_span
+            raise ConfigError([Problem("unknown_option", what, hint=near, span=span, **place)])
+    whole = _placed(call, tree)
+    return whole.replace(prefix=call.prefix)
+
+
+def _placed(at: Any, one: Any) -> Any:
+    """Return a part of the expression as if it were written where the word stands."""
+    given, known = dict(at.args.named), _options_of(one.part)
+    positions = [index for index, key in enumerate(given) if key in known]
+    args = at.args.__class__(
+        named=tuple((key, given[key]) for key in given if key in known),
+        spans=tuple(at.args.spans[index] for index in positions) if at.args.spans else (),
+    )
+    phases = tuple(tuple(map(partial(_placed, at), phase)) for phase in one.phases)
+    return at.replace(name=one.name, args=args, phases=phases, prefix=one.prefix)
+
+
+def _known(tree: Any) -> set[str]:
+    return {*_options_of(tree.part)}.union(*map(_known, tree.children))
+
+
+def _options_of(name: str) -> frozenset[str]:
+    """Return the options of a backend of this plugin; none of a word of core."""
+    import headrace_trt
+
+    cls = getattr(headrace_trt, name, None)
+    return frozenset(cls.Options.model_fields if cls is not None else ())
