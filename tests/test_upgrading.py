@@ -17,6 +17,7 @@ TEXT = (Path(__file__).resolve().parents[1] / "docs" / "policies.md").read_text(
 MOVED = {
     "flow": ("HasKey(k)[Identity]", "NotHasKey(k)[Identity]", "Random(0.5)[Identity]", "Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart(nodes=[main])", "Repost[main]", "DI[BackgroundThread,Identity]", "With[BackgroundThread,Identity]", "Fallback[Identity]"),
     "process": ("Process[Identity]",),
+    "tensors": ("CatSplit[Identity,Identity,Identity]",),
 }  # fmt: skip
 WORDS = [(word, f"headrace-{plugin}") for plugin, words in MOVED.items() for word in words]
 
@@ -33,7 +34,7 @@ def hide(monkeypatch, *hidden):
 @pytest.fixture
 def without_flow(monkeypatch):
     """Let what left core look as if it were not installed."""
-    hide(monkeypatch, "headrace-flow", "headrace-process")
+    hide(monkeypatch, "headrace-flow", "headrace-process", "headrace-tensors")
 
 
 def test_the_page_names_each_of_them_and_where_it_is():
@@ -47,7 +48,7 @@ def test_the_page_names_each_of_them_and_where_it_is():
         "ModelLoader",
         "KVStorage",
     ]
-    assert others.startswith("`Process` in `headrace-process`.")
+    assert others.startswith("`Process` in `headrace-process`, `CatSplit` in `headrace-tensors`.")
 
 
 def written(word):

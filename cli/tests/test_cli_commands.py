@@ -782,6 +782,7 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
             "ray",
             "remote",
             "serve",
+            "tensors",
             "text",
             "torch",
             "triton",

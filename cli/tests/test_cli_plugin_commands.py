@@ -461,7 +461,7 @@ def test_what_hooks_name_is_used_as_the_pipeline_says(site):
     module = "hrt_all"
     code = EVERYTHING.format(module=module)
     site.add("headrace-all", f"[headrace.plugins]\nh = {module}\n", {module: code})
-    with headrace.pipe({"backend": "Good", "probes": ["Probe"]}) as pipe:
+    with headrace.pipe({"backend": "S[Identity]", "probes": ["Probe"]}) as pipe:
         assert pipe({"data": 1})["result"] == 1
 
 

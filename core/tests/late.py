@@ -1,5 +1,7 @@
 """A container that builds its children itself, as Fallback of headrace-flow."""
 
+from dataclasses import replace
+
 import headrace
 from headrace.words import Bracket
 
@@ -18,7 +20,8 @@ class Either(headrace.Backend):
             except Exception as error:
                 errors.append(error)
             else:
-                self.min, self.max, self.keys_of_child = self.child.min, self.child.max, place
+                self.min, self.max = self.child.min, self.child.max
+                self.bracket = replace(self.bracket, keys_of_child=place)
                 return
         raise errors[0]
 

@@ -31,7 +31,7 @@ class Either(headrace.Backend):
             except Exception as error:
                 errors.append(error)
             else:
-                self.min, self.max, self.keys_of_child = self.child.min, self.child.max, place
+                self.min, self.max = self.child.min, self.child.max
                 return
         raise errors[0]
 

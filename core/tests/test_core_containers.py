@@ -288,7 +288,12 @@ def test_copies_of_any_items_that_are_left_fill_up_exactly(text, left, weights):
         assert seen[-1] == ("Infer", [(gathered, 6)])
 
 
-@pytest.mark.parametrize("text", ["S[FailOnBad,Six]", "CatSplit[S[FailOnBad,Fix],Six,Split]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "S[FailOnBad,Six]",
+    ],
+)
 def test_what_no_copies_fill_up_is_told_so(text):
     headrace.register("Six", type("Six", (Infer,), {"min": 6, "max": 6}))
     requests = [{"data": "a", "request_size": 4}, {"data": "bad", "request_size": 2}]
@@ -468,9 +473,6 @@ def test_the_range_of_cat_split_is_that_of_the_one_in_the_middle():
         ("S[Identity,BackgroundThread[Never]]", {}),
         ("BackgroundThread[S[Identity,Never]]", {}),
         ("S[Identity,Never,Identity]", {}),
-        ("CatSplit[Fix,Infer,S[Identity,Never]]", {}),
-        ("CatSplit[Never,Infer,Split]", {}),
-        ("CatSplit[Fix,Never,Split]", {}),
         ("S[S[Inc,S[Inc,Never]],Inc]", {}),
         ("S[Never,(key=k)Inc]", {}),
         ("S[Never,(key=k)Inc]", {"k": 1}),

@@ -140,5 +140,5 @@ def test_versions_are_those_of_all_that_is_inside(parts):
     installed = {one.distribution: one.version for one in headrace.plugins.installed()}
     assert found["python"] == f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert found["headrace"] == headrace.__version__
-    assert {*found} - {"python", "headrace"} == {"headrace-process"} & {*installed}
+    assert {*found} - {"python", "headrace"} == {"headrace-process", "headrace-flow"} & {*installed}
     assert all(found[name] == installed[name] for name in {"headrace-process"} & {*installed})

@@ -130,8 +130,6 @@ class Backend(Checked):
             process.
         uses_pipeline: True when it hands something over by ``context.store.pipeline``. Such a class is refused in a container
             that `builds_elsewhere`. The functions of ``context.batch.at_end`` are called before its `forward`.
-        keys_of_child: For a container: the place of the child whose keys are its own, as where it passes all items on
-            to one child. None, the default, for one that says in `reads` what it reads itself. ``init`` may set it.
         bracket: For a container: what stands in ``[ ]``, beside `takes`. A `headrace.words.Bracket`.
         place: For a backend that may not stand or be called everywhere. A `headrace.words.Place`.
     """
@@ -148,7 +146,6 @@ class Backend(Checked):
     builds_elsewhere: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     uses_pipeline: ClassVar[bool] = False
-    keys_of_child: int | None = None
     bracket: groups.Bracket = groups.Bracket()
     place: ClassVar[groups.Place] = groups.Place()
 

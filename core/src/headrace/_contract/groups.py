@@ -237,6 +237,9 @@ class Bracket:
         combine_ranges: A function. It gets a list with the ``name``, the ``range`` and ``conditional`` (whether a prefix
             stands before it) of each child, and returns the range (min, max) of the container. None, the default, for
             the weights that all children take, or as `divides` says. See `headrace.words.combine_ranges`.
+        keys_of_child: The place of the child whose keys a request must have, of a container that reads nothing itself.
+            None, the default, for one that says in `Backend.reads` what it reads. If only `init` knows it, set ``self.bracket``
+            as for `gives`.
         late: True for a container that builds its children itself: each of ``context.children`` has ``name``, the range
             that its class states as ``min`` and ``max``, and ``build()``, which gives the backend. Call it in `init`. What
             a build that fails has left is closed, and its error raised. The range of the container is that of
@@ -252,6 +255,7 @@ class Bracket:
     name_option: str | None = None
     divides: bool = False
     combine_ranges: Callable[..., tuple[int, int | None]] | None = None
+    keys_of_child: int | None = None
     late: bool = False
     left_out_option: str | None = None
 

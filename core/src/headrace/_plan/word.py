@@ -132,9 +132,9 @@ class Word(Backend):
         """
         if cls._in_turn:
             return _keys_read_in_turn(element, built)
-        if (child := _child_read(element, built)) is not None:
-            return keys_read_by(child, built)
         found = keys_read_in(element.children, built)
+        if _child_read(element, built) is not None:
+            return found
         option = element.cls.bracket.keys_option
         if option is not None:
             if (more := getattr(element.options, option, None)) is None:
@@ -240,9 +240,9 @@ def _keys_read_in_turn(element: Element, built: Mapping[Element, Backend]) -> Re
 
 def _child_read(element: Element, built: Mapping[Element, Backend]) -> Element | None:
     """Return the child whose keys are those of an element, as its class or the built backend says; None for none."""
-    place = element.cls.keys_of_child
+    place = element.cls.bracket.keys_of_child
     if place is None and element in built:
-        place = built[element].keys_of_child
+        place = built[element].bracket.keys_of_child
     return element.children[place] if element.children and place is not None else None
 
 

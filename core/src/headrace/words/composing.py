@@ -241,7 +241,7 @@ class BackgroundThread(Word):
 
     takes = 1
     _threaded = True
-    keys_of_child = 0
+    bracket = Bracket(keys_of_child=0)
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:

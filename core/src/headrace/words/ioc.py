@@ -44,7 +44,7 @@ class IoC(Wiring):
     """
 
     takes = (2, None)
-    bracket = Bracket(phases=2, combine_ranges=range_of(-1))
+    bracket = Bracket(phases=2, combine_ranges=range_of(-1), keys_of_child=-1)
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:

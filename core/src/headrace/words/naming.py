@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._config.sections import NODE_KEYS
+from headrace._contract.groups import Bracket
 from headrace._plan.word import Use, Word
 from headrace._portable import nearest
 
@@ -84,7 +85,7 @@ class Wiring(Word):
     """A word of which nothing is left at run time but the last element in its bracket."""
 
     _wiring = True
-    keys_of_child = -1
+    bracket = Bracket(keys_of_child=-1)
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:

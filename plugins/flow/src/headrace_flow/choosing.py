@@ -86,7 +86,7 @@ class Fallback(headrace.Backend):
                 _log.info("Fallback: %s", why)
             _log.info("Fallback: %s was chosen", child.name)  # type: ignore[attr-defined]
             self.min, self.max, self.rerun = self.child.min, self.child.max, self.child.rerun  # type: ignore[misc]
-            self.keys_of_child = place
+            self.bracket = replace(self.bracket, keys_of_child=place)
             self._choice = {"chosen": child.name, "not_chosen": reasons}  # type: ignore[attr-defined]
             names = tuple(one.name for one in context.children)  # type: ignore[attr-defined]
             self._all = context.store.node.get_or_create(("headrace_flow.fallback", names), dict)

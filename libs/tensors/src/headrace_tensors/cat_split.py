@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace._build.callees import no_result, too_few
-from headrace._contract.checked import Answers, Filler, Outcomes, batch_alone, is_one, weight_of
-from headrace._plan.declared import Ranged, inside
-from headrace._plan.word import Word
-from headrace.errors import InstanceLostError
-from headrace.words import Bracket, fill_up, run_child
+import headrace
+from headrace.errors import BatchRangeError, InstanceLostError, NoResultError
+from headrace.isolation import batch_alone
+from headrace.words import Bracket, combine_ranges, fill_up, run_child, select
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace._contract.backend import InitContext
-    from headrace._plan.element import Range
     from headrace.keys import Request
 
 __all__ = ["CatSplit"]
 
+Outcomes = list[Exception | None]
 
-def _of_gathered(ranges: Sequence[Ranged]) -> Range:
+
+def _of_gathered(ranges: Sequence[Any]) -> tuple[int, int | None]:
     """Return the range of infer within those of cat and split."""
     cat, infer, split = ranges
-    return inside([infer, *(one for one in (cat, split) if one.range[1] != 1)])
+    return combine_ranges([infer, *(one for one in (cat, split) if one.range[1] != 1)])
 
 
-class CatSplit(Word):
+def _own(batch: list[Request], places: Sequence[int]) -> list[int]:
+    """Return the places of the items that are no copies, which fill a batch up."""
+    return select(batch, places, lambda _: True, [None] * len(batch), fillers=False)
+
+
+def _weight(batch: Sequence[Request]) -> int:
+    return sum(one.get("request_size", 1) or 1 for one in batch)
+
+
+class CatSplit(headrace.Backend):
     """Concatenate, infer, split: ``CatSplit[cat,infer,split]``.
 
     cat runs on all items. The ``result`` of the first becomes ``data`` of one joined item with the sum
@@ -55,18 +61,17 @@ class CatSplit(Word):
     """
 
     takes = 3
-    bracket = Bracket(combine_ranges=_of_gathered)
-    keys_of_child = 0
-    _in_turn = True
+    bracket = Bracket(combine_ranges=_of_gathered, keys_of_child=0)
 
-    def init(self, options: Any, context: InitContext) -> None:
+    def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over the three parts."""
         self._cat, self._infer, self._split = context.children
-        self._fills_up = self._pad and self._infer.min > 1
+        self._pads = context.batch.pad
+        self._fills_up = self._pads and self._infer.min > 1
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Gather, infer and split."""
-        if not self._infer.rerun or is_one(batch):
+        if not self._infer.rerun or len(_own(batch, range(len(batch)))) == 1:
             return self._once(batch)
         before = [dict(request) for request in batch]
         outcomes = self._once(batch)
@@ -79,11 +84,11 @@ class CatSplit(Word):
                 outcomes[i] = self._once(alone)[0]
         return outcomes
 
-    def _once(self, batch: list[Request]) -> Answers:
+    def _once(self, batch: list[Request]) -> Outcomes:
         self._infer_failure: BaseException | None = None
         before = [dict(request) for request in batch] if self._fills_up else []
-        outcomes: Answers = [None] * len(batch)
-        run_child(self._cat, batch, range(len(batch)), outcomes, pad=self._pad)
+        outcomes: Outcomes = [None] * len(batch)
+        run_child(self._cat, batch, range(len(batch)), outcomes, pad=self._pads)
         places = [i for i, error in enumerate(outcomes) if error is None]
         if before and len(places) < len(batch) and self._fill_up(batch, before, places, outcomes):
             return outcomes
@@ -92,16 +97,16 @@ class CatSplit(Word):
         alive = [batch[i] for i in places]
         first = alive[0]
         if "result" not in first:
-            error = no_result(self._cat._last_label(first))
+            error = NoResultError("cat wrote no 'result'")
             return [error if o is None else o for o in outcomes]
         gathered = dict(first)
         gathered["data"] = gathered.pop("result")
         gathered["request_size"] = sum(one.get("request_size", 1) for one in alive)
-        failed: Answers = [None]
+        failed: Outcomes = [None]
         # Without `pad`: the gathered item must not be filled up with copies of itself.
         run_child(self._infer, [gathered], [0], failed, pad=False)
         if failed[0] is None and "result" not in gathered:
-            failed = [no_result(self._infer._last_label(gathered))]
+            failed = [NoResultError("infer wrote no 'result'")]
         if failed[0] is not None:
             if not isinstance(failed[0], InstanceLostError):
                 self._infer_failure = failed[0]
@@ -113,7 +118,7 @@ class CatSplit(Word):
             except Exception as error:  # noqa: BLE001 - the dict is the user's, and may raise anything
                 outcomes[i] = error
         left = [i for i in places if outcomes[i] is None]
-        run_child(self._split, batch, left, outcomes, pad=self._pad)
+        run_child(self._split, batch, left, outcomes, pad=self._pads)
         return outcomes
 
     def _fill_up(
@@ -121,27 +126,31 @@ class CatSplit(Word):
         batch: list[Request],
         before: Sequence[Request],
         places: Sequence[int],
-        outcomes: Answers,
+        outcomes: Outcomes,
     ) -> bool:
         """Gather the items that cat has not failed once more, filled up to the min of infer, and run them.
 
         Returns:
             Whether this was done: the items left were too few, and cat had failed one that is no filler.
         """
-        own = sum(not isinstance(request, Filler) for request in batch)
-        left = [i for i in places if not isinstance(batch[i], Filler)]
-        if weight_of([batch[i] for i in places]) >= self._infer.min or not left or len(left) == own:
+        own = len(_own(batch, range(len(batch))))
+        left = _own(batch, places)
+        if _weight([batch[i] for i in places]) >= self._infer.min or not left or len(left) == own:
             return False
         for i in left:
             batch[i].clear()
             batch[i].update(before[i])
         alive = [batch[i] for i in left]
         filled = fill_up(alive, self._infer)
-        short: Answers = [too_few(alive, self._infer, pad=True)] * len(alive)
+        short: Outcomes = [self._too_few(alive)] * len(alive)
         found = short if filled is None else self._once(filled)
         for i, error in zip(left, found, strict=False):  # without the fillers
             outcomes[i] = error
         return True
 
-    def _last_label(self, request: Request) -> str:
-        return self._split._last_label(request)
+    def _too_few(self, alive: list[Request]) -> BatchRangeError:
+        weight, least, most = _weight(alive), self._infer.min, self._infer.max
+        what = f"only a weight of {weight} is left for infer, whose min is {least}: the other items of the batch failed"
+        return BatchRangeError(
+            what, weight=weight, min=least, max=most, hint="Send smaller weights."
+        )
