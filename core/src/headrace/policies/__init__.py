@@ -14,8 +14,6 @@ A name comes from `headrace.register`, or from a plugin's hook (see `headrace.ho
 keys of the node become its options, ``batch_policy = "Patient(wait_ms=5)"``.
 """
 
-from typing import TYPE_CHECKING
-
 from headrace.policies._policy import (
     BatchPolicy,
     BestFit,
@@ -39,17 +37,3 @@ __all__ = [
     "Sized",
     "Waiting",
 ]
-
-_CONDITIONS = (
-    *("Condition", "ConditionPolicy", "Count", "Enough", "FreeInstances"),
-    *("Idle", "Verdict", "Waited", "Weight", "When"),
-)
-
-
-if not TYPE_CHECKING:  # with this function a type checker would accept every name
-
-    def __getattr__(name: str) -> object:
-        if name in _CONDITIONS:
-            how = f"pip install headrace-flow; from headrace_flow import {name}"
-            raise ImportError(f"headrace.policies.{name} moved to headrace-flow: {how}", name=name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
