@@ -46,7 +46,6 @@ STATS = {
     "nodes.reasons": "how many batches were formed for each reason, as `full`, `idle` or `timer`",
     "nodes.queue_ms": "milliseconds in the queue: `mean`, `p50`, `p90`, `p99` (sampled)",
     "nodes.forward_ms": "milliseconds of a batch: `mean`, `p50`, `p90`, `p99` (sampled)",
-    "nodes.elements": "with `timings`: milliseconds of each backend inside the expression",
     "nodes.instances": "a table for each instance",
     "nodes.instances.index": "its number",
     "nodes.instances.device": "its device",
@@ -228,8 +227,7 @@ def codes_page() -> str:
 
 def stats_page() -> str:
     """Return the page about what ``stats()`` returns."""
-    config = {"global": {"timings": True}, "main": {"backend": "S[Identity,Identity]"}}
-    with headrace.pipe(config) as pipe:
+    with headrace.pipe({"backend": "S[Identity,Identity]"}) as pipe:
         pipe({"data": 1})
         stats = pipe.stats()
     node = stats["nodes"]["main"]
@@ -260,7 +258,7 @@ def metrics_page() -> str:
         "probe [Prometheus](../../plugins/observe/README.md) of a pipeline has those whose name begins with `headrace_` and not with `headrace_serve_`.",
         "",
     ]
-    config = {"global": {"timings": True}, "main": {"backend": "S[Identity,Identity]"}}
+    config = {"probes": ["ElementTimes"], "backend": "S[Identity,Identity]"}
     with headrace.pipe(config) as pipe, ExitStack() as measured:
         model = SimpleNamespace(
             name="model", version="1", pipe=pipe, histograms=None, measured=measured

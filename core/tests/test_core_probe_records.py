@@ -1,4 +1,4 @@
-"""What probes hear besides the ends of batches and requests, and what `timings` adds to `stats`."""
+"""What probes hear besides the ends of batches and requests."""
 
 from __future__ import annotations
 
@@ -353,27 +353,6 @@ def test_a_probe_may_look_at_its_pipeline_and_does_not_keep_it(probes):
     assert gone() is None
 
 
-def test_timings_of_elements_in_stats(probes):
-    config = {"backend": "S[Identity,Upper]", "max": 4, "timings": True}
-    with headrace.pipe(config) as pipe:
-        pipe([{"data": "a"}, {"data": "b"}])
-        before = pipe.stats()["nodes"]["main"]["elements"]
-    assert set(before) == {"S", "S/0:Identity", "S/1:Upper"}
-    for one in before.values():
-        assert set(one) == {"mean", "p99"}
-        assert one["mean"] >= 0
-    assert before["S"]["mean"] >= before["S/1:Upper"]["mean"]
-
-
-def test_timings_of_elements_that_were_built_elsewhere(elsewhere):
-    config = {"backend": "S[Process[Reported]]", "timings": True, **elsewhere}
-    with headrace.pipe(config) as pipe:
-        pipe([{"data": "a"}, {"data": "b"}])
-        found = pipe.stats()["nodes"]["main"]["elements"]
-    assert set(found) == {"S", "S/0:Process", "S/0:Process/0:Reported"}
-    assert found["S/0:Process"]["mean"] >= found["S/0:Process/0:Reported"]["mean"] > 0
-
-
 def test_utilisation_is_the_share_of_time_with_a_batch(monkeypatch):
     now = [100.0]
 
@@ -393,8 +372,3 @@ def test_utilisation_is_the_share_of_time_with_a_batch(monkeypatch):
             pipe({"data": seconds})
         now[0] = 110.0
         assert shown() == (5.0, 0.5)
-
-
-def test_timings_is_a_key_of_global_that_takes_true_or_false():
-    with pytest.raises(headrace.errors.ConfigError):
-        headrace.PipelineConfig.load({"backend": "Identity", "timings": "often"})

@@ -142,6 +142,8 @@ def headrace_probes() -> dict[str, str]:
     ``pipeline_started(pipeline)``
         Called once, when the pipeline is built. You may call it from now on, for ``stats()`` or the like. Keep no more
         than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
+    ``statistics()``
+        Return a dict for JSON, which ``stats()`` shows under the name of the probe. Called by ``stats()``, in its thread.
     ``close()``
         Called once, after all other parts of the pipeline are closed, and when it could not be built.
 
@@ -203,8 +205,7 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
 
     Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It
     receives ``pipeline_started`` and the instances in service first, then everything that begins later.
-    It receives elements and spans only if a configured probe asked for them when the pipeline was built, and of
-    elements also with ``timings``. ``close`` is called only if the pipeline is closed within the block. After the
+    It receives elements and spans only if a configured probe asked for them when the pipeline was built. ``close`` is called only if the pipeline is closed within the block. After the
     block, the thread of a batch that is still running may still be inside a method of the probe.
 
     Args:

@@ -98,7 +98,7 @@ def get(port, path, accept="*/*"):
 
 def served(**config):
     config.setdefault("backend", "S[Identity,ExportsPicky]")
-    return headrace.pipe({"max": 4, "timings": True, **config, "probes": ["Prometheus(port=0)"]})
+    return headrace.pipe({"max": 4, **config, "probes": ["Prometheus(port=0)", "ElementTimes"]})
 
 
 def test_a_browser_guesses_no_type_of_an_answer_and_runs_nothing(probe):
@@ -971,7 +971,7 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
     second.close()
     del second
     gc.collect()
-    with started("c", timings=True):
+    with started("c", probes=["OpenTelemetry(spans=false)", "ElementTimes"]):
         assert read() == read("headrace.element_mean") == {"c": 0}
     with started("d", backend="S[Identity,Observer(late)]"):
         assert read("headrace.named_queue_waiting", "queue") == {"late": 0}

@@ -241,7 +241,7 @@ def test_another_configuration_is_refused(folder, change, says):
 def test_neither_probes_nor_the_form_of_a_configuration_count(folder):
     assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
     Path("other.toml").write_text(
-        'extends = "m.toml"\n[global]\nprobes = ["Trace"]\ntimings = true\n'
+        'extends = "m.toml"\n[global]\nprobes = ["Trace", "ElementTimes"]\n'
     )
     headrace.pipe("other.toml").close()
     done = CliRunner().invoke(app, ["trace", "m.toml", "0.txt"])

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace._build.callees import Alias, NodeCall
 from headrace._build.elements import Build, ElementBuilder, device_of
 from headrace._build.elsewhere import ChildConfig
-from headrace._build.measuring import element_statistics
-from headrace._build.parts import BuildSite, CloseStack, PipelineState
+from headrace._build.parts import BuildSite, CloseStack
 from headrace._build.wrappers import BatchEnd, InThread
 from headrace._expression.nesting import with_room
 from headrace._plan.declared import narrow, no_batch
@@ -48,14 +47,6 @@ class ComposedNode(BuiltNode):
     plan: NodePlan
     elements: ElementBuilder
 
-    def statistics(self) -> dict[str, Any]:
-        """Return what ``Pipeline.stats()`` says of the node."""
-        found = super().statistics()
-        times = self.elements.commons.times
-        if times is not None:
-            found["elements"] = element_statistics(times, self.scheduler.name)
-        return found
-
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Return what ``Pipeline.describe()`` says of the node."""
         plan, described = self.plan, super().describe(following)
@@ -77,8 +68,7 @@ class Builder(Build):
     """
 
     def __init__(self, plan: PipelinePlan) -> None:
-        state = PipelineState(times={} if plan.keys.timings else None)
-        super().__init__(plan, ChildConfig, state, threads=plan.threads_of_one)
+        super().__init__(plan, ChildConfig, threads=plan.threads_of_one)
         self.nodes: dict[str, ComposedNode] = {}
         self.behind: list[Callable[[], object] | None] = []
         self._all = CloseStack()

@@ -1,18 +1,14 @@
-"""Timing the runs of elements: for probes that have ``element_done``, and for ``stats()``."""
+"""Timing the runs of elements, for probes that have ``element_done``."""
 
 from __future__ import annotations
 
 import time
-from itertools import count
 from typing import TYPE_CHECKING, Any
-
-from headrace._running.instance import SAMPLE_BELOW_S, SAMPLED
-from headrace._running.statistics import Timings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace._build.parts import ElementTimes, PipelineState
+    from headrace._build.parts import PipelineState
     from headrace._contract.backend import Backend
     from headrace._plan.element import Element, NodePlan
 
@@ -38,13 +34,13 @@ def paths_of(root: Element) -> dict[Element, str]:
 
 
 class Measuring:
-    """Measures the elements of one node, where a probe or ``timings`` asks for it when the node is built.
+    """Measures the elements of one node, where a probe asks for it when the node is built.
 
     Elements outside of the node's tree in ``describe()`` are not measured.
 
     Args:
         node: The node.
-        commons: Has the probes, and keeps the sampled durations.
+        commons: Has the probes.
     """
 
     def __init__(self, node: NodePlan, commons: PipelineState) -> None:
@@ -60,65 +56,39 @@ class Measuring:
         return lambda *span: self._commons.probes.notify(*about, *span)
 
     def add(self, backend: Backend, element: Element, instance: int) -> None:
-        """Measure the runs of a backend that is ready, where ``timings`` or a probe asks for them."""
+        """Measure the runs of a backend that is ready, where a probe asks for them."""
         path, hears = self._paths.get(element), self._commons.probes.hears
-        times = self._commons.times
-        if path is None or (times is None and not any(map(hears, _RUNS))):
-            return
-        about = (self._node, instance, path)
-        kept = None if times is None else times.setdefault(about, Timings())
-        run = _with_timing(backend.forward, kept, self._commons, about)
-        backend.forward = run  # type: ignore[method-assign]
+        if path is not None and any(map(hears, _RUNS)):
+            run = _with_timing(backend.forward, self._commons, (self._node, instance, path))
+            backend.forward = run  # type: ignore[method-assign]
 
     def methods_reported(self, element: Element) -> list[str]:
-        """Return what ``timings`` and probes ask of an element that is built in another process: methods of a probe."""
-        hears, times = self._commons.probes.hears, self._commons.times
-        asked = [one for one in _REPORTED if hears(one) or (times is not None and one in _RUNS)]
-        return asked if element in self._paths else []
+        """Return what probes ask of an element that is built in another process: methods of a probe."""
+        return [*filter(self._commons.probes.hears, _REPORTED)] if element in self._paths else []
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
         """Take the runs of an element that was built in another process."""
-        for event, below, about in reports:  # none of an element without a path, see `reported`
+        for (
+            event,
+            below,
+            about,
+        ) in reports:  # none of an element without a path, see `methods_reported`
             path = self._paths[element] + below
-            if self._commons.times is not None and event == "element_done":
-                _, started, ended = about
-                times = self._commons.times.setdefault((self._node, instance, path), Timings())
-                times.add((ended - started) * 1000)
             self._commons.probes.notify(event, self._node, instance, path, *about)
 
 
-def _with_timing(
-    run: Run, times: Timings | None, commons: PipelineState, about: tuple[str, int, str]
-) -> Run:
-    """Measure each run for the probes that there are by then, and some of them for ``times``."""
-    runs, mask = count(1), 0
+def _with_timing(run: Run, commons: PipelineState, about: tuple[str, int, str]) -> Run:
+    """Measure each run for the probes that there are by then."""
 
     def measure(batch: list[Any]) -> Any:
-        nonlocal mask
         probes = commons.probes
-        sampled = times if times is not None and not next(runs) & mask else None
-        if sampled is None and not any(map(probes.hears, _RUNS)):
+        if not any(map(probes.hears, _RUNS)):
             return run(batch)
         started = time.monotonic()
         probes.notify("element_began", *about, len(batch))
         try:
             return run(batch)
         finally:
-            ended = time.monotonic()
-            probes.notify("element_done", *about, len(batch), started, ended)
-            if sampled is not None:
-                sampled.add((ended - started) * 1000)
-                often = sampled.total_ms < SAMPLE_BELOW_S * 1000 * sampled.count
-                mask = SAMPLED if often else 0
+            probes.notify("element_done", *about, len(batch), started, time.monotonic())
 
     return measure
-
-
-def element_statistics(times: ElementTimes, node: str) -> dict[str, dict[str, float]]:
-    """Return mean and p99 in milliseconds per element of a node, over all instances together."""
-    merged: dict[str, Timings] = {}
-    for (home, _, path), one in times.copy().items():
-        if home == node:
-            merged.setdefault(path, Timings()).add_all(one)
-    summaries = {path: one.summary() for path, one in merged.items()}
-    return {path: {key: one[key] for key in ("mean", "p99")} for path, one in summaries.items()}

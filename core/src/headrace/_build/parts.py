@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._plan.element import Element
-    from headrace._running.statistics import Timings
-
-    ElementTimes: TypeAlias = dict[tuple[str, int, str], Timings]
-    """Durations by node, index of the instance and path of the element."""
 
     Part: TypeAlias = "Backend | Shared | OwnThread | CloseStack"
 
@@ -172,10 +168,8 @@ class PipelineState:
         store: What backends share by ``context.store.pipeline``.
         registered: The registered instances, by name.
         probes: The probes that are switched on now.
-        times: Sampled durations of elements. None without ``timings``.
     """
 
     store: Shared = field(default_factory=Shared)
     registered: dict[str, Backend] = field(default_factory=dict)
     probes: Probes = field(default_factory=Probes)
-    times: ElementTimes | None = None

@@ -91,9 +91,6 @@ class GlobalKeys(Options):
         description="How long a request waits until circles of calls that wait for each other are looked for, "
         "seconds; 0 for never.",
     )
-    timings: bool = Field(
-        False, description="Whether stats() has mean and p99 of every element of an expression."
-    )
 
 
 _Targets = _Name | Annotated[list[_Name], Field(min_length=1)]

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
 """Every command, in the module of its name below ``headrace_observe.commands``."""
 
 PROBES: dict[str, str] = {
+    "ElementTimes": "headrace_observe.elements:ElementTimes",
     "OpenTelemetry": "headrace_observe.otel:OpenTelemetry",
     "Prometheus": "headrace_observe.prometheus:Prometheus",
     "Remember": "headrace_observe.remembering:Remember",

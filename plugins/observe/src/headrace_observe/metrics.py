@@ -63,7 +63,8 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
     text = "How long a batch runs (sampled)."
     yield _quantiles(nodes, "headrace_batch_duration_seconds", text, "forward_ms")
     yield from _instances(nodes)
-    yield from _elements(nodes)
+    if (told := stats.get("probes", {}).get("ElementTimes")) is not None:
+        yield from _elements(told.get("nodes", {}))
     queues = stats.get("queues", {})
     for key, kind, text in (
         ("waiting", "gauge", "Items that wait in a queue that has a name."),
@@ -119,8 +120,7 @@ def _elements(nodes: Mapping[str, Any]) -> Iterator[Table]:
         rows: list[Sample] = [
             ({"node": node, "element": path}, times[key] / 1000)
             for node, found in nodes.items()
-            for path, times in found.get("elements", {}).items()
+            for path, times in found.items()
         ]
-        if rows:
-            text = f"The {name} of how long an element runs (sampled; timings = true)."
-            yield f"headrace_element_{key}_seconds", "gauge", text, rows
+        text = f"The {name} of how long an element runs (with the probe ElementTimes)."
+        yield f"headrace_element_{key}_seconds", "gauge", text, rows

@@ -48,7 +48,7 @@ class RayActor(Apart):
     **Everybody with access to the cluster, or to its network traffic, can run code on it.** Ray carries
     the secret of each connection. Neither is encrypted unless Ray uses TLS (``RAY_USE_TLS``). Its certificates serve both.
 
-    Probes and ``timings`` see nothing of the backends in X, since their clock is another one.
+    Probes see nothing of the backends in X, since its clock is another one.
 
     Reads:
         The inputs of X.
