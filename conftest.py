@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from headrace._registry.registry import registry
+from headrace._language.registry.registry import registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from distributions import ROOT, folders
 
-__all__ = ["lines_below", "lines_of", "public", "rooms"]
+__all__ = ["halves", "lines_below", "lines_of", "public", "rooms"]
 
 _NO_CODE = (
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),
@@ -54,12 +54,26 @@ def lines_below(folder: Path) -> int:
     return sum(map(lines_of, _below(folder)))
 
 
+CORE = ROOT / "core" / "src" / "headrace"
+KERNEL = ("_run", "_pickling", "_problem", "_texts", "blueprint", "errors", "keys")
+"""The rooms of core that are the kernel, which runs. All others are the language, which composes."""
+
+
 def rooms() -> dict[str, int]:
-    """Return the lines of code of each room of core: a folder, or a module beside them."""
-    top, found = ROOT / "core" / "src" / "headrace", Counter[str]()
-    for path in _below(top):
-        found[path.relative_to(top).parts[0].removesuffix(".py")] += lines_of(path)
-    return dict(found)
+    """Return the lines of code of each room of core: a folder, one in ``_language``, or a module beside them."""
+    lines = Counter[str]()
+    for path in _below(CORE):
+        parts = path.relative_to(CORE).with_suffix("").parts
+        lines["/".join(parts[: 2 if parts[0] == "_language" else 1])] += lines_of(path)
+    return dict(lines)
+
+
+def halves() -> dict[str, int]:
+    """Return the lines of code of the two halves of core."""
+    lines = Counter[str]()
+    for room, count in rooms().items():
+        lines["kernel" if room in KERNEL else "language"] += count
+    return dict(lines)
 
 
 def public() -> dict[str, int]:
@@ -92,7 +106,7 @@ def main() -> None:
         rooms(),
         {str(one.relative_to(ROOT)): lines_below(one / "src") for one in folders()},
     )
-    for title, counts in (("core", core), ("all sources", shown)):
+    for title, counts in (("core", core), ("halves of core", halves()), ("all sources", shown)):
         print(f"{title}: {sum(counts.values())} lines of code")
         for name, count in sorted(counts.items(), key=lambda one: -one[1]):
             print(f"  {count:6} {name}")

@@ -21,7 +21,7 @@ else:
 import headrace
 
 ROOT = Path(__file__).resolve().parents[1]
-TABLE = ROOT / "core" / "src" / "headrace" / "_registry" / "names_elsewhere.json"
+TABLE = ROOT / "core" / "src" / "headrace" / "_language" / "registry" / "names_elsewhere.json"
 
 HOOKS = {
     "backends": ("definitions", "rewriters"),

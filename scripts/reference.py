@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from headrace._registry.discovery import CORE_BACKENDS
-from headrace._registry.registry import registry
+from headrace._language.registry.discovery import CORE_BACKENDS
+from headrace._language.registry.registry import registry
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGE = DOCS / "words.md"

@@ -13,20 +13,20 @@ import re
 from pathlib import Path
 
 CORE = Path(__file__).resolve().parents[1] / "core"
-TABLE = CORE / "src" / "headrace" / "_registry" / "words_of_core.json"
+TABLE = CORE / "src" / "headrace" / "_language" / "registry" / "words_of_core.json"
 PROJECT = CORE / "pyproject.toml"
 
 SECTION = '[project.entry-points."headrace.backends"]\n'
 
 
 def words() -> dict[str, str]:
-    """Find the words: each module of `headrace.words` lists its own.
+    """Find the words: each module of `headrace._language.words` lists its own.
 
-    A name that stands for another one there (``Aspect = DI``) has the path of that word.
+    A name that stands for another one there (``S = Sequential``) has the path of that word.
     """
     found: dict[str, str] = {}
     package = CORE / "src" / "headrace"
-    for path in sorted(package.glob("words/[!_]*.py")):
+    for path in sorted(package.glob("_language/words/[!_]*.py")):
         set_to = {
             one.targets[0].id: one.value
             for one in ast.parse(path.read_text(encoding="utf-8")).body
@@ -35,7 +35,7 @@ def words() -> dict[str, str]:
         for name in ast.literal_eval(set_to["__all__"]):
             same = set_to.get(name)
             word = same.id if isinstance(same, ast.Name) else name
-            found[name] = f"headrace.{path.parent.name}.{path.stem}:{word}"
+            found[name] = f"headrace._language.words.{path.stem}:{word}"
     return found
 
 

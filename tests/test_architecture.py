@@ -38,6 +38,7 @@ PUBLIC = [
     "Pipeline",
     "PipelineConfig",
     "__version__",
+    "blueprint",
     "errors",
     "explain",
     "hookspecs",

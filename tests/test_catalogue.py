@@ -15,7 +15,7 @@ def texts() -> str:
 
 def test_every_backend_of_every_distribution_is_on_the_page():
     text = texts()
-    from headrace._registry.discovery import CORE_BACKENDS
+    from headrace._language.registry.discovery import CORE_BACKENDS
 
     for name in CORE_BACKENDS:
         assert f"## {name}\n" in text or f"`{name}`" in text
@@ -27,7 +27,7 @@ def test_every_backend_of_every_distribution_is_on_the_page():
 
 
 def test_every_option_is_on_the_page_with_its_meaning():
-    from headrace._registry.registry import registry
+    from headrace._language.registry.registry import registry
 
     text = " ".join(texts().split())
     for name in ("DecodeMat", "LetterBoxMat", "NMS", "OnnxTensor", "Loop"):

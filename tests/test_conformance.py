@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace._registry.registry import registry
+from headrace._language.registry.registry import registry
 from headrace_testing import certify
 from headrace_testing.conformance import rules
 

@@ -18,8 +18,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from headrace import PipelineConfig, errors
-from headrace._config.sections import NodeKeys
-from headrace._registry.discovery import CORE_BACKENDS
+from headrace._language.config.sections import NodeKeys
+from headrace._language.registry.discovery import CORE_BACKENDS
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = [

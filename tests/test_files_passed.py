@@ -16,5 +16,5 @@ def test_a_request_with_a_deadline_passes_few_files_of_core():
         [sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=120, check=True
     )
     (count,) = re.findall(r"^(\d+) files$", run.stdout, re.MULTILINE)
-    assert "_running/node.py" in run.stdout
+    assert "_run/node.py" in run.stdout
     assert int(count) <= MOST, run.stdout

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace._config.sections import NodeKeys
-from headrace._registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
+from headrace._language.config.sections import NodeKeys
+from headrace._language.registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "from_torchpipe.md"

@@ -127,7 +127,7 @@ def schema() -> tuple[set[str], set[str]]:
     headrace = [sys.executable, "-m", "headrace"]
     said = subprocess.run([*headrace, "schema"], capture_output=True, text=True, check=True)
     node = json.loads(said.stdout)["$defs"]["node"]["properties"]
-    from headrace._registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
+    from headrace._language.registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 
     return {*node}, {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
 

@@ -20,11 +20,11 @@ import time
 import numpy as np
 
 import headrace
-import headrace._running.process
+import headrace._run.process
 
 MODEL, BACKEND, ENDS = sys.argv[1:4]
 if len(sys.argv) > 4:
-    headrace._running.process.EXIT_S = float(sys.argv[4])
+    headrace._run.process.EXIT_S = float(sys.argv[4])
 
 
 began = threading.Event()

@@ -24,7 +24,7 @@ OTHERS = {
 
 
 def private(name: str) -> bool:
-    """Tell whether a dotted name leads through a private module of core, as ``headrace._plan.word`` does."""
+    """Tell whether a dotted name leads through a private module of core, as ``headrace._language.plan.word`` does."""
     package, *inside = name.split(".")
     return package == "headrace" and any(re.match("_[^_]", part) for part in inside)
 
@@ -58,19 +58,22 @@ def who(*folders: str) -> set[str]:
 @pytest.mark.parametrize(
     ("code", "seen"),
     [
-        ("import headrace._plan.word", {"headrace._plan.word"}),
-        ("from headrace._plan import word", {"headrace._plan.word"}),
-        ("from headrace import _running", {"headrace._running"}),
+        ("import headrace._language.plan.word", {"headrace._language.plan.word"}),
+        ("from headrace._language.plan import word", {"headrace._language.plan.word"}),
+        ("from headrace import _run", {"headrace._run"}),
         (
             "def f():\n    from headrace.words._exchange import run",
             {"headrace.words._exchange.run"},
         ),
-        ("patch.setattr('headrace._plan.word.MOST', 3)", {"headrace._plan.word.MOST"}),
-        ("run('import headrace._running.process; print(1)')", {"headrace._running.process"}),
-        ("run('from headrace import _running')", {"headrace._running"}),
+        (
+            "patch.setattr('headrace._language.plan.word.MOST', 3)",
+            {"headrace._language.plan.word.MOST"},
+        ),
+        ("run('import headrace._run.process; print(1)')", {"headrace._run.process"}),
+        ("run('from headrace import _run')", {"headrace._run"}),
         ("import headrace.plugins, headrace.__main__, numpy._core", set()),
         ("assert headrace.__version__ == pipe._engine", set()),
-        ("'''A text about headrace._plan, which is private.'''", set()),
+        ("'''A text about headrace._language.plan, which is private.'''", set()),
     ],
 )
 def test_what_counts_as_private(code, seen):

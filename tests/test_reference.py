@@ -14,7 +14,7 @@ import reference
 import words_of_core
 
 import headrace
-from headrace._registry.discovery import CORE_BACKENDS
+from headrace._language.registry.discovery import CORE_BACKENDS
 from headrace.keys import RESERVED
 
 if sys.version_info >= (3, 11):

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 import headrace
 from headrace import errors
-from headrace._registry.registry import registry
+from headrace._language.registry.registry import registry
 
 
 def jpeg(shade: int, height: int = 32, width: int = 48) -> bytes:

@@ -15,7 +15,7 @@ from headrace_cli.app import app
 
 TEXT = (Path(__file__).resolve().parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
 MOVED = {
-    "flow": ("HasKey(k)[Identity]", "NotHasKey(k)[Identity]", "Random(0.5)[Identity]", "Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart(nodes=[main])", "Repost[main]", "DI[BackgroundThread,Identity]", "With[BackgroundThread,Identity]", "Fallback[Identity]"),
+    "flow": ("HasKey(k)[Identity]", "NotHasKey(k)[Identity]", "Random(0.5)[Identity]", "Queue(q)", "Send(q)", "Recv(q)", "Observer(q)", "Loop(until=result)[Identity]", "Restart(nodes=[main])", "Repost[main]", "Fallback[Identity]", "DI[BackgroundThread,Identity]", "With[BackgroundThread,Identity]"),
     "process": ("Process[Identity]",),
     "tensors": ("CatSplit[Identity,Identity,Identity]",),
 }  # fmt: skip
@@ -41,13 +41,7 @@ def test_the_page_names_each_of_them_and_where_it_is():
     part = " ".join(TEXT.partition("## Upgrade\n")[2].partition("\n- A ")[0].split())
     flow, _, others = part.partition(" are in `headrace-flow`, ")
     names = [re.split(r"[(\[]", word)[0] for word in MOVED["flow"]]
-    assert re.findall(r"`(\w+)`", flow) == [
-        *names[:-1],
-        "Aspect",
-        names[-1],
-        "ModelLoader",
-        "KVStorage",
-    ]
+    assert re.findall(r"`(\w+)`", flow) == [*names, "Aspect", "ModelLoader", "KVStorage"]
     assert others.startswith("`Process` in `headrace-process`, `CatSplit` in `headrace-tensors`.")
 
 

@@ -11,7 +11,7 @@ import argparse
 import random
 import time
 
-from headrace._expression.parser import parse, read_expression
+from headrace._language.expression.parser import parse, read_expression
 from headrace.errors import ConfigError
 
 SEEDS = [

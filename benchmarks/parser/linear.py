@@ -14,7 +14,7 @@ import gc
 import time
 from typing import TYPE_CHECKING
 
-from headrace._expression.parser import parse, read_expression
+from headrace._language.expression.parser import parse, read_expression
 from headrace.errors import ConfigError
 
 if TYPE_CHECKING:

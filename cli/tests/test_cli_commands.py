@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headrace
-from headrace._registry.registry import registry
+from headrace._language.registry.registry import registry
 from headrace_cli.app import app
 
 

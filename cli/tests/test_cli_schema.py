@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from headrace._config.sections import LINK_KEYS, NODE_KEYS
+from headrace._language.config.sections import LINK_KEYS, NODE_KEYS
 from headrace_cli.schema import json_schema
 
 jsonschema = pytest.importorskip("jsonschema")

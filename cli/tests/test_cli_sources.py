@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import headrace
-from headrace._registry.registry import registry
+from headrace._language.registry.registry import registry
 from headrace_cli.app import app
 from headrace_cli.console import print_data
 from headrace_cli.inputs import Input

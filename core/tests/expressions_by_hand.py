@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace._expression.parser import parse, read_expression
-from headrace._expression.templates import substitute_text
-from headrace._expression.tree import Args, Call, Template
+from headrace._language.expression.parser import parse, read_expression
+from headrace._language.expression.templates import substitute_text
+from headrace._language.expression.tree import Args, Call, Template
 
 __all__ = [
     "Args",

@@ -8,20 +8,20 @@ import threading
 import time
 from dataclasses import replace
 
-from headrace._build import builder, pipeline
-from headrace._build.parts import CloseStack
-from headrace._registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
-from headrace._registry.registry import registry
-from headrace._running import batch as batches
-from headrace._running import deadlocks, graph, standby, threads, walk
-from headrace._running import process as at_exit
-from headrace._running.batch import entry_here
-from headrace._running.box import Box, ask
-from headrace._running.engine import Engine
-from headrace._running.failures import FailureLog
-from headrace._running.statistics import Timings
-from headrace._running.teardown import Pass
-from headrace._running.threads import Pool
+from headrace._language.build import builder
+from headrace._language.build.parts import CloseStack
+from headrace._language.registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
+from headrace._language.registry.registry import registry
+from headrace._run import batch as batches
+from headrace._run import deadlocks, graph, pipeline, standby, threads, walk
+from headrace._run import process as at_exit
+from headrace._run.batch import entry_here
+from headrace._run.box import Box, ask
+from headrace._run.engine import Engine
+from headrace._run.failures import FailureLog
+from headrace._run.statistics import Timings
+from headrace._run.teardown import Pass
+from headrace._run.threads import Pool
 from headrace_testing import FakeClock
 
 __all__ = [

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import headrace
 import headrace_testing
-from headrace._registry.registry import registry
+from headrace._language.registry.registry import registry
 from headrace_cli.app import app
 from headrace_testing.conformance import rules, rules_life
 from headrace_testing.conformance.probe import Probe

@@ -13,15 +13,26 @@ from headrace._version import __version__
 from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from headrace import errors, hookspecs, isolation, keys, lazy, plan, plugins, policies, words
-    from headrace._build.compose import pipe
-    from headrace._build.pipeline import Pipeline
-    from headrace._contract.backend import Backend, InitContext
-    from headrace._contract.checked import PENDING
-    from headrace._contract.options import FilePath, Options, OutputPath
-    from headrace._expression.parser import parse
-    from headrace._plan.pipeline_config import PipelineConfig, explain
-    from headrace._registry.registry import register
+    from headrace import (
+        blueprint,
+        errors,
+        hookspecs,
+        isolation,
+        keys,
+        lazy,
+        plan,
+        plugins,
+        policies,
+        words,
+    )
+    from headrace._language.build.compose import pipe
+    from headrace._language.contract.backend import Backend, InitContext
+    from headrace._language.contract.options import FilePath, Options, OutputPath
+    from headrace._language.expression.parser import parse
+    from headrace._language.plan.pipeline_config import PipelineConfig, explain
+    from headrace._language.registry.registry import register
+    from headrace._run.checked import PENDING
+    from headrace._run.pipeline import Pipeline
 
 __all__ = [
     "PENDING",
@@ -33,6 +44,7 @@ __all__ = [
     "Pipeline",
     "PipelineConfig",
     "__version__",
+    "blueprint",
     "errors",
     "explain",
     "hookspecs",
@@ -49,15 +61,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "": "errors hookspecs isolation keys lazy plan plugins policies words",
-    "_build.compose": "pipe",
-    "_build.pipeline": "Pipeline",
-    "_contract.backend": "Backend InitContext",
-    "_contract.checked": "PENDING",
-    "_contract.options": "FilePath Options OutputPath",
-    "_expression.parser": "parse",
-    "_plan.pipeline_config": "PipelineConfig explain",
-    "_registry.registry": "register",
+    "": "blueprint errors hookspecs isolation keys lazy plan plugins policies words",
+    "_language.build.compose": "pipe",
+    "_run.pipeline": "Pipeline",
+    "_language.contract.backend": "Backend InitContext",
+    "_run.checked": "PENDING",
+    "_language.contract.options": "FilePath Options OutputPath",
+    "_language.expression.parser": "parse",
+    "_language.plan.pipeline_config": "PipelineConfig explain",
+    "_language.registry.registry": "register",
 }
 
 if not TYPE_CHECKING:  # with these a type checker would accept every name

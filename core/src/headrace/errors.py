@@ -33,7 +33,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from headrace._portable import Problem, error_text, nearest, portable, rebuild, shorten, twin_of
+from headrace._pickling import portable, rebuild, twin_of
+from headrace._problem import Problem
+from headrace._texts import error_text, nearest, shorten
 
 __all__ = [
     "BackendError",

@@ -36,8 +36,8 @@ from contextlib import contextmanager
 
 import pluggy
 
-from headrace._build.pipeline import Pipeline  # noqa: TC001 - a program may ask what the annotations mean
-from headrace._running.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
+from headrace._run.pipeline import Pipeline  # noqa: TC001 - a program may ask what the annotations mean
+from headrace._run.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
     "BatchRecord",

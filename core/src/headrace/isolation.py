@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace._build.elsewhere import ChildConfig
-from headrace._contract.checked import Liveness, batch_alone
-from headrace._portable import error_text, portable
-from headrace._running.batch import running_here
-from headrace._running.parts import elsewhere as _elsewhere
-from headrace._running.parts import parts_go_to, read_from
-from headrace._running.threads import run_in_pool
+from headrace._language.build.elsewhere import ChildConfig
+from headrace._pickling import portable
+from headrace._run.batch import running_here
+from headrace._run.checked import Liveness, batch_alone
+from headrace._run.parts import elsewhere as _elsewhere
+from headrace._run.parts import parts_go_to, read_from
+from headrace._run.threads import run_in_pool
+from headrace._texts import error_text
 from headrace.keys import Request
 
 __all__ = [

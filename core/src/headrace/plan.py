@@ -19,6 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 from pydantic.json_schema import SkipJsonSchema  # noqa: TC002 - pydantic evaluates the annotations
 
+from headrace import blueprint
 from headrace.errors import Problem
 
 __all__ = ["Asked", "Element", "Links", "Node", "Plan", "Processes", "Range", "Value"]
@@ -95,34 +96,15 @@ class Element(_Data):
 
 
 @dataclass(frozen=True)
-class Links(_Data):
-    """How a node is linked to the others, in the form of a configuration.
+class Links(_Data, blueprint.Links):
+    """How a node is linked to the others: `headrace.blueprint.Links`, as JSON.
 
-    Attributes:
-        next: The nodes after it.
-        map: For each node in its ``map``, the key or keys that each key of that node becomes.
-        otherwise: The key ``or`` (its name in JSON): the node runs only where the node before gave no result.
-        each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
-        each_errors: ``"none"`` if a failed element gives None.
-        reposts: The nodes its backends send requests on to (`headrace.Backend.goes_on_at`).
-        name: The name of the node. Not in JSON, as ``calls``.
-        calls: The nodes called in its expression with ``Forward[node.x]``.
+    In JSON ``otherwise`` is called ``or``, as the key is. ``name`` and ``calls`` are left out.
     """
 
-    next: tuple[str, ...] = ()
-    map: Mapping[str, Mapping[str, str | tuple[str, ...]]] = field(default_factory=dict)
     otherwise: Annotated[bool, Field(alias="or")] = field(default=False, metadata={"json": "or"})
-    each: str | None = None
-    each_errors: str | None = None
-    reposts: tuple[str, ...] = ()
     name: SkipJsonSchema[str] = field(default="", repr=False, compare=False)
     calls: SkipJsonSchema[tuple[str, ...]] = field(default=(), repr=False, compare=False)
-
-    @property
-    def _each_keys(self) -> tuple[str, str]:
-        """The two keys of ``each``: that of the list, and that under which the node finds an element."""
-        source, _, target = (self.each or "").partition(":")
-        return source, target
 
 
 @dataclass(frozen=True)

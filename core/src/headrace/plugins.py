@@ -31,26 +31,26 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from headrace._contract.addresses import is_address, origin_of
-from headrace._contract.texts import read_lines, read_text
-from headrace._registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
-from headrace._registry.files import located, reads, tables_of
-from headrace._registry.registry import registry
-from headrace._running import deadlocks, threads
-from headrace._running.probes import PROBE_METHODS
-from headrace._running.process import usable_cpus
+from headrace._language.contract.addresses import is_address, origin_of
+from headrace._language.contract.texts import read_lines, read_text
+from headrace._language.registry.discovery import CORE, KNOWN_ELSEWHERE, Plugin, qualifier
+from headrace._language.registry.files import located, reads, tables_of
+from headrace._language.registry.registry import registry
+from headrace._run import deadlocks, threads
+from headrace._run.probes import PROBE_METHODS
+from headrace._run.process import usable_cpus
 from headrace.errors import MissingDependencyError, Problem
 from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
-    from headrace._contract.backend import Backend
-    from headrace._contract.options import Options
-    from headrace._plan.element import Element as PlannedElement
-    from headrace._plan.element import NodePlan
-    from headrace._plan.pipeline_config import PipelineConfig
-    from headrace.policies import BatchPolicy, DispatchPolicy
+    from headrace._language.contract.backend import Backend
+    from headrace._language.contract.options import Options
+    from headrace._language.plan.element import Element as PlannedElement
+    from headrace._language.plan.element import NodePlan
+    from headrace._language.plan.pipeline_config import PipelineConfig
+    from headrace.blueprint import BatchPolicy, DispatchPolicy
 else:  # for who asks what the annotations mean: their modules import pydantic
     Backend = BatchPolicy = DispatchPolicy = Options = PipelineConfig = Any
 
@@ -115,8 +115,8 @@ def import_file(path: str | Path) -> ModuleType:
     Raises:
         PluginLoadError: There is no such file, or it raised.
     """
-    from headrace._registry.imports import run_imports
-    from headrace._registry.packages import package_of
+    from headrace._language.registry.imports import run_imports
+    from headrace._language.registry.packages import package_of
 
     file = Path(path).resolve()
     run_imports([(str(file), file.parent)])
@@ -182,7 +182,7 @@ class Element:
     @property
     def writes(self) -> tuple[str, ...]:
         """The keys that its class says it writes, also those that an option names or a TypedDict has."""
-        from headrace._plan.declared import keys_named
+        from headrace._language.plan.declared import keys_named
 
         return tuple(keys_named(self.cls, self.options, "writes", optional=True))
 
@@ -207,16 +207,16 @@ class BuiltExpression:
         seen: Mapping[str, Any] | None = None,
         probes: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
-        from headrace._build.builder import ComposedNode
-        from headrace._build.compose import compose
-        from headrace._plan.word import keys_read_by
-        from headrace._running.blueprint import start
+        from headrace._language.build.builder import ComposedNode
+        from headrace._language.build.compose import compose
+        from headrace._language.plan.word import keys_read_by
+        from headrace._run.starting import start
 
         plan, blueprint = _only_node(config), compose(config, seen=seen)
         self._blueprint = replace(blueprint, probes={**blueprint.probes, **(probes or {})})
         (self._node,) = start(self._blueprint).nodes.values()
         self._scheduled = self._node.scheduler.instances
-        self.instances: list[Backend] = [one.backend for one in self._scheduled]
+        self.instances = [cast("Backend", one.backend) for one in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
         root = self._by_element.get(plan.backend)
@@ -237,13 +237,13 @@ class BuiltExpression:
 
         A request that the backend keeps as `headrace.PENDING` is waited for.
         """
-        from headrace._running.direct import call_directly
+        from headrace._run.direct import call_directly
 
         return call_directly(self._node.scheduler, self._scheduled[index], batch)
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
-        from headrace._plan.publish import public_element
+        from headrace._language.plan.publish import public_element
 
         return public_element(self._element, self._by_element).to_dict()
 
@@ -301,7 +301,7 @@ def resolve(
         ConfigError: The configuration is wrong.
         ValueError: The configuration has several nodes, and ``node`` is None.
     """
-    from headrace._plan.publish import trees_of
+    from headrace._language.plan.publish import trees_of
 
     config = _config_of(source)
     plan = _only_node(config) if node is None else config._plan.nodes[node]
@@ -327,14 +327,14 @@ def policies(
         ConfigError: The configuration is wrong.
         SetupError: The class of a policy raised.
     """
-    from headrace._build.compose import compose
+    from headrace._language.build.compose import compose
 
     blueprint = compose(_config_of(source))
     return {name: node.policies() for name, node in blueprint.nodes.items()}
 
 
 def _config_of(source: str | Path | Mapping[str, Any] | PipelineConfig) -> PipelineConfig:
-    from headrace._plan.pipeline_config import PipelineConfig
+    from headrace._language.plan.pipeline_config import PipelineConfig
 
     return PipelineConfig.load(source)
 
@@ -347,7 +347,7 @@ def _only_node(config: PipelineConfig) -> NodePlan:
 
 
 def _element(planned: PlannedElement) -> Element:
-    from headrace._registry.backends import source_of
+    from headrace._language.registry.backends import source_of
 
     offer, registered = planned.offer, planned.offer.cls is not None
     children = tuple(map(_element, planned.children))

@@ -401,14 +401,14 @@ PRINTED = [
 def test_the_programs_of_the_readme_run(number):
     assert len(programs()) == len(PRINTED)
     if "headrace.pipe" in programs()[number]:
-        pytest.importorskip("headrace._build.pipeline")
+        pytest.importorskip("headrace._run.pipeline")
     done = python(programs()[number])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.strip() == PRINTED[number]
 
 
 def test_a_pipeline_runs_all_backends(kit):
-    pytest.importorskip("headrace._build.pipeline")
+    pytest.importorskip("headrace._run.pipeline")
     config = {"backend": "S[DecodeMat,ResizeMat(8,6),CvtColorMat,Mat2Tensor]", "color": "rgb"}
     with headrace.pipe({**config, "max": 4}) as pipe:
         request = {"data": kit.encode(np.full((4, 4, 3), (1, 2, 3), np.uint8))}

@@ -1,0 +1,158 @@
+"""Building the nodes of a plan: `Builder` makes the factories that a blueprint holds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from headrace._language.build.callees import Alias, NodeCall
+from headrace._language.build.elements import Build, ElementBuilder, device_of
+from headrace._language.build.elsewhere import ChildConfig
+from headrace._language.build.parts import BuildSite, CloseStack
+from headrace._language.build.wrappers import BatchEnd, InThread
+from headrace._language.expression.nesting import with_room
+from headrace._language.plan.declared import narrow, no_batch
+from headrace._language.plan.publish import public_element, trees_of
+from headrace._language.plan.word import required_keys
+from headrace._run.starting import BuiltNode
+from headrace._run.instance import Instance
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace._language.config.sections import NodeKeys
+    from headrace._language.contract.backend import Backend
+    from headrace._language.plan.element import Element, NodePlan, PipelinePlan
+    from headrace._run.node import Node
+
+    Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
+    """Puts the queue of a node before its instances."""
+
+
+_log = logging.getLogger("headrace.build")
+
+
+@dataclass(kw_only=True)
+class ComposedNode(BuiltNode):
+    """One node, built from a plan.
+
+    Attributes:
+        plan: The plan of the node.
+        elements: The builder of its elements.
+    """
+
+    plan: NodePlan
+    elements: ElementBuilder
+
+    def describe(self, following: Sequence[str]) -> dict[str, Any]:
+        """Return what ``Pipeline.describe()`` says of the node."""
+        plan, described = self.plan, super().describe(following)
+        own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
+        built = self.elements.by_element
+        trees = {key: public_element(one, built) for key, one in trees_of(plan).items()}
+        return {**own, **{key: one.to_dict() for key, one in trees.items()}}
+
+
+class Builder(Build):
+    """Builds the nodes of one plan.
+
+    Args:
+        plan: The checked plan.
+
+    Attributes:
+        nodes: The nodes that are built.
+        behind: What is called once all are. See `headrace.hookspecs.headrace_node_keys`.
+    """
+
+    def __init__(self, plan: PipelinePlan) -> None:
+        super().__init__(plan, ChildConfig, threads=plan.threads_of_one)
+        self.nodes: dict[str, ComposedNode] = {}
+        self.behind: list[Callable[[], object] | None] = []
+        self._all = CloseStack()
+        self._all.add(self.commons.store)
+        self._builds = threading.Lock()
+
+    def close(self) -> list[Exception]:
+        """Wait until nothing is being built any more, close all that was built, and give the errors."""
+        # `cancelled` is set before the lock is taken: the thread that builds holds the lock, perhaps for
+        # minutes, and gives up only when it sees the event.
+        self.cancelled.set()
+        with self._builds:
+            return self._all.close()
+
+    def node(self, name: str, schedule: Schedule) -> ComposedNode:
+        """Build one node and register it."""
+        node = self.plan.nodes[name]
+        self.nodes[name] = built = self._run_locked(lambda: self._node(node, schedule))
+        for look in filter(None, self.behind if len(self.nodes) == len(self.plan.nodes) else ()):
+            look()
+        return built
+
+    def _run_locked(self, build: Callable[[], ComposedNode]) -> ComposedNode:
+        """Run ``build`` under the lock for which `close` waits, with enough stack for its recursion."""
+
+        def locked() -> ComposedNode:
+            with self._builds:
+                if self.cancelled.is_set():
+                    raise SetupError("the build was given up")
+                return build()
+
+        return with_room(locked)
+
+    def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
+        parts = self._all.add_inner()
+        builder = ElementBuilder(self, node, parts)
+        at = BuildSite.begin(parts)
+        if node.init is not None:
+            builder.element(node.init, replace(at, end=BatchEnd()))
+        backends = builder.instances(node.instance, at)
+        made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
+        scheduler = schedule(made)
+        _report_who_limits(made, node, builder.by_element)
+        alias = next((one for one in backends if isinstance(one, Alias)), None)
+        needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
+        scheduler.need(needs)
+        links = self.plan.links[node.name]
+        called = NodeCall(scheduler, links if links.each is not None else None)
+        self.registered[f"node.{node.name}"] = called
+        return ComposedNode(
+            scheduler, parts, builder.instance_parts, builder.enters, plan=node, elements=builder
+        )
+
+
+def _report_who_limits(
+    instances: Sequence[Instance], node: NodePlan, built: Mapping[Element, Backend]
+) -> None:
+    """Note which backend sets the ``max`` of each instance; log it where the node asks for more."""
+    for one in instances:
+        if (most := one.backend.max) is None or most != one.max:
+            continue
+        those = (built[i] for i in node.instance.walk() if i in built and not i.children)
+        name = next((each._label() for each in those if each.max == most), None)
+        one.limit = (name or one.backend._label(), most)
+        if one.index == 0 and (asked := node.keys.max) is not None and asked > most:
+            what = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"
+            _log.warning(what, node.name, asked, *one.limit, most)
+
+
+def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
+    """Make an instance of a node, whose range narrows that of the backend.
+
+    Raises:
+        SetupError: The range that ``init`` has set leaves no batch.
+    """
+    alias = isinstance(backend, Alias)
+    low, high = narrow((backend.min, backend.max), keys, alias=alias)
+    if high is not None and low > high:
+        what = no_batch(backend._label(), (backend.min, backend.max), keys)
+        raise backend._locate(SetupError(what, hint="Change the node's min, max or batch_sizes."))
+    thread = None
+    if isinstance(backend, InThread):
+        thread, backend = backend.thread, backend.child
+    device = device_of(keys, index)
+    made = Instance(index, backend, least=low, most=high, device=device, thread=thread)
+    backend._whole = made
+    return made

@@ -1,0 +1,94 @@
+"""Timing the runs of elements, for probes that have ``element_done``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from headrace._language.build.parts import PipelineState
+    from headrace._language.contract.backend import Backend
+    from headrace._language.plan.element import Element, NodePlan
+
+    Run = Callable[..., Any]
+    Report = tuple[str, str, tuple[Any, ...]]
+    """The method of a probe, the path of the element below its root, and the arguments after that path."""
+
+_RUNS = ("element_began", "element_done")
+_REPORTED = ("element_done", "span_done")
+
+
+def paths_of(root: Element) -> dict[Element, str]:
+    """Return the path of every element.
+
+    A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to the
+    element. Each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
+    """
+    paths = {root: root.name}
+    for element in root.walk():
+        for place, child in enumerate(element.children):
+            paths.setdefault(child, f"{paths[element]}/{place}:{child.name}")
+    return paths
+
+
+class Measuring:
+    """Measures the elements of one node, where a probe asks for it when the node is built.
+
+    Elements outside of the node's tree in ``describe()`` are not measured.
+
+    Args:
+        node: The node.
+        commons: Has the probes.
+    """
+
+    def __init__(self, node: NodePlan, commons: PipelineState) -> None:
+        self._commons = commons
+        self._node, self._paths = node.name, paths_of(node.backend)
+
+    def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
+        """Return the ``context.span`` of the backend of an element; None where no probe listens."""
+        path = self._paths.get(element)
+        if path is None or not self._commons.probes.hears("span_done"):
+            return None
+        about = ("span_done", self._node, index, path)
+        return lambda *span: self._commons.probes.notify(*about, *span)
+
+    def add(self, backend: Backend, element: Element, instance: int) -> None:
+        """Measure the runs of a backend that is ready, where a probe asks for them."""
+        path, hears = self._paths.get(element), self._commons.probes.hears
+        if path is not None and any(map(hears, _RUNS)):
+            run = _with_timing(backend.forward, self._commons, (self._node, instance, path))
+            backend.forward = run  # type: ignore[method-assign]
+
+    def methods_reported(self, element: Element) -> list[str]:
+        """Return what probes ask of an element that is built in another process: methods of a probe."""
+        return [*filter(self._commons.probes.hears, _REPORTED)] if element in self._paths else []
+
+    def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
+        """Take the runs of an element that was built in another process."""
+        for (
+            event,
+            below,
+            about,
+        ) in reports:  # none of an element without a path, see `methods_reported`
+            path = self._paths[element] + below
+            self._commons.probes.notify(event, self._node, instance, path, *about)
+
+
+def _with_timing(run: Run, commons: PipelineState, about: tuple[str, int, str]) -> Run:
+    """Measure each run for the probes that there are by then."""
+
+    def measure(batch: list[Any]) -> Any:
+        probes = commons.probes
+        if not any(map(probes.hears, _RUNS)):
+            return run(batch)
+        started = time.monotonic()
+        probes.notify("element_began", *about, len(batch))
+        try:
+            return run(batch)
+        finally:
+            probes.notify("element_done", *about, len(batch), started, time.monotonic())
+
+    return measure

@@ -1,0 +1,34 @@
+"""Files that are missing: what stands in their place, and which was perhaps meant."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from headrace._texts import nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def nearest_file(path: Path) -> str | None:
+    """Give the file beside a missing one that was perhaps meant: of a similar name, or of its name with ``.toml``.
+
+    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it. So is a link
+    to nothing.
+    """
+    try:
+        found = islice(path.parent.iterdir(), 1000)
+        beside = [one.name for one in found if one.name.isprintable() and one.exists()]
+    except OSError:
+        return None
+    alike = [one for one in beside if nearest(path.stem, [path.with_name(one).stem])]
+    near = nearest(path.name, alike) or next((f for f in beside if f == f"{path.name}.toml"), None)
+    return None if near is None else str(path.with_name(near))
+
+
+def no_file(path: Path) -> str | None:
+    """Say what stands in the place of a file; None where there is a file, or nothing."""
+    if path.is_file() or not path.exists():
+        return None
+    return "a folder" if path.is_dir() else "a pipe or a device"

@@ -1,0 +1,214 @@
+"""What backend classes declare: the range of an element follows from it, and the keys it reads and writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace._language.config.problems import format_value
+from headrace.keys import BOX, COLOR, RESERVED
+
+if TYPE_CHECKING:
+    from headrace._language.config.sections import NodeKeys
+    from headrace._language.contract.backend import Backend
+    from headrace._language.plan.element import Element, Prefix, Range
+
+
+def static_range(element: Element) -> Range:
+    """Give the range of an element whose children have their ranges already.
+
+    Raises:
+        ValueError: The range is empty, or a branch of a container asks for more than one item.
+    """
+    cls = element.cls
+    if not element.phases:
+        return cls.min, cls.max
+    children = [(child.name, child.range) for child in element.children]
+    return of_children(cls, children, element.prefixes) or (cls.min, cls.max)
+
+
+def of_children(
+    cls: type[Backend], children: Sequence[tuple[str, Range]], prefixes: Sequence[Prefix]
+) -> Range | None:
+    """Return the range that children make for a container. None where the class states its own.
+
+    Raises:
+        ValueError: The range is empty, or a branch asks for more than one item.
+    """
+    combine = cls.bracket.combine_ranges
+    if not children or (combine is None and states_range(cls)):
+        return None
+    conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
+    found = [Ranged(*child, one) for child, one in zip(children, conditional, strict=True)]
+    result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(found)
+    return result
+
+
+def states_range(cls: type[Backend]) -> bool:
+    """Tell whether a class states its range; otherwise it has the range of its children."""
+    return cls.min != 1 or cls.max is not None
+
+
+def narrow(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
+    """Return the range of a node: its keys narrow the range of its backend.
+
+    Without any max the max is 1. An alias has none then, since another node runs what comes to it.
+    """
+    low, high = found
+    least, most, sizes = keys.min, keys.max, keys.batch_sizes
+    if sizes:
+        least = sizes[0] if least is None else least
+        most = sizes[-1]  # no batch weighs more, so no request may
+    low = max(low, least or 1)
+    if most is not None:
+        high = most if high is None else min(high, most)
+    if sizes and not any(low <= size <= (high or size) for size in sizes):
+        high = 0
+    if high is None and not alias:
+        high = max(1, low)
+    return low, high
+
+
+def no_batch(name: str, found: Range, keys: NodeKeys) -> str:
+    """Say that no weight fits both the range of a backend and the keys of its node."""
+    said = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
+    says = ", ".join(f"{key} = {format_value(one)}" for key, one in said.items() if one is not None)
+    takes = f"{found[0]} to {found[1] or 'any number'}"
+    return f"no batch fits: {name} takes {takes}, and the node says {says}"
+
+
+# How the ranges of children make the range of a container: planning and building use the same functions.
+
+
+class Ranged(NamedTuple):
+    """A child of a container.
+
+    Attributes:
+        name: Its name, for errors.
+        range: Its range.
+        conditional: Whether a condition stands before it, so that it may get a part of a batch only.
+    """
+
+    name: str
+    range: Range
+    conditional: bool = False
+
+
+def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
+    """Return the range (min, max) of a container that runs its children with `run_child`. Max None is unbounded.
+
+    A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building use
+    it. Children with a max of 1 are run item by item, so they do not count, unless all have a max of 1.
+
+    Args:
+        children: The children, each with its ``name``, its ``range``, and whether it is ``conditional``: whether a
+            prefix stands before it, so that it may get a part of the batch.
+
+    Raises:
+        ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
+            children. The user gets it as an error of the configuration.
+    """
+    _refuse_min([one for one in children if one.conditional])
+    counted = [one for one in children if one.range[1] != 1]
+    if counted:
+        return inside(counted)
+    return (1, 1) if children else (1, None)
+
+
+def _of_divided(children: Sequence[Ranged]) -> Range:
+    """Return the range of a container that gives each item to one child."""
+    _refuse_min(children)
+    return 1, min((one.range[1] for one in children if one.range[1] not in (None, 1)), default=None)
+
+
+def _refuse_min(ranges: Sequence[Ranged]) -> None:
+    for one in ranges:
+        least = one.range[0]
+        if least > 1:
+            what = f"{one.name} needs at least {least}, and a branch may get a single item"
+            raise ValueError(what)
+
+
+def inside(ranges: Sequence[Ranged]) -> Range:
+    """Give the range of a container that hands its whole batch to each child: the weights that all take.
+
+    Raises:
+        ValueError: The range is empty. The text names the two children.
+    """
+    lowest = max(ranges, key=lambda one: one.range[0])
+    low_name, low = lowest.name, lowest.range[0]
+    bounded = [(one.name, one.range[1]) for one in ranges if one.range[1] is not None]
+    if not bounded:
+        return low, None
+    high_name, high = min(bounded, key=lambda item: item[1])
+    if low > high:
+        raise ValueError(f"{low_name} needs at least {low}, {high_name} takes at most {high}")
+    return low, high
+
+
+def range_of(place: int) -> Any:
+    """Return the ``combine_ranges`` of a container that has the range of its child at one place."""
+    return lambda ranges: ranges[place].range
+
+
+# The keys that backends read and write.
+
+OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
+"""Reserved keys that no request needs to bring: core provides them, or backends do without them."""
+
+ReadKeys = dict["str | None", str]
+"""The keys on which an answer may depend, each with the name of a backend that reads it; None where one does not say which."""
+
+RequiredKeys = dict[str, str]
+"""The keys that every request needs somewhere, each with the name of a backend that reads it."""
+
+
+def keys_named(
+    backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
+) -> Iterable[str]:
+    """Return the keys that a backend names in ``reads``, ``writes`` or ``bracket.gives``.
+
+    Args:
+        backend: The class, or an instance, whose `init` may have named other keys.
+        options: Its checked options, from which the key of ``{option}`` is taken. None for none.
+        what: ``"reads"``, ``"writes"`` or ``"bracket.gives"``.
+        optional: Whether the optional keys of a TypedDict count.
+    """
+    named: Any = attrgetter(what)(backend)
+    if isinstance(named, property):  # of the class: only the built backend tells them
+        return []
+    if isinstance(named, str):
+        named = (named,)
+    if isinstance(named, type):
+        return _keys_of_type(named, optional=optional)
+    found: list[str] = []
+    for key in named:
+        if not (key.startswith("{") and key.endswith("}")):
+            found.append(key)
+            continue
+        value: Any = getattr(options, key[1:-1], None)
+        if isinstance(value, dict):
+            value = list(value.values())
+        values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
+        found += [one for one in values if isinstance(one, str)]
+    return found
+
+
+def _keys_of_type(named: type, *, optional: bool) -> list[str]:
+    """Return the keys of a TypedDict, with ``optional`` also those that may be missing."""
+    required: Iterable[str] = getattr(named, "__required_keys__", ())
+    every = list(getattr(named, "__annotations__", {}))
+    if optional:
+        return [*dict.fromkeys([*every, *required, *getattr(named, "__optional_keys__", ())])]
+    return [key for key in required if not _may_be_missing(named, key)]
+
+
+def _may_be_missing(named: type, key: str) -> bool:
+    """Tell whether a key is ``NotRequired`` by its annotation, where that is a text not evaluated yet."""
+    for cls in (named, *getattr(named, "__orig_bases__", ())):
+        annotation = getattr(cls, "__annotations__", {}).get(key)
+        text = getattr(annotation, "__forward_arg__", annotation)
+        if isinstance(text, str) and "NotRequired" in text:
+            return True
+    return False

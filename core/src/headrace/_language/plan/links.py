@@ -1,0 +1,304 @@
+"""How nodes are linked: what their keys and their expressions say of it, and whether the two agree.
+
+The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A backend may let a request go on at another node
+than these say, which is not possible everywhere. A ``map`` makes a dict with
+exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it reads
+must be among them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any
+
+from headrace._language.config.sections import LinkKeys, Sections
+from headrace._language.plan.declared import OPTIONAL, RequiredKeys
+from headrace._language.plan.element import (
+    Element,
+    NodePlan,
+    elements_of,
+    place_of,
+    with_aliased,
+)
+from headrace._language.plan.parameters import check_keys, place_at
+from headrace._language.plan.word import keys_required_by
+from headrace._run.route import KEPT, closure, pairs_of, parallel
+from headrace.plan import Links
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace._language.config.problems import Problems
+
+
+Pairs = list[tuple[str, str]]
+"""Pairs of source key and target key that a map takes from one node."""
+
+_PART = re.compile(r"\s*([A-Za-z][A-Za-z0-9_-]*)\s*\[([^\[\]]*)\]\s*(,|$)")
+_PAIR = re.compile(r"\s*([^:,\s]+)\s*:\s*([^:,\s]+)\s*")
+_EACH = re.compile(r"\s*([^:,\s\[\]]+)\s*(?::\s*([^:,\s\[\]]+)\s*)?")
+_WRITES_IT = "it is taken out before a node runs, which writes it"
+
+
+def plan_links(
+    shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems
+) -> dict[str, Links]:
+    """Read how all nodes are linked, and check that every request finds its way through them.
+
+    Args:
+        shape: The configuration.
+        nodes: The nodes that are planned. Nodes that are wrong are missing.
+        problems: Takes the problems that are found.
+    """
+    graph = _Graph(shape, nodes, problems)
+    good = graph.check()
+    graph.add_calls()
+    if len(nodes) == len(shape.nodes):
+        if good:
+            graph.check_reposts()
+        graph.check_keys_read()
+    return graph.links
+
+
+class _Graph:
+    """All nodes and how they are linked. ``problems`` takes what is wrong.
+
+    Attributes:
+        links: How each node is linked.
+        reposts: By node, those at which its backends let requests go on, each with the element that does.
+        complete: Whether all keys could be read.
+        before: By node, those that name it in their ``next``, in file order. Set by `check`.
+    """
+
+    def __init__(self, shape: Sections, nodes: Mapping[str, NodePlan], problems: Problems) -> None:
+        self.shape, self.nodes, self.problems = shape, nodes, problems
+        self.reposts: dict[str, dict[str, Element]] = {}
+        self.complete = True
+        self.before: dict[str, list[str]] = {name: [] for name in shape.nodes}
+        self.links = {name: self._read_links(name, shape) for name in shape.nodes}
+
+    def report(self, name: str, key: str, message: str, code: str = "graph", **more: Any) -> None:
+        """Report a problem with a key of a node, or with the node where the key is not written."""
+        self.problems.add(code, message, **{**place_at(key, name, self.shape), **more})
+
+    # Reading the keys of one node.
+
+    def _read_links(self, name: str, shape: Sections) -> Links:
+        before, table = len(self.problems), shape.nodes[name]
+        keys, _ = check_keys(LinkKeys, name, shape, self.problems)
+        self.complete &= len(self.problems) == before
+        errors = table.get("each_errors")
+        if errors is not None and errors.value is not None and "each" not in table:
+            self.report(name, "each_errors", "the node has no 'each'")
+        following, taken = self._next(name, keys.next), self._map(name, keys.map)
+        each = self._each(name, keys.each)
+        each_errors = "none" if each is not None and keys.each_errors == "none" else None
+        return Links(following, taken, keys.otherwise, each, each_errors, name=name)
+
+    def _next(self, name: str, value: str | tuple[str, ...]) -> tuple[str, ...]:
+        pieces = value.split(",") if isinstance(value, str) else value
+        names = [piece.strip() for piece in pieces]
+        if "" in names:
+            self.report(name, "next", f"there is an empty name in {value!r}")
+            return ()
+        for one in _twice(names):
+            self.report(name, "next", f"{one!r} stands there twice")
+        return tuple(dict.fromkeys(names))
+
+    def _map(self, name: str, value: Any) -> dict[str, dict[str, str | tuple[str, ...]]]:
+        if isinstance(value, str):
+            found = self._map_text(name, value)
+        else:
+            found = {node: pairs_of(sources) for node, sources in (value or {}).items()}
+        if not found:
+            return {}
+        targets = [target for pairs in found.values() for _, target in pairs]
+        for target in _twice(targets):
+            self.report(name, "map", f"two sources go to the key {target!r}")
+        if "data" not in targets:
+            hint = f"Write {next(iter(found))}[result:data]."
+            self.report(name, "map", "nothing goes to 'data'", hint=hint)
+        if "result" in targets:
+            self.report(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
+        return {node: _table(pairs) for node, pairs in found.items()}
+
+    def _map_text(self, name: str, text: str) -> dict[str, Pairs]:
+        found: dict[str, Pairs] = {}
+        at = 0
+        while True:
+            match = _PART.match(text, at)
+            pairs = match[2].split(",") if match is not None else []
+            wrong = next((one for one in pairs if _PAIR.fullmatch(one) is None), None)
+            if match is None or wrong is not None:
+                start = at if match is None else text.index(str(wrong), match.start(2))
+                span = (start, len(text) if wrong is None else start + len(wrong))
+                hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
+                place = {"text": text, "span": span} if text.strip() else {}
+                what = "expected node[source:target,...]"
+                self.report(name, "map", what, "syntax", hint=hint, **place)
+                return {}
+            if match[1] in found:
+                what = f"{match[1]!r} stands there twice"
+                self.report(name, "map", what, span=match.span(1), text=text)
+            new = ([part.strip() for part in one.split(":")] for one in pairs)
+            found[match[1]] = found.get(match[1], []) + [(one, to) for one, to in new]
+            at = match.end()
+            if not match[3]:
+                return found
+
+    def _each(self, name: str, value: str | None) -> str | None:
+        if value is None:
+            return None
+        if (match := _EACH.fullmatch(value)) is None:
+            self.report(name, "each", f"expected 'key' or 'key:target', got {value!r}", "type")
+            return None
+        if "result" in (match[1], match[2]):
+            hint = "Write data: the result of the node before is the data of this one."
+            what = f"'result' is neither a list nor an element here: {_WRITES_IT}"
+            self.report(name, "each", what, hint=hint)
+        return f"{match[1]}:{match[2] or 'data'}"
+
+    # Checking the keys of all nodes together.
+
+    def check(self) -> bool:
+        """Check that the nodes make a graph, and that ``or`` and ``map`` fit it.
+
+        Returns:
+            Whether all names in ``next`` are nodes, and these form no cycle.
+        """
+        links = self.links
+        for one in links.values():
+            for key, names in (("next", one.next), ("map", one.map)):
+                for name in names:
+                    if name not in links:
+                        near = self.problems.nearest(name, links)
+                        self.report(one.name, key, f"no node is called {name!r}", suggestion=near)
+                    elif key == "next":
+                        self.before[name].append(one.name)
+        if (cycle := cycle_of(self.before)) is not None:
+            self.report(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
+        if cycle is not None or not self.complete:
+            return False
+        for one in links.values():
+            self._check_predecessors(one)
+        return all(name in links for one in links.values() for name in one.next)
+
+    def _check_predecessors(self, one: Links) -> None:
+        """Check ``or`` and ``map`` of a node against its predecessors."""
+        before, wrong = self.before[one.name], partial(self.report, one.name)
+        if one.otherwise and len(before) != 1:
+            wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
+        if not one.map:
+            written = self.shape.nodes[one.name].get("map")
+            if len(before) > 1 and (written is None or written.value is None):
+                hint = f'Write map = "{before[0]}[result:data],...": the keys to take from each.'
+                what = f"the node follows {' and '.join(before)}, and has no map"
+                wrong("map", what, hint=hint)
+            return
+        if not before:
+            wrong("map", "nothing comes before this node")
+            return
+        for missing in before:
+            if len(before) > 1 and missing not in one.map:
+                wrong("map", f"the predecessor {missing!r} is not named")
+        for name in one.map:
+            if name == one.name:
+                wrong("map", f"{name!r} is this node, which has yet to run")
+            elif name not in before and name in self.before and not self._is_needed(name, one.name):
+                wrong("map", f"a request can reach {one.name!r} without passing {name!r}")
+
+    def _is_needed(self, name: str, node: str) -> bool:
+        """Tell whether every way from a root to ``node`` goes through ``name``."""
+        others = closure([node], lambda one: [n for n in self.before[one] if n != name])
+        return all(self.before[one] for one in others)
+
+    # Checking the keys of nodes together with their expressions.
+
+    def add_calls(self) -> None:
+        """Add to the links what the expressions say: the nodes at which requests go on, and those that are called."""
+        for name, node in self.nodes.items():
+            run = elements_of(node.roots)
+            self.reposts[name] = {to: one for one in run for to in one.goes_on_at}
+            named = [one.named for one in run if one.named is not None]
+            told = [
+                to for one in run if one.options for to in one.cls.nodes_called(one.options) or ()
+            ]
+            every = [*[one.node for one in named], *told]
+            calls = dict.fromkeys([one for one in every if one not in (None, name)])
+            self.links[name] = replace(
+                self.links[name], reposts=tuple(self.reposts[name]), calls=tuple(calls)
+            )
+
+    def check_reposts(self) -> None:
+        """Check that no other part of a request is open where it goes on at another node."""
+        if not any(self.reposts.values()):
+            return
+        apart = parallel(self.links, self.links)
+        for name, found in self.reposts.items():
+            for target, one in found.items():
+                does = f"{one.name} lets a request go on at {target!r}"
+                if self.links[name].each is not None:
+                    what = f"{does}, and node {name!r} runs once per element, which goes to no other node"
+                    hint = "Put it into a node after this one."
+                elif name in apart:
+                    what = f"{does}, and node {name!r} stands in one of several branches"
+                    hint = "Put it before the branches part, or after they have joined."
+                else:
+                    continue
+                self.problems.add("graph", what, hint=hint, **place_of(one.call))
+
+    def check_keys_read(self) -> None:
+        """Report each key that a node reads first and that the ``map`` before it does not bring.
+
+        Other missing keys are found only when a request runs: those that a later backend reads, and those
+        that a ``map`` takes from a node that has not written them.
+        """
+        # Requests that go on at a node come to it without its map.
+        entered = {name for one in self.links.values() for name in one.reposts}
+        for name, one in self.links.items():
+            if not one.map or name in entered:
+                continue
+            there = {
+                *KEPT,
+                *(target for found in one.map.values() for _, target in pairs_of(found)),
+            }
+            needs: RequiredKeys = {}
+            way = with_aliased(self.nodes, name)
+            for source, target in (
+                self.links[node]._each_keys for node in way if self.links[node].each
+            ):
+                if source not in there:
+                    needs.setdefault(source, "each")
+                there.add(target)
+            needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
+            for key in (key for key in needs if key not in there and key not in OPTIONAL):
+                what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
+                source = next(iter(one.map))
+                hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
+                self.report(name, "map", what, hint=hint)
+
+
+def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:
+    found: dict[str, list[str]] = {}
+    for source, target in pairs:
+        found.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else tuple(to) for source, to in found.items()}
+
+
+def _twice(names: list[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def cycle_of(before: Mapping[str, list[str]]) -> list[str] | None:
+    """Find nodes that follow each other in a cycle, beginning with the first of them in the file."""
+    try:
+        TopologicalSorter(before).prepare()
+    except CycleError as error:
+        *found, _ = error.args[1]
+        start = found.index(min(found, key=list(before).index))
+        return [*found[start:], *found[: start + 1]]
+    return None

@@ -1,0 +1,348 @@
+"""Planning all nodes of a configuration, and reporting all its problems."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from headrace._language.config.problems import SUGGESTED
+from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
+from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP
+from headrace._language.expression.tree import Call
+from headrace._language.plan.declared import narrow, no_batch, static_range
+from headrace._language.plan.element import (
+    Element,
+    Named,
+    NodePlan,
+    PipelinePlan,
+    Source,
+    elements_of,
+    place_of,
+)
+from headrace._language.plan.links import plan_links
+from headrace._language.plan.options_reader import OptionsReader, plan_policies, plan_probes
+from headrace._language.plan.parameters import (
+    Parameters,
+    check_keys,
+    place_at,
+    read_expression_of,
+    report_keys,
+    with_keys_of,
+)
+from headrace._language.plan.planning import (
+    MAX_TEXTS,
+    Planning,
+    Scope,
+    join_phases,
+)
+from headrace._language.plan.word import (
+    Use,
+    called_in_other_threads,
+    callee_of,
+    check_arity,
+    check_prefixes,
+    core_word,
+    edges,
+    give_thread,
+    joins,
+    way_through,
+    word_of,
+)
+from headrace._language.registry.discovery import KNOWN_ELSEWHERE, SYNONYMS
+from headrace._language.registry.registry import Offer, registry
+from headrace._texts import starting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace._language.contract.backend import Backend
+    from headrace._language.contract.options import Options
+    from headrace._language.plan.element import NamedPlan
+
+
+class Planner(Planning):
+    """Plans the nodes of one configuration, each when it is first named, else in file order.
+
+    It gives the names in expressions their meaning. A wrong name is reported where it stands, and its bracket is planned
+    all the same, to find other problems.
+    """
+
+    def pipeline(self) -> PipelinePlan:
+        """Plan everything."""
+        nodes = self.shape.nodes
+        for name in nodes:
+            if name not in self.all_parameters:
+                self.plan_node(name)
+        keys, probes = self._global_keys()
+        links = plan_links(self.shape, self.nodes, self.problems)
+        parameters = [*self.all_parameters.values()]
+        warnings = tuple(report_keys(parameters, self.shape, self.problems))
+        files, allowed = self.files, self.refused is None
+        return PipelinePlan(self.nodes, keys, files, links, probes, allowed, warnings)
+
+    def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
+        """Read the keys of the whole pipeline, and plan its probes."""
+        keys, _ = check_keys(GlobalKeys, "global", self.shape, self.problems)
+        for key, written in self.shape.globals.items():  # also what every node has of its own
+            check_keys(NodeKeys, "global", Sections(globals={key: written}), self.problems)
+        parameters = self.all_parameters["global"] = Parameters("global", self.shape)
+        with self.within(parameters):
+            return keys, plan_probes(self)
+
+    def plan_node(self, name: str) -> None:
+        """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
+        self._unfinished.append(name)
+        keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
+        parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
+        before = len(self.problems)
+        with self.within(parameters):
+            plan = self._plan_present(keys, origins)
+            if plan is not None and len(self.problems) == before:
+                self.nodes[name] = plan
+            self.registered[f"node.{name}"] = Named(
+                f"node.{name}", None if plan is None else plan.instance, name
+            )
+        self._unfinished.pop()
+
+    # One node.
+
+    def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
+        """Plan the present node."""
+        own = tuple(filter(None, self._keys_of_plugins()))
+        for sizes in filter(None, (getattr(one, "batch_sizes", None) for one in own)):
+            keys = keys.model_copy(update={"batch_sizes": sizes})
+            self.parameters.keys, origins["batch_sizes"] = keys, "node"
+        if (policies := plan_policies(self)) is not None:
+            place = place_at("batch_policy", self.node, self.shape)
+            keys = with_keys_of(policies[0], keys, origins, place, self.problems)
+            self.parameters.keys = keys
+        init, instance = self.at_key("init"), self.instance()
+        if instance is None or policies is None:
+            return None
+        plan = NodePlan(self.node, keys, origins, instance, *policies, init, own)
+        for root in plan.roots:
+            give_thread(root)
+            for name in called_in_other_threads(root):
+                what = f"{name.name} owns its thread, and is called here in another one"
+                hint = "Leave out the BackgroundThread around the name: the whole instance has a thread."
+                self.add("thread", what, name.call, hint=hint)
+        self.check_called(instance)
+        self._check_range(plan, instance)
+        self._check_outermost(plan.roots, instance)
+        self._check_instances(plan)
+        return plan
+
+    def _keys_of_plugins(self) -> Iterator[Options | None]:
+        """Read the keys of the present node that belong to plugins, once for each class that has some."""
+        written = (o for o in registry.offers("node_keys") if self.parameters.key(o.name))
+        for offer in {one.path: one for one in written}.values():
+            call = Call(offer.name, source=Source(self.node))
+            if (cls := self.load(call, [offer], "key")) is not None:
+                yield OptionsReader(call, cls, self).read()[0]
+
+    def at_key(self, key: str) -> Element | None:
+        """Plan the expression under a key of the present node. None where the key is missing."""
+        if (found := self.parameters.key(key)) is None:
+            return None
+        return self.plan_expression_at(found.value, found.source, Scope())
+
+    def instance(self) -> Element | None:
+        """Plan an instance of ``backend``."""
+        source = Source(f"{self.node}.backend")
+        inner = Call("backend", source=source)
+        call = Call("Reflect", phases=((inner,),), source=source)
+        return self.plan(call, Scope(depth=-1))
+
+    def _check_outermost(self, roots: list[Element], runs: Element) -> None:
+        """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
+        special = [one for one in elements_of(roots) if one.cls.place.outermost or one.goes_on_at]
+        if not special:
+            return
+        ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
+        alone = [first for first, last in ways if first is last and first.named is None][-1:]
+        last = edges(runs)
+        for one in special:
+            if one.goes_on_at and one not in last:
+                what = f"{one.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
+                hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
+                self.add("word", what, one.call, hint=hint)
+            if one.cls.place.outermost and one not in alone:
+                what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
+                hint = "Put what comes before or after it into a node of its own, linked by next."
+                self.add("word", what, one.call, hint=hint)
+
+    def _check_instances(self, plan: NodePlan) -> None:
+        """Check that no backend in this process refuses as many instances."""
+        wanted = plan.instance_num
+        if wanted == 1:
+            return
+        for one in plan.instance.walk(lambda element: not element.cls.builds_elsewhere):
+            most = None if one.named is not None else one.cls.most_instances(one.options)
+            if most is not None and most < wanted:
+                what = f"{one.name} allows no more than {most} instances in one process: instance_num is {wanted}"
+                self.add("instances", what, one.call, hint=f"Write instance_num = {most}.")
+
+    def _check_range(self, plan: NodePlan, root: Element) -> None:
+        """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
+        low, high = narrow(root.range, plan.keys, alias=plan.alias_of is not None)
+        if high is None or low <= high:
+            return
+        shown = (root if root.parameter is None else root.children[0]).name
+        *_, last = filter(
+            None, map(self.parameters.key, ("batch_policy", "min", "max", "batch_sizes"))
+        )
+        self.problems.add("range", no_batch(shown, root.range, plan.keys), **last.place())
+
+    # Names in expressions.
+
+    def plan(self, call: Call, scope: Scope) -> Element | None:
+        """Plan one element and all below it; None when something in it is wrong."""
+        if scope.depth > MAX_DEPTH:
+            self.add("nesting", TOO_DEEP, call)
+            self.parameters.unresolved += 1
+            return None
+        if (named := self.instance_named(call.name, scope)) is not None:
+            return self.reference(call, named, scope)
+        if self.refuse_cycle(call):
+            return None
+        offers = registry.find(call.name, self.files)
+        if not offers:
+            self._report_unknown(call, scope)
+        cls = self.load(call, offers) if offers else None
+        if cls is None:
+            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
+            # are no backends that could be planned.
+            near = self._nearest(call, scope) if call.phases else None
+            inside = call.children[core_word(near or "")._names :]
+            self.plan_all((one for one in inside if one.name not in self.shape.nodes), scope)
+            return None
+        return self._backend(call, offers[0], cls, scope)
+
+    # Expressions of the configuration.
+
+    def read(self, text: Any, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
+        self.parameters.texts += 1
+        if self.parameters.texts > MAX_TEXTS:
+            self.report_too_many(source)
+            return None
+        call = read_expression_of(text, source, self.known_node, self.problems)
+        self.parameters.unresolved += call is None
+        if call is None or call.prefix is None:
+            return call
+        message = "nobody understands the prefix of the outermost name"
+        hint = "A prefix belongs to a child in [ ]."
+        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
+        return call.replace(prefix=None)
+
+    def plan_expression_at(self, text: Any, source: Source, scope: Scope) -> Element | None:
+        """Parse an expression and plan it; None when something in it is wrong."""
+        call = self.read(text, source)
+        return None if call is None else self.plan(call, scope)
+
+    def check_called(self, element: Element) -> None:
+        """Check that the element through which a node or the pipeline is called can be called."""
+        callee = callee_of(element)
+        if (why := callee.cls.place.not_callable) is not None:
+            message = f"{element.name} {why} and cannot be called"
+            self.add("not_callable", message, element.call)
+
+    # Names of instances.
+
+    def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
+        """Plan a name that stands for an instance."""
+        before, target = len(self.problems), named.element
+        self._check_named(call, named)
+        self.plan_all(call.children, scope)
+        if target is None:
+            return None
+        element = Element(
+            call.name, call, target.offer, target.cls, named=named, range=target.range
+        )
+        word_of(target.cls)._check(Use(self, element, scope, call.phases))
+        return element if len(self.problems) == before else None
+
+    def _check_named(self, call: Call, named: Named) -> None:
+        if len(call.args):
+            what = f"{call.name!r} is an instance here and takes no args"
+            self.add("args", what, call, hint="Write them where it is built.")
+        if call.phases:
+            what = f"{call.name!r} is an instance here and takes nothing in brackets"
+            self.add("arity", what, call)
+        if named.depth > MAX_DEPTH:
+            self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
+
+    # Names of backends.
+
+    def _backend(
+        self, call: Call, offer: Offer, cls: type[Backend], scope: Scope
+    ) -> Element | None:
+        word = word_of(cls)
+        if cls.bracket.name_option is not None and call.phases:
+            named = self._with_name(call, cls.bracket.name_option)
+            if named is None:
+                return None
+            call = named
+        reader = OptionsReader(call, cls.Options, self, offer.plugin)
+        options, origins = reader.read()
+        element = Element(call.name, call, offer, cls, options, origins)
+        if cls.bracket.left_out_option is not None:
+            self.parameters.excused += bool(getattr(options, cls.bracket.left_out_option, None))
+        element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
+        phases = call.phases
+        if word._joins:
+            phases = join_phases(
+                phases, lambda one: joins(one) and not self.instance_named(one.name, scope)
+            )
+        use = Use(self, element, scope, phases)
+        good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
+        check_prefixes(use)
+        if not good:
+            self.plan_all(use.children[word._names :], scope)
+            return None
+        planned = word._plan(use) if phases else element
+        if planned is not element or options is None:
+            return None if options is None else planned
+        try:
+            element.range = static_range(element)
+        except ValueError as error:
+            self.add("range", f"{element.name}: {error}", element.call)
+            return None
+        before = len(self.problems)
+        word._check(use)
+        return element if len(self.problems) == before else None
+
+    def _needs_thread(self, cls: type[Backend], options: Options | None) -> bool:
+        """Ask a class whether it needs a thread of its own on one of the devices of the node."""
+        found = self.parameters.keys.device if self.parameters.keys is not None else None
+        devices = found if isinstance(found, tuple) else (found,)
+        return options is not None and any(cls.needs_thread(options, one) for one in devices)
+
+    def _with_name(self, call: Call, option: str) -> Call | None:
+        """Give a call its option that is written as the one name in ``[ ]``; None where something else stands there."""
+        child, *others = call.children
+        if others or child.phases or len(child.args) or child.prefix is not None:
+            self.add("word", f"{call.name} takes one name in [ ], without ( ) and [ ]", call)
+            return None
+        args, span = call.args, child.name_span
+        spans = (*args.spans, span) if span and len(args.spans) == len(args) else ()
+        args = replace(args, named=(*args.named, (option, child.name)), spans=spans)
+        return call.replace(args=args, phases=())
+
+    def _report_unknown(self, call: Call, scope: Scope) -> None:
+        """Report an unknown name, whose options may be any."""
+        self.parameters.unresolved += 1
+        if self.all_names:
+            problem = registry.unknown(call.name, (), self._nearest(call, scope))
+            self.problems.add_all([replace(problem, **place_of(call))])
+
+    def _nearest(self, call: Call, scope: Scope) -> str | None:
+        """Return the known name that is most like an unknown one."""
+        if len(self.problems) >= SUGGESTED:
+            return None  # after so many problems the names are not even listed, which takes time
+        local = [name for frame in scope.frames for name in frame]
+        here = [*self.registered, *registry.names(self.files)]
+        near = SYNONYMS.get(call.part.lower()) or starting(call.part, [*local, *here])
+        near = near or self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
+        ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
+        return (self.problems.nearest(call.name, ways) if call.plugin else None) or near

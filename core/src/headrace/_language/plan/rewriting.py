@@ -1,0 +1,117 @@
+"""What plugins translate into the keys of core before anything is planned, by their hook ``headrace_rewriters``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headrace._language.config.document import Written
+from headrace._language.expression.tree import Call
+from headrace._language.plan.parameters import key_of, read_expression_of
+from headrace._language.registry.discovery import load
+from headrace._language.registry.registry import registry
+from headrace._run.tracebacks import without_locals
+from headrace._texts import error_text
+from headrace.errors import ConfigError, PluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace._language.config.problems import Problems
+    from headrace._language.config.sections import Sections
+    from headrace._language.registry.registry import Offer
+
+GLOBAL = "global"
+
+
+def rewrite(shape: Sections, problems: Problems) -> Sections:
+    """Let plugins translate the keys and words of theirs that a configuration has, each function once.
+
+    Raises:
+        ConfigError: Something has no translation, or two plugins translate the same name.
+        PluginError: A function of a plugin failed.
+    """
+    offers = registry.offers("rewriters")
+    for offer in {one.path: one for one in _offers_here(shape, offers)}.values():
+        other = next((one for one in offers if one.name == offer.name and one != offer), None)
+        if other is not None:
+            what = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
+            hint = "Disable one of them with HEADRACE_PLUGINS."
+            problems.add("plugin", what, hint=hint)
+            problems.raise_if_any()
+        shape = _Rewriting(shape, problems).run(offer)
+    return shape
+
+
+def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
+    """Return the offers whose name is a key here, or stands in a text, as words do."""
+    by_name = {one.name: one for one in offers}
+    if not by_name:
+        return []
+    names = re.escape("\n".join(by_name)).replace("\\\n", "|")  # each of them, by one call
+    word = re.compile(rf"\b(?:{names})\b")
+    found: set[str] = set()
+    for table in (*shape.nodes.values(), shape.globals):
+        found.update(by_name.keys() & table.keys())
+        for written in table.values():
+            if isinstance(written.value, str):
+                found.update(word.findall(written.value))
+    return [one for name, one in by_name.items() if name in found]
+
+
+class _Rewriting:
+    """One translation: the tables that a function gets, and the configuration that it gives."""
+
+    def __init__(self, shape: Sections, problems: Problems) -> None:
+        self._shape, self._problems = shape, problems
+        self._tables = {**shape.nodes, GLOBAL: shape.globals}
+
+    def run(self, offer: Offer) -> Sections:
+        """Call the function of a plugin."""
+        function: Any = load(offer.path or "", offer.distribution)
+        plain = {
+            name: {key: one.value for key, one in table.items()}
+            for name, table in self._tables.items()
+        }
+        try:
+            tables = function(plain, self._parse)
+        except ConfigError as error:
+            self._problems.add_all(error.problems)
+            self._problems.raise_if_any()
+            raise
+        except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
+            what = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
+            raise PluginError(what, hint="Report it to its author.") from without_locals(error)
+        found = {
+            name: {key: self._with_place(name, key, value) for key, value in table.items()}
+            for name, table in tables.items()
+        }
+        shared = found.pop(GLOBAL, {})
+        return replace(self._shape, nodes=found, globals=shared)
+
+    def _parse(self, table: str, key: str) -> Call | None:
+        """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
+        owner = table if key in self._tables.get(table, {}) else GLOBAL
+        written = self._tables[owner].get(key)
+        if written is None or written.value is None:
+            return None
+        found = key_of(owner, key, written, "node")
+        node = None if table == GLOBAL else table
+        before = len(self._problems)
+        call = read_expression_of(found.value, found.source, node, self._problems)
+        if call is None:
+            raise ConfigError(list(self._problems)[before:])
+        return call
+
+    def _with_place(self, name: str, key: str, value: Any) -> Written:
+        """Give a value the place where it was written, if it was."""
+        for owner in (name, *self._tables):
+            written = self._tables.get(owner, {}).get(key)
+            if written is not None and written.value is value:
+                path = written.path or f"{owner}.{key}"
+                return written if owner == name else replace(written, path=path)
+        if isinstance(value, Call) and value.source is not None:
+            return Written(value, value.source.base, value.source.file, value.source.path)
+        return Written(value, Path(), self._shape.file)

@@ -1,0 +1,228 @@
+"""Making a backend of a class or a function, with errors that say why it cannot be one."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Generator, Mapping
+from types import GeneratorType
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from headrace._language.contract.backend import Backend
+from headrace._language.contract.groups import Bracket, Place
+from headrace._language.contract.options import Options
+from headrace._run.checked import PENDING, Outcomes, range_problem
+from headrace._run.tracebacks import none_if_all_ok
+from headrace._texts import repr_of
+from headrace.errors import BackendError, ContractError, InputError, PluginError
+
+if TYPE_CHECKING:
+    from headrace._language.contract.backend import InitContext
+    from headrace.keys import Request
+
+_made: dict[Any, type[Backend]] = {}
+"""By plain class, or function of an entry point, the backend that was made of it."""
+
+_right: WeakSet[type[Any]] = WeakSet()
+"""Backends that can run, so that a large configuration does not look at their signatures again."""
+
+
+def as_backend(cls: Any) -> type[Backend]:
+    """Return ``cls`` if it is a Backend, else a Backend made of a plain class with ``forward``."""
+    if not isinstance(cls, type):
+        if inspect.isroutine(cls):  # an entry point may name a function
+            return _made.get(cls) or _made.setdefault(cls, of_function(cls, batched=False))
+        hint = "A backend is a class with forward(self, batch), or a function of data."
+        if hasattr(cls, "forward"):
+            hint = f"Register the class {type(cls).__name__}, not an object with forward."
+        raise PluginError(f"an object of {type(cls).__name__} is no backend", hint=hint)
+    if cls in _right:
+        return cls
+    if cls in _made:
+        return _made[cls]
+    if wrong := _cannot_run(cls):
+        what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {wrong}"
+        raise PluginError(what, hint="See headrace.Backend for what a class may say.")
+    if issubclass(cls, Backend):
+        _right.add(cls)
+        return cls
+    body = {"__call__": Backend.__call__, "__doc__": cls.__doc__, "__module__": cls.__module__}
+    try:
+        made = type(cls.__name__, (cls, Backend), {**body, "_made_of": cls})
+    except TypeError as error:
+        raise PluginError(f"{cls!r} is no backend: {error}") from error
+    return _made.setdefault(cls, made)
+
+
+def source_of(cls: type[Backend]) -> Any:
+    """Return the function or the plain class of which a backend was made; else the backend itself."""
+    return vars(cls).get("_made_of", cls)
+
+
+def _cannot_run(cls: type[Any]) -> str | None:
+    """Say why a class can run no batch, or what in its body is wrong; the conformance kit judges all else."""
+    if inspect.isabstract(cls):
+        return f"it is abstract: write {', '.join(sorted(cls.__abstractmethods__))}"
+    kinds = {type(getattr(cls, one, getattr(Backend, one))) for one in ("bracket", "place")}
+    if kinds != {Bracket, Place} or getattr(cls, "place", Backend.place).not_callable is not None:
+        return None if kinds == {Bracket, Place} else "bracket and place are of headrace.words"
+    forward = getattr(cls, "forward", None)
+    if forward in (Backend.forward, None):
+        policy = {"cut": "BatchPolicy", "choose": "DispatchPolicy"}
+        base = next((policy[name] for name in policy if hasattr(cls, name)), None)
+        derives = f", and a policy derives from headrace.policies.{base}" if base else ""
+        return f"it has no method forward(self, batch){derives}"
+    odd = _odd_kind(forward) if callable(forward) else None
+    if odd or not callable(forward):
+        return (
+            f"forward {odd} forward" if odd else f"forward is no method, it is {repr_of(forward)}"
+        )
+    for one, takes in (("forward", "self, batch"), ("init", "self, options, context")):
+        own = inspect.getattr_static(cls, one, None)  # not bound to the class
+        if inspect.isfunction(own) and _mismatch(own, *takes.split(", ")):
+            return f"{one} takes other arguments: write def {one}({takes})"
+    options = getattr(cls, "Options", Options)
+    if isinstance(options, type) and issubclass(options, Options):
+        return range_problem(getattr(cls, "min", 1), getattr(cls, "max", None))
+    return "its Options is no subclass of headrace.Options"
+
+
+def _odd_kind(forward: Any) -> str | None:
+    """Say why a call of a method would run nothing, up to its name; None where it runs."""
+    if _is_asynchronous(forward):
+        return "is asynchronous, and a backend runs in a thread: write def"
+    if inspect.isgeneratorfunction(forward):
+        return "has a yield, so that a call runs nothing: give parts by context.request.emit, and write no yield in"
+    return None
+
+
+def _is_asynchronous(function: Any) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
+    """Say why a function cannot be called so; None where it can be, or where its signature is not known."""
+    try:
+        inspect.signature(function, follow_wrapped=False).bind(*given, **named)
+    except (TypeError, ValueError) as error:  # a ValueError says that the signature is not known
+        return str(error) if isinstance(error, TypeError) else None
+    return None
+
+
+# Backends that call a function.
+
+
+class FunctionBackend(Backend):
+    """Call a function on ``data``.
+
+    Attributes:
+        function: Makes ``result`` of ``data``. Where ``batched``, a list of a list.
+        batched: Whether the function is called once per batch.
+    """
+
+    function: Callable[[Any], Any]
+    batched: bool = False
+    _alone = "Register the function without batched, so that it is called for one at a time."
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Keep the context, through which a generator gives its parts."""
+        self.context = context
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Call the function once per item, so that an error fails its item alone, or once per batch.
+
+        Raises:
+            ContractError: A function for batches gave another number of results, or a function gave PENDING.
+        """
+        outcomes: list[Exception | None] = [None if "data" in one else no_data() for one in batch]
+        if self.batched:
+            self._call_once([request for request in batch if "data" in request])
+            return none_if_all_ok(outcomes)
+        for place, request in enumerate(batch):
+            if outcomes[place] is None:
+                try:
+                    result = self.function(request["data"])
+                    if type(result) is GeneratorType:
+                        result = self._exhaust(request, result)
+                    request["result"] = _answer(result)
+                except Exception as error:  # noqa: BLE001 - any error is the outcome of its item
+                    outcomes[place] = error
+        return none_if_all_ok(outcomes)
+
+    def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
+        """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
+        try:
+            while not self.context.request.unwanted(request):
+                self.context.request.emit(request, next(parts), waits=True)
+        except StopIteration as end:
+            return end.value
+        parts.close()
+        raise BackendError("nobody waits for the answer any more")
+
+    def _call_once(self, batch: list[Request]) -> None:
+        if not batch:
+            return
+        results = _as_list(self.function([request["data"] for request in batch]))
+        if len(results) != len(batch):
+            raise _results_error(f"{len(results)} results for {len(batch)} items")
+        for request, result in zip(batch, map(_answer, results), strict=True):
+            request["result"] = result
+
+
+def _answer(result: Any) -> Any:
+    """Return what a function has given; PENDING is an outcome of `Backend.forward`, and no result."""
+    if result is PENDING:
+        hint = "A class with forward(batch) and context.request.finish may answer later."
+        raise ContractError("the function returned PENDING", hint=hint)
+    return result
+
+
+def _as_list(results: Any) -> list[Any]:
+    """Return a list, or the rows of an array, as a list."""
+    if not isinstance(results, (str, bytes, bytearray, Mapping)):
+        with contextlib.suppress(TypeError, LookupError):
+            return [results[index] for index in range(len(results))]
+    raise _results_error(f"a {type(results).__name__}")
+
+
+def no_data(expected: str = "what the function takes") -> InputError:
+    """Make the error of a request without ``data``."""
+    return InputError("the request has no 'data'", key="data", expected=expected, got="nothing")
+
+
+def _results_error(got: str) -> ContractError:
+    what = f"the function returned {got}"
+    hint = "A function for batches takes a list of data and returns a list of as many results."
+    return ContractError(what, hint=hint)
+
+
+def mismatch_of(function: Any, further: Mapping[str, Any]) -> str | None:
+    """Say why a function cannot be called with data and further arguments by name; None where nothing says so."""
+    called = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
+    if any(map(_is_asynchronous, called)):
+        return "is asynchronous, and a backend is not awaited"
+    wrong = _mismatch(function, None, **further)
+    return wrong and f"takes other arguments than it is given: {wrong}"
+
+
+def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backend]:
+    """Make a backend class of a function, named and documented as it is."""
+    if not callable(function) or isinstance(function, Backend):
+        return as_backend(function)  # it raises the error
+    named = getattr(function, "__name__", type(function).__name__)
+    if wrong := mismatch_of(function, {}):
+        raise PluginError(f"the function {named!r} {wrong}", hint="It is called as function(data).")
+    if batched and inspect.isgeneratorfunction(function):
+        what = f"the function {named!r} is a generator, which answers one request, and is registered as batched"
+        raise PluginError(what, hint="Register it without batched, or return a list.")
+    body = {
+        "__doc__": inspect.getdoc(function),
+        "__module__": getattr(function, "__module__", None) or "builtins",
+        "__qualname__": getattr(function, "__qualname__", named),
+        "function": staticmethod(function),
+        "batched": batched,
+        "reads": ("data",),
+        "_made_of": function,
+    }
+    return type(named, (FunctionBackend,), body)

@@ -1,0 +1,302 @@
+"""The registry: from a name to the class behind it, which is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+from headrace._language.registry.discovery import (
+    CORE,
+    CORE_BACKENDS,
+    KNOWN_ELSEWHERE,
+    REPLACED,
+    Plugin,
+    discover,
+    how_to_install,
+    load,
+    load_backend,
+)
+from headrace._texts import nearest
+from headrace.errors import PluginError, Problem
+
+_lock = threading.RLock()
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*")
+_POLICIES = ("batch_policies", "dispatch_policies")
+C = TypeVar("C", bound="Callable[..., Any]")
+
+Files = tuple[tuple[str, dict[str, type[Any]]], ...]
+"""The files that a configuration imports, and what each has registered."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One meaning of a name: a backend, a policy or a probe.
+
+    Attributes:
+        name: The name without a qualifier.
+        plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
+        distribution, version: The distribution that brings it. For a class that is no plugin's, the module or
+            file that registered it, and no version.
+        path: Import path ``module:Class``, empty for a registered class.
+        cls: The class, when it was registered.
+    """
+
+    name: str
+    plugin: str = ""
+    distribution: str = ""
+    version: str = ""
+    path: str = ""
+    cls: type[Any] | None = field(default=None, repr=False)
+
+    def load(self, noun: str = "backend") -> type[Any]:
+        """Return the class, and import it if need be. It raises as `headrace.plugins.Plugin.backend` does.
+
+        Args:
+            noun: What the class is to be, for errors. Only a backend is also checked here.
+        """
+        if noun == "backend":
+            return load_backend(self.name, self.path, self.distribution, self.cls)
+        what = f"the {noun} {self.name!r} of {self.distribution}"
+        return self.cls or load(self.path, self.distribution, what)
+
+
+def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -> list[Offer]:
+    offers = []
+    for one in plugins:
+        paths = one.backends if table == "backends" else one.hooks[table]
+        for part in () if not one.usable else paths if name is None else paths.keys() & {name}:
+            by = (one.plugin, one.distribution, one.version)
+            offers.append(Offer(part, *by, paths[part]))
+    return offers
+
+
+def _may_mean(cls: type[Any], table: str) -> bool:
+    """Tell whether a name may mean a registered class where an entry of ``table`` is looked for.
+
+    No probe is registered. A backend in the place of a policy is an error that says so.
+    """
+    return table in _POLICIES or (table == "backends" and not is_policy(cls))
+
+
+def is_policy(cls: Any) -> bool:
+    """Tell whether a class is a policy, and not a backend."""
+    # Before its import no class can derive from a policy.
+    policies = sys.modules.get("headrace.policies")
+    if policies is None or not isinstance(cls, type):
+        return False
+    return issubclass(cls, (policies.BatchPolicy, policies.DispatchPolicy))
+
+
+def _is_again(known: type[Any], cls: type[Any]) -> bool:
+    """Tell whether a class or function is the known one once more, perhaps in a new version.
+
+    A cell of a notebook that is run again makes another class with the same module and qualified name.
+    """
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        return False
+    # Two lambdas, or two classes that functions make ("<" in the name), may have the same name and differ.
+    same = getattr(known, "function", known) is getattr(cls, "function", cls)
+    return same or "<" not in cls.__qualname__
+
+
+class Registry:
+    """All names of the process: core's, those of installed plugins, and registered ones.
+
+    Attributes:
+        local: Backends and policies registered for the process, by name.
+    """
+
+    def __init__(self) -> None:
+        self.local: dict[str, type[Any]] = {}
+        self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
+        self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
+
+    def plugins(self) -> list[Plugin]:
+        """Return all installed plugins. The first call reads their metadata and calls their hooks.
+
+        So does the first call after a change of ``sys.path``, where plugins are installed, or of
+        ``HEADRACE_PLUGINS``, which allows them.
+        """
+        found, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
+        # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
+        # Two threads may both discover: they find the same, and the one that assigns last wins.
+        if found is None or found[0] != where:
+            found = self._plugins = where, discover()
+        return found[1]
+
+    def refresh(self) -> None:
+        """Forget the plugins that were discovered, so that the next call reads the metadata again."""
+        self._plugins = None
+
+    def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
+        """Register a class or a function; see `register`."""
+        from headrace._language.registry.backends import as_backend, of_function
+
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            what = f"{name!r} is no name for a backend"
+            raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
+        if name in CORE_BACKENDS or any(name in CORE.hooks[one] for one in _POLICIES):
+            raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
+        if not isinstance(cls, type):
+            cls = of_function(cls, batched=batched)
+        elif batched:
+            what = f"{cls!r} is a class, and batched=True is for functions"
+            hint = "The forward(self, batch) of a class is given batches anyway."
+            raise PluginError(what, hint=hint)
+        elif not is_policy(cls):
+            as_backend(cls)
+        table = self._table()
+        known = table.get(name)
+        if known is not None and not replace and not _is_again(known, cls):
+            what = f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}"
+            raise PluginError(what, hint="Choose another name, or pass replace=True.")
+        table[name] = cls
+
+    def _table(self) -> dict[str, type[Any]]:
+        """Return the table of the file that this thread is importing, else that of the process.
+
+        A module that the file imports registers for the process, since Python runs the module only once,
+        and another configuration may import it as well.
+        """
+        recording = self._recording.get(threading.get_ident())
+        if not recording:
+            return self.local
+        frame = sys._getframe()
+        while frame.f_back is not None and frame.f_code.co_name != "<module>":
+            frame = frame.f_back
+        module, table = recording[-1]
+        return table if frame.f_globals.get("__name__") == module else self.local
+
+    @contextmanager
+    def recording(self, module: str, table: dict[str, type[Any]]) -> Iterator[None]:
+        """Put what ``module`` registers into ``table`` while this thread imports it."""
+        stack = self._recording.setdefault(threading.get_ident(), [])
+        stack.append((module, table))
+        try:
+            yield
+        finally:
+            stack.pop()
+
+    def find(self, name: str, files: Files = (), table: str = "backends") -> list[Offer]:
+        """Return everything that ``name``, perhaps ``plugin:Name``, may mean here.
+
+        Args:
+            name: The name as written in an expression.
+            files: The files that the configuration imports, and what each has registered.
+            table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
+        """
+        plugin, _, part = name.rpartition(":")
+        nearest_first = self._candidates(part, files, table)
+        if plugin:
+            return [one for offers in nearest_first for one in offers if one.plugin == plugin]
+        return next(filter(None, nearest_first), [])
+
+    def _candidates(self, name: str, files: Files, table: str) -> Iterator[list[Offer]]:
+        """Return what core, imported files, the process and plugins have under a name, in this order."""
+        # A policy of core for the other key is found as well: the error says that it is none for this one.
+        tables = _POLICIES if table in _POLICIES else (table,)
+        yield [one for its in tables for one in _offers_of([CORE], its, name)]
+        found = [(path, classes[name]) for path, classes in files if name in classes]
+        may = [(path, cls) for path, cls in found if _may_mean(cls, table)]
+        yield [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
+        cls = self.local.get(name)
+        known = cls is not None and _may_mean(cls, table)
+        yield [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
+        yield _offers_of(self.plugins(), table, name)
+
+    def names(self, files: Files = ()) -> list[str]:
+        """Return every name that may stand in an expression."""
+        names = set(CORE_BACKENDS)
+        for table in (self.local, *(table for _, table in files)):
+            names.update(name for name, cls in table.items() if not is_policy(cls))
+        names.update(name for one in self.plugins() if one.usable for name in one.backends)
+        return sorted(names)
+
+    def unknown(self, name: str, known: Iterable[str], near: str | None = None) -> Problem:
+        """Say why ``name`` is unknown and what to do about it. ``near`` was perhaps meant, else the nearest known name."""
+        plugin, _, part = name.rpartition(":")
+        plugins = self.plugins()
+        for one in plugins:
+            has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
+            if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
+                by = f"{one.distribution} {one.version}"
+                what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
+                return Problem("plugin_" + one.state, what, hint=one.remedy)
+        brings = KNOWN_ELSEWHERE.get(part)
+        if brings is not None and brings not in {one.distribution for one in plugins}:
+            what = f"{name!r} comes with {brings}, which is not installed"
+            return Problem("missing_plugin", what, hint=how_to_install(brings))
+        if part in REPLACED:
+            return Problem("unknown_backend", f"unknown backend {name!r}", hint=REPLACED[part])
+        names = [*known]
+        near = near or nearest(name, names) or nearest(part, names)
+        how = ["`headrace plugins list` shows what there is; `import` brings your own."]
+        # Which words a plugin translates is known from its hooks alone, and those of a broken one may have failed.
+        broken = [one for one in plugins if one.state == "broken"]
+        how.extend(f"{one.distribution} cannot be used: {one.reason}." for one in broken)
+        hint = None if near else " ".join(how)
+        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
+
+    # What plugins offer through their hooks.
+
+    def offers(self, table: str) -> list[Offer]:
+        """Return every entry of core and of plugins in a table of the hooks: ``probes``, ``readers``, ..."""
+        return _offers_of((CORE, *self.plugins()), table)
+
+
+registry = Registry()
+"""The registry of the process."""
+
+
+@overload
+def register(name: str, cls: C, *, replace: bool = False, batched: bool = False) -> C: ...
+@overload
+def register(
+    name: str | None = None, *, replace: bool = False, batched: bool = False
+) -> Callable[[C], C]: ...
+@overload
+def register(name: C, *, replace: bool = False, batched: bool = False) -> C: ...
+def register(
+    name: Any = None, cls: Any = None, *, replace: bool = False, batched: bool = False
+) -> Any:
+    """Register a backend or a policy under a name, for the process.
+
+    A name registered by an imported file is known only to configurations that import this file. It is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for
+    the own name of the class or function.
+
+    Args:
+        name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the class.
+        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function from
+            ``data`` to ``result``. An error of the function fails its request alone.
+        replace: Whether another class of that name may be replaced. Registering the same class again is
+            no error, and a class with the same module and qualified name takes its place: a cell of a
+            notebook can be run again.
+        batched: Whether the function takes a list of ``data`` and returns a list of as many results. An
+            error then fails the whole batch.
+
+    Returns:
+        The class or function.
+
+    Raises:
+        PluginError: The name is taken, belongs to core or is not allowed, or the class is no backend.
+    """
+    if cls is None and name is not None and not isinstance(name, str):
+        name, cls = getattr(name, "__name__", None), name
+    if cls is None:
+
+        def decorate(decorated: Any) -> Any:
+            own: Any = getattr(decorated, "__name__", None) if name is None else name
+            return register(own, decorated, replace=replace, batched=batched)
+
+        return decorate
+    with _lock:
+        registry.add(name, cls, replace=replace, batched=batched)
+    return cls

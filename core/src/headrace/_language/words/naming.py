@@ -1,0 +1,169 @@
+"""The words that stand for a node or a parameter by name: Forward and Reflect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace._language.config.sections import NODE_KEYS
+from headrace._language.contract.groups import Bracket
+from headrace._language.plan.word import Use, Word
+from headrace._texts import nearest
+
+if TYPE_CHECKING:
+    from headrace._language.build.elements import ElementBuilder
+    from headrace._language.build.parts import BuildSite
+    from headrace._language.contract.backend import Backend
+    from headrace._language.expression.tree import Call
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.parameters import Found
+    from headrace._language.plan.planning import Planning
+
+__all__ = ["Forward", "Reflect"]
+
+
+class Forward(Word):
+    """Call a registered instance. ``Forward[node.x]`` hands the requests to the node ``x``.
+
+    Each item is a request of its own at that node, with its own outcome. The calling thread waits, and runs
+    batches of the node meanwhile if it may.
+
+    Reads:
+        The inputs of the instance.
+    Writes:
+        The outputs of the instance.
+    Batch:
+        1 or more for a node, else the range of the instance.
+
+    Raises:
+        The errors of the instance.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"ABC"``::
+
+            backend = "IoC[Upper;Forward[Upper]]"
+    """
+
+    takes = 1
+    _names = 1
+
+    @classmethod
+    def _plan(cls, use: Use) -> Element | None:
+        """Find the instance."""
+        return stand_for(use, *use.children)
+
+    @classmethod
+    def _check(cls, use: Use) -> None:
+        """Take the range of the instance; a node takes any number, as requests of their own."""
+        named = use.element.named
+        if named is not None and named.element is not None and not named.registered:
+            use.element.range = named.element.range
+
+
+def stand_for(use: Use, call: Call) -> Element | None:
+    """Let the word stand for the instance that ``call`` names."""
+    name, planning, element, scope = call.name, use.planning, use.element, use.scope
+    if (named := planning.instance_named(name, scope)) is None:
+        _report_unknown(use, call)
+        return None
+    if planning.reference(call.replace(prefix=None), named, scope) is None:
+        return None
+    element.named = named
+    return element
+
+
+def _report_unknown(use: Use, call: Call) -> None:
+    planning, node = use.planning, f"node.{call.name}"
+    if not planning.refuse_cycle(call):
+        nodes = (f"node.{name}" for name in planning.shape.nodes)
+        known = sorted({*planning.registered, *nodes}.union(*use.scope.frames))
+        meant = node if node in known else call.name
+        planning.add_unknown("unknown_instance", "instance", call, meant, known)
+
+
+class Wiring(Word):
+    """A word of which nothing is left at run time but the last element in its bracket."""
+
+    _wiring = True
+    bracket = Bracket(keys_of_child=-1)
+
+    @classmethod
+    def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
+        """Build the children in order; the last one is called in place of the word."""
+        return [building.element(child, at) for child in element.children][-1]
+
+
+class Reflect(Wiring):
+    """Build the expression in a parameter: ``Reflect[key,Default]``.
+
+    Without the parameter it builds the default. Without a default this is an error.
+
+    Reads:
+        The inputs of the expression.
+    Writes:
+        The outputs of the expression.
+    Batch:
+        The range of the expression.
+
+    Raises:
+        The errors of the expression.
+    Source:
+        own
+    Example:
+        ``{"data": "abc"}`` gives ``"CBA"``::
+
+            backend = "S[Upper,Reflect[after,Identity]]"
+            after = "Reverse"
+    """
+
+    takes = (1, 2)
+    _names = 1
+
+    @classmethod
+    def _plan(cls, use: Use) -> Element | None:
+        """Plan what stands in the parameter, or the default."""
+        planning, scope = use.planning, use.scope
+        name, *rest = use.children
+        key = name.name
+        mark = f"{planning.node}.{key}"
+        if mark in scope.reflecting:
+            chain = (*scope.reflecting[scope.reflecting.index(mark) :], mark)
+            shown = " uses ".join(one.partition(".")[2] for one in chain)
+            use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
+            return None
+        if (found := parameter(use, key)) is not None:
+            call = planning.read(found.value, found.source)
+            reflecting = (*scope.reflecting, mark)
+            child = call and use.plan(call, reflecting=reflecting)
+            if child is not None and not use.may_call(child):
+                return None
+        elif rest:
+            child = use.plan(rest[0])
+        else:
+            _report_missing(planning, name, key)
+            return None
+        use.element.parameter = key
+        return use.holding([child])
+
+
+def parameter(use: Use, key: str) -> Found | None:
+    """Find a parameter by the order in which the values of an option win."""
+    parameters = use.planning.parameters
+    if key == "backend":
+        return parameters.key(key)
+    return parameters.find((use.element.name,), key)
+
+
+def _report_missing(planning: Planning, call: Call, key: str) -> None:
+    if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused_keys()):
+        return  # the key is misspelt, and `unused_keys` keys are reported with the nearest name
+    message = f"node {planning.node!r} needs the key {key!r}"
+    hint = f'Write {key} = "..." in the node.'
+    if key == "backend" and planning.known_node is not None:
+        # The text around it is the default of core: the error names the node instead.
+        file = planning.shape.file_of(planning.node)
+        planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
+    else:
+        others = [one for one in ("backend", *planning.parameters.unused_keys()) if one != key]
+        near = nearest(key, others)
+        planning.add("missing_option", message, call, suggestion=near, hint=hint)

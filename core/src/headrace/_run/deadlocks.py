@@ -1,0 +1,257 @@
+"""Threads that wait for each other in a circle: they are found off the path of requests, and one of them is freed.
+
+A call that would wait for an instance which its own thread holds is refused where it enters. A longer circle, over several threads,
+nodes and pipelines, is looked for only once a request has waited long: a thread of the pool reads who waits for whom, twice, a second
+apart, without stopping anybody. A circle that is the same in both, with no instance having begun another batch in between, stays for
+ever: the newest request that waits in it fails. What is read need not fit together at any one moment, so one look proves nothing.
+
+It sees callers, futures, coroutines and streams that a thread waits for, and backends with a thread of their own. A thread that
+awaits several requests, as an event loop does, is stuck once all of them are. It does not see threads that wait for
+something else: a lock, or `concurrent.futures.wait`, which does not say whether its thread waits or goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import chain
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from headrace._run import threads
+from headrace._run.box import post
+from headrace._run.entry import NEW, OUTSIDE, QUEUED, RUNNING
+from headrace.errors import ContractError
+
+if TYPE_CHECKING:
+    from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
+    from headrace._run.threads import Threads
+
+_log = logging.getLogger("headrace.scheduling")
+
+APART_S = 1.0
+"""How long after the first look the second one is."""
+
+engines: weakref.WeakSet[Any] = weakref.WeakSet()
+"""All pipelines of the process."""
+
+
+class Wait(NamedTuple):
+    """One step of a circle: a thread waits for an entry, for which an instance is needed that the next one holds.
+
+    Attributes:
+        thread: The thread.
+        entry: For what it waits. None where it waits for a call in a backend's own thread.
+        holds: The instance that the next thread of the circle holds. None for such a call.
+        runs: How many batches all instances of that node have begun.
+    """
+
+    thread: int
+    entry: Entry | None
+    holds: Instance | None
+    runs: tuple[int, ...]
+
+
+class _Look:
+    """Who waits for whom, as read now."""
+
+    def __init__(self) -> None:
+        self.waits: dict[int, dict[object, list[Entry]]] = defaultdict(lambda: defaultdict(list))
+        self.calls = {call.caller: ident for ident, call in threads.calls_run.copy().items()}
+        self.running: dict[Entry, Instance] = {}
+        for engine in [*engines]:
+            for node in engine.nodes:
+                waiting = [*node.queue.snapshot(), *node.room.outside.copy()]
+                for instance in [*node.instances]:
+                    for entry in [*(instance.entries or ())]:
+                        self.running[entry] = instance
+                        waiting.append(entry)
+                waiting += [one for one in [*node.pending.open] if one.held.away is not None]
+                for entry in waiting:
+                    self._note(entry, [entry])
+            if engine.graph is not None:
+                for request in engine.graph.open.copy():
+                    if request.entry.awaited:
+                        self._note(request.entry, [*request.open])
+        self.stuck = {*self.waits, *self.calls}
+        while going := {one for one in self.stuck if not self._is_stuck(one)}:
+            self.stuck -= going
+
+    def _note(self, entry: Entry, waits_for: list[Entry]) -> None:
+        waits_for = [one for some in waits_for for one in _at_work(some)]
+        waiter = entry.waiter
+        if waiter is not None and waiter.asleep:  # else its thread runs something meanwhile
+            self.waits[waiter.ident][waiter] += waits_for
+        elif (
+            entry.awaited
+        ):  # perhaps one of several that the thread awaits: any of them lets it go on
+            self.waits[entry.awaited][entry] += waits_for
+
+    def _is_stuck(self, thread: int) -> bool:
+        if thread in self.calls:
+            return self.calls[thread] in self.stuck
+        return all(any(map(self._stops, entries)) for entries in self.waits[thread].values())
+
+    def _stops(self, entry: Entry) -> bool:
+        """Tell whether an entry cannot go on while all threads that are taken for stuck stay so."""
+        if entry.state == RUNNING:
+            instance = self.running.get(entry)
+            return instance is not None and instance.ident in self.stuck
+        if entry.state == OUTSIDE:  # whichever of these goes on makes room
+            before = entry.node.room.waiting_entries()
+            return bool(before) and all(self._stops(one) for one in before)
+        if entry.state not in (NEW, QUEUED) or entry.node is None or entry.node.free:
+            return False
+        living = [one for one in entry.node.instances if one.living]
+        return bool(living) and all(one.ident in self.stuck for one in living)
+
+    def circle(self) -> list[Wait]:
+        """Return one circle of threads that wait for each other; empty for none."""
+        way: dict[int, Wait] = {}
+        thread = next(iter(self.stuck), None)
+        while thread is not None and thread not in way:
+            if thread in self.calls:
+                way[thread] = Wait(thread, None, None, ())
+                thread = self.calls[thread]
+                continue
+            entries = chain.from_iterable(self.waits[thread].values())
+            entry = next((one for one in entries if self._stops(one)), None)
+            if entry is None:
+                return []
+            stops = entry.node.room.waiting_entries()[0] if entry.state == OUTSIDE else entry
+            instances = [one for one in stops.node.instances if one.living]
+            holds = self.running.get(entry) or next(iter(instances), None)
+            if holds is None:
+                return []
+            way[thread] = Wait(thread, entry, holds, tuple([one.batches for one in instances]))
+            thread = holds.ident
+        if thread is None:
+            return []
+        steps = list(way.values())
+        return steps[list(way).index(thread) :]
+
+
+def _at_work(entry: Entry) -> list[Entry]:
+    """Return the entries that run or wait for one that was sent to another node; else itself."""
+    sent = None if entry.held is None else entry.held.away
+    return [entry] if sent is None else [one for some in sent.entries for one in _at_work(some)]
+
+
+class Search:
+    """Looks for circles as long as there seems to be one."""
+
+    def __init__(self) -> None:
+        self._next = -inf  # nobody else looks before this time
+        self._before: list[Wait] = []
+        self._seen = -inf  # when the circle of the look before was seen
+
+    def start(self, given: Threads) -> None:
+        """Look now, unless that is done already."""
+        now = given.clock()
+        if now >= self._next:
+            self._next = now + 2 * APART_S
+            given.pool.run(self._look, given)
+
+    def _look(self, given: Threads) -> None:
+        goes_on = False
+        try:
+            goes_on = self._look_once(given.clock())
+        except RuntimeError:  # what it read was changed meanwhile: something goes on
+            pass
+        except Exception as error:  # noqa: BLE001 - the next look may succeed
+            _log.warning("looking for calls that wait for each other failed", exc_info=error)
+        now = given.clock()
+        self._next = now + 2 * APART_S if goes_on else now
+        if goes_on:
+            given.timer.call_at(now + APART_S, lambda: given.pool.run(self._look, given))
+
+    def _look_once(self, now: float) -> bool:
+        """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
+        circle = _Look().circle()
+        waits = [
+            one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)
+        ]
+        apart = now - self._seen >= 0.9 * APART_S
+        same = apart and bool(waits) and {*circle} == {*self._before}
+        if apart or not circle:
+            self._before, self._seen = [] if same else circle, now
+        if same:
+            newest: Any = max(waits, key=lambda one: one.entry.arrival).entry  # type: ignore[union-attr]
+            post(newest.node.box, _release, newest, _error(circle, newest))
+        return bool(circle)
+
+
+search = Search()
+
+
+@contextmanager
+def apart() -> Iterator[None]:
+    """Let another search look in the block, whose threads end with it."""
+    global search
+    before, search = search, Search()
+    try:
+        yield
+    finally:
+        search = before
+
+
+def watch(node: Any) -> None:
+    """Look in a while whether a request still waits at a node where one waits now; in a step."""
+    after_s = node.limits.deadlock_after_s
+    if after_s <= 0:
+        return
+    there = weakref.ref(node)  # the timer keeps no pipeline alive
+
+    def look() -> None:
+        found = there()
+        if found is not None:
+            post(found.box, _look_at, found)
+
+    node.box.threads.timer.call_at(node.clock() + after_s, look)
+    node.watched = True
+
+
+def _look_at(node: Any) -> None:
+    node.watched = False
+    outside = node.room.outside
+    waiting = [next(iter(outside)).arrival] if outside else []
+    waiting += [node.queue.oldest()] if node.queue.count else []
+    if waiting and node.clock() - min(waiting) >= node.limits.deadlock_after_s:
+        node.box.later(search.start, node.box.threads)
+    if waiting:
+        watch(node)
+
+
+def after_fork() -> None:
+    """Begin anew in a child process."""
+    engines.clear()
+    search.__init__()  # type: ignore[misc]
+
+
+def _release(entry: Entry, error: ContractError) -> None:
+    if entry.state in (QUEUED, OUTSIDE):
+        entry.node.fail(entry, lambda *_, **__: error)
+
+
+def _error(circle: list[Wait], newest: Entry) -> ContractError:
+    """Make the error of the request that is failed so that the others go on."""
+    what = "calls wait for each other in a circle: " + ", ".join(_steps(circle))
+    hint = "Give a node of the circle more instances, or compose the backends in one expression."
+    return ContractError(what, node=newest.node.name, hint=hint)
+
+
+def _steps(circle: list[Wait]) -> Iterator[str]:
+    """Say of each instance of a circle for which node the backend in it waits."""
+    named = [one for one in circle if one.entry is not None and one.holds is not None]
+    for before, one in zip([named[-1], *named], named, strict=False):
+        holder = before.holds
+        about = f"{_name_of(holder)}, instance {holder.index})"  # type: ignore[union-attr]
+        yield f"{about} waits for {_name_of(one.holds)})"
+
+
+def _name_of(instance: Any) -> str:
+    return f"{instance.backend._label()} (node {instance.liveness.node.name!r}"

@@ -1,0 +1,61 @@
+"""A batch that its caller puts together, past the queue and its policies: how backends are tried by themselves."""
+
+from __future__ import annotations
+
+import threading
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.box import ask
+from headrace._run.checked import PENDING
+from headrace._run.entry import RUNNING, Entry
+from headrace._run.runners import Waiter, wait
+
+if TYPE_CHECKING:
+    from headrace._run.instance import Instance
+    from headrace._run.node import Node
+    from headrace.keys import Request
+
+
+_PAUSE_S = 0.001
+"""Until a call looks again whether its instance is free."""
+
+
+def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[Exception | None]:
+    """Call an instance, in the thread that owns it if any; return an error or None per request, once all have ended."""
+    backend, thread, waiter = instance.backend, instance.thread, Waiter()
+    entries = [Entry(request) for request in batch]
+
+    def claim() -> bool | None:
+        if not node.claim(instance):
+            return False if type(instance.holder) is Waiter else None
+        instance.entries, instance.holder = entries, waiter
+        instance.ident = get_ident() if thread is None else thread.ident
+        for entry in entries:
+            entry.state, entry.node = RUNNING, node
+        return True
+
+    def release(kept: list[Entry]) -> None:
+        for entry in kept:
+            node.pending.pend(entry, instance)
+        node.give_back(instance)
+        node.note_change()
+
+    # False: another thread calls it, for a test of just that. None: the node runs on it what was kept.
+    while (is_mine := ask(node.box, claim)) is None:
+        threading.Event().wait(_PAUSE_S)
+    outcomes: Any = None
+    kept: list[Entry] = []
+    try:
+        outcomes = backend(batch) if thread is None else thread.call(backend, batch)
+    finally:
+        if is_mine:
+            pairs = zip(entries, outcomes or (), strict=False)
+            kept = [entry for entry, outcome in pairs if outcome is PENDING]
+            waiter.expects(kept)
+            ask(node.box, release, kept)
+    if not kept:
+        return [None] * len(batch) if outcomes is None else list(outcomes)
+    wait(node.box, waiter, kept, bool)
+    errors = iter([entry.take_error() for entry in kept])
+    return [next(errors) if one is PENDING else one for one in outcomes]  # type: ignore[misc]

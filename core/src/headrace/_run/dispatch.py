@@ -1,0 +1,293 @@
+"""Which batch is due at a node: what the policies decide, and what becomes of a batch that no instance takes. In steps."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from math import inf, isnan
+from operator import index
+from typing import TYPE_CHECKING, Any
+
+from headrace._run import batch
+from headrace._run.box import post
+from headrace._run.entry import RUNNING
+from headrace._run.runners import Work
+from headrace._run.view import WINDOW, QueueView, places_of, unread
+from headrace._texts import error_text
+from headrace.errors import ContractError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
+    from headrace._run.policies import BatchPolicy, DispatchPolicy
+    from headrace.errors import BatchRangeError
+
+_SOONEST_S = 0.0005
+"""A policy that names a time that is over is asked again after this time."""
+RETURN_PARTS, RETURN_S = 8, 1e-3
+"""Callers that were just answered have this part of a batch's mean duration, and at most this time, to come again."""
+
+_MOST_REASONS = 16
+"""How many reasons of its policy a node tells apart."""
+
+
+class Decision:
+    """Asks the policies of one node.
+
+    Attributes:
+        policy, chooser: The batch policy and the dispatch policy.
+        picks: Whether the batch policy names the places of the requests that it takes.
+        enough: The weight in the queue below which no batch is due while instances are free.
+        returning: The weight in the queue for which an instance waits a moment, since callers that were answered come again. 0 for none.
+    """
+
+    def __init__(self, node: Any, policy: BatchPolicy, chooser: DispatchPolicy) -> None:
+        self._node = node
+        self.enough: float = 0
+        self._enough: float = 0  # the last `wake_weight` of the batch policy
+        self._wake_at, self.returning = inf, 0
+        self._answers = 0  # how often callers were waited for
+        self._reason, self._reasons = "", set[str]()  # of the last cut; all of the policy
+        self.policy, self.chooser = policy, chooser
+        self.picks: bool = getattr(policy, "picks", False)
+        marked = getattr(policy.cut, "takes_what_is_full", False)
+        self._takes_what_is_full = marked and not self.picks
+        self._takes_what_waits = self._takes_what_is_full and getattr(
+            policy, "takes_what_waits", False
+        )
+        self._takes_the_only_one = getattr(chooser.choose, "takes_the_only_one", False)
+
+    def next_due(self) -> Work | None:
+        """Claim an instance and its batch; None where no batch is due."""
+        node = self._node
+        offered, wake_at, enough = [*node.free], inf, inf
+        if self.returning > node.queue.weight:
+            self.enough = self.returning
+            return None
+        self.returning = 0
+        while offered and node.queue.count:
+            self._enough, self._reason = 0, ""
+            found = self._ask(offered)
+            if isinstance(found, Work):
+                return found
+            if found is None:  # entries have failed, or an instance is gone
+                offered, wake_at, enough = [*node.free], inf, inf
+                continue
+            wake_at, enough = min(wake_at, found), min(enough, self._enough)
+        if node.queue.count:
+            self.enough = enough if node.free else 0
+            if wake_at < self._wake_at:
+                # Noted once the timer has it: where its thread cannot be started, the next to come tries again.
+                node.box.threads.timer.call_at(wake_at, partial(post, node.box, self._note_wake))
+                self._wake_at = wake_at
+        return None
+
+    def note_answered(self, entries: Sequence[Entry], mean_s: float) -> None:
+        """Let the next batch wait a moment for callers that are answered now and come again, unless it is full; in a step.
+
+        Where few more callers come than a batch holds, a batch that begins at once takes the few that wait, and those just
+        answered make up the next one: batches of 2, 8, 2, 8 take twice the time of 8, 8.
+        """
+        node, most = self._node, self._node.max
+        now, back = node.clock(), node.queue.weight
+        back += sum([one.weight for one in entries if one.waiter is not None or one.awaited])
+        full = back if most is None else most if now < node.box.is_held_until else min(most, back)
+        if not self._takes_what_waits or node.refusing or full <= max(1, node.queue.weight):
+            return
+        at = now + min(mean_s / RETURN_PARTS, RETURN_S)
+        with suppress(RuntimeError):  # no thread can be started for the timer: then nobody waits
+            end = partial(post, node.box, self._end_return, self._answers + 1, at)
+            node.box.threads.timer.call_at(at, end)
+            self.returning, self._answers = full, self._answers + 1
+
+    def _end_return(self, number: int, at: float) -> None:
+        """Wait no more for callers, unless others were answered since."""
+        self._node.box.note_wait(at)
+        if self._answers == number:
+            self.returning = 0
+            self._node.note_change()
+
+    def _note_wake(self) -> None:
+        """Look at the queue at the time that a policy asked for."""
+        self._wake_at = inf
+        self._node.note_change()
+
+    def _ask(self, offered: list[Instance]) -> Work | float | None:
+        """Ask the policies for one instance and its batch.
+
+        Returns:
+            The batch. None to ask anew, else the instance is taken out of ``offered``, and this is the time at which to
+            ask again, infinity for never.
+        """
+        node = self._node
+        now = node.clock()
+        try:
+            instance = self._choose(offered)
+            if instance is None:
+                offered.clear()
+                return inf
+            if not instance.living:
+                if node.claim(instance):
+                    node.note_lost(instance)
+                return None
+            entries, again_at = self._next_entries(instance, now)
+        except ContractError as failed:
+            # A policy cannot decide: else these entries would wait for ever.
+            node.fail_waiting(failed, list(node.queue))
+            return None
+        if entries is None or self._fail_late(entries, now):
+            return None
+        if entries:
+            weight = sum([entry.weight for entry in entries])
+            refused = None
+            if not batch.takes(instance, weight):
+                refused = batch.refusal(node.name, [entry.weight for entry in entries], instance)
+            if refused is None:
+                return self._claim(instance, entries, weight, now)
+            if weight >= instance.min or not self._fits_elsewhere(instance, weight):
+                return self._refuse(instance, entries, refused, now)
+        offered.remove(instance)
+        return again_at if again_at > now else now + _SOONEST_S
+
+    def _next_entries(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
+        """Return the entries that an instance takes now, and when to ask again; None where entries have failed."""
+        if self.picks:
+            return self._pick(instance, now)
+        take, again_at = self._count_to_take(instance, now)
+        return self._node.queue.head(take) if take > 0 else [], again_at
+
+    def _choose(self, offered: Sequence[Instance]) -> Instance | None:
+        """Ask the dispatch policy for an instance; ContractError where its answer is none of these."""
+        weight = self._node.queue.weight
+        if self._takes_the_only_one and len(offered) == 1 and weight >= offered[0].min:
+            return offered[0]
+        try:
+            chosen = self.chooser.choose(weight, [*offered])  # it may change its list
+        except BaseException as error:
+            raise self._failure(self.chooser, error) from error
+        if chosen is None or any(one is chosen for one in offered):
+            return chosen  # type: ignore[return-value]
+        raise self._failure(self.chooser, f"chose {chosen!r}, which is no free instance")
+
+    def _count_to_take(self, instance: Instance, now: float) -> tuple[int, float]:
+        """Return how many entries of the queue an instance takes, and when to ask again."""
+        queue, most = self._node.queue, instance.max
+        if queue.weight == queue.count and self._takes_what_is_full:
+            if self._takes_what_waits:
+                return queue.count if most is None else min(most, queue.count), inf
+            if most is not None and most <= queue.count and not self._node.limits.batch_sizes:
+                return most, inf
+        places, again_at = self._ask_policy(QueueView(self._node), instance, now)
+        return len(places), again_at
+
+    def _pick(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
+        """Return the entries that a policy puts into a batch, and when to ask again; None where entries have failed."""
+        node = self._node
+        window = node.queue.head(WINDOW)
+        failed = unread(window, self.policy, node.name)
+        for entry, error in failed:
+            node.fail_waiting(error, [entry])
+        if failed:
+            return None, inf
+        places, again_at = self._ask_policy(QueueView(node, window), instance, now)
+        return [window[place] for place in places], again_at
+
+    def _ask_policy(
+        self, view: QueueView, instance: Instance, now: float
+    ) -> tuple[Sequence[int], float]:
+        """Ask the batch policy; return the places of the requests that it takes, and when to ask again."""
+        policy = self.policy
+        try:
+            cut = policy.cut(view, instance, now)
+        except BaseException as error:
+            raise self._failure(policy, error) from error
+        places: Sequence[int] | None
+        try:
+            again_at = cut.wake_at
+            if self.picks:
+                places = places_of(cut.take, len(view))
+            else:
+                take = index(cut.take)  # type: ignore[arg-type]
+                places = range(min(take, len(view))) if take >= 0 else None
+            self._reason = getattr(cut, "reason", "")
+            if (again_at is not None and isnan(again_at)) or not isinstance(self._reason, str):
+                places = None
+        except (AttributeError, TypeError):
+            places = None
+        if places is None:
+            takes = "a count (places only with picks = True),"
+            if self.picks:
+                takes = "places, each once and within the queue,"
+            what = f"gave {cut!r}: expected Cut(take, wake_at), {takes} a time or None, and a reason that is a text"
+            raise self._failure(policy, what)
+        if not places and cut.wake_weight is not None:
+            self._enough = cut.wake_weight
+        return places, inf if again_at is None else float(again_at)
+
+    def _failure(self, policy: object, what: str | BaseException) -> ContractError:
+        """Make the error of a policy that raised, or whose decision is impossible."""
+        if isinstance(what, BaseException):
+            what = f"raised {error_text(what)}"
+        return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
+
+    def _refuse(
+        self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float
+    ) -> Work | None:
+        """Fail what no batch holds; a request that fits without the other requests stays, and begins where it is first."""
+        node, first = self._node, entries[0]
+        if instance.max is None or refused.weight <= instance.max:
+            entries = [one for one in entries if batch.refusal(node.name, [one.weight], instance)]
+        if entries[:1] != [first]:
+            return self._claim(instance, [first], first.weight, now)
+        node.fail_waiting(refused, entries)
+        return None
+
+    def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
+        """Tell whether another instance, busy or free, takes a weight that is too small for this one."""
+        others = (i for i in self._node.instances if i is not instance and i.living)
+        return any(i.min <= weight <= (i.full or weight) for i in others)
+
+    def _claim(
+        self, instance: Instance, entries: list[Entry], weight: int, now: float
+    ) -> Work | None:
+        """Take a free instance, and the entries of its batch out of the queue; None where a caller was quicker."""
+        node = self._node
+        if not node.claim(instance):
+            return None
+        instance.holder = instance.entries = entries
+        instance.running_weight = weight
+        instance.queued += 1
+        instance.sizes[len(entries)] += 1
+        reason, full = self._reason, instance.full
+        if reason:
+            reason = self._reason_of(reason)
+        elif full is not None and weight >= full:
+            reason = "full"
+        elif node.refusing is not None:
+            reason = "closing"
+        if reason and reason != "idle":
+            instance.reasons[reason] += 1
+        instance.reason = reason or "idle"
+        node.queue.remove(entries, RUNNING)
+        timed = not instance.queued & instance.mask
+        for entry in entries:
+            entry.cut = now
+            if timed:
+                since = entry.arrival if entry.held is None else entry.held.since
+                instance.waited.add((now - since) * 1000)
+        return Work(node, instance, entries)
+
+    def _reason_of(self, reason: str) -> str:
+        """Return the reason of a policy, which may give `_MOST_REASONS` different ones."""
+        if len(self._reasons) < _MOST_REASONS:
+            self._reasons.add(reason)
+        return reason if reason in self._reasons else "other"
+
+    def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
+        """Fail the entries whose deadline has passed; tell whether there were any."""
+        late = [one for one in entries if one.deadline is not None and one.deadline <= now]
+        for entry in late:
+            self._node.fail_late(entry)
+        return bool(late)

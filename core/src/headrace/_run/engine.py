@@ -1,0 +1,201 @@
+"""The engine: a running pipeline, and how it is closed.
+
+It never refers to the Pipeline that users hold: otherwise dropping the last reference could not close it.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.box import Box, ask, is_inside
+from headrace._run.closing import Closer, fail_open
+from headrace._run.deadlocks import engines
+from headrace._run.entrance import Entrance
+from headrace._run.graph import Graph
+from headrace._run.probes import EnteringProbe, Probes
+from headrace._run.process import close_at_exit, report, report_forked
+from headrace._run.starting import start
+from headrace._version import __version__
+from headrace.errors import ClosedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._run.blueprint import Blueprint
+    from headrace._run.node import Node
+    from headrace._run.probes import GuardedProbe
+    from headrace._run.starting import Started
+
+
+class Engine:
+    """The nodes of a pipeline, and the state of the whole.
+
+    Attributes:
+        box: All steps that change the state of the nodes.
+        blueprint: The blueprint of the pipeline.
+        graph: The graph. None where all requests go to one node.
+        entrance: Where requests enter, once all is built.
+    """
+
+    def __init__(self, blueprint: Blueprint) -> None:
+        self.box = Box()
+        engines.add(self)
+        self.blueprint = blueprint
+        self.graph: Graph | None = None
+        self.entrance: Entrance
+        self.nodes: list[Node] = []
+        # One attach or detach at a time; nothing that waits for a request takes it.
+        self.changes = threading.RLock()
+        self.closer = Closer(self)
+        self.forked = False
+        self._unsaid: list[Callable[[], None]] = []  # of a forked child
+
+    def start(self, owner: object) -> None:
+        """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
+        start(self.blueprint, self.box, partial(self._use, owner))
+
+    def _use(self, owner: object, started: Started) -> None:
+        blueprint = self.blueprint
+        self.built = started.nodes
+        self.probes = started.probes
+        self.nodes = self.in_order()
+        if len(self.nodes) == 1:
+            self.nodes[0].is_only = True
+            self.nodes[0].short_cut.set_bounds()
+        if blueprint.is_graph:
+            nodes = {name: self.built[name].scheduler for name in blueprint.order}
+            self.graph = Graph(self.box, blueprint.links, nodes)
+        self.entrance = Entrance(self.box, self.graph, self.nodes[0])
+        self.entrance.use(self.enters())
+        self.box.look_if_quiet = self.closer.look_if_quiet
+        close_at_exit(self)
+        weakref.finalize(owner, _close_dropped, self).atexit = False
+
+    def in_order(self) -> list[Node]:
+        """Return all nodes, each after the nodes that it calls."""
+        return list(dict.fromkeys([node.scheduler for node in self.built.values()]))
+
+    def enters(self) -> dict[Any, Any]:
+        """Return a backend of each class in the pipeline that has a function ``enter``, and probes that have one."""
+        nodes = self.built.values()
+        found: dict[Any, Any] = {cls: one for node in nodes for cls, one in node.enters.items()}
+        heard = [one for one in self.probes.all if hasattr(one.probe, "request_entered")]
+        return {**found, **{EnteringProbe(one): one for one in heard}}
+
+    # State and statistics.
+
+    @property
+    def state(self) -> str:
+        """The state of the pipeline: ready, degraded, closing or closed."""
+        if self.closer.is_over or self.forked:
+            report(self._unsaid)
+            return "closed"
+        if self.closer.error is not None:
+            return "closing"
+        every = all(i.ready for s in self.nodes for i in s.instances)
+        return "ready" if every else "degraded"
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are accepted and each node has an instance that is neither lost nor away."""
+        report(self._unsaid)
+        served = (any(i.ready for i in s.instances) for s in self.nodes)
+        return self.closer.error is None and all(served)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the answer of ``Pipeline.stats()``; in the midst of a step as things are just then."""
+        if self.forked or is_inside():
+            return self._statistics()
+        found: dict[str, Any] = ask(self.box, self._statistics)
+        return found
+
+    def _statistics(self) -> dict[str, Any]:
+        order = self.blueprint.order
+        nodes = {name: self.built[name].statistics() for name in order}
+        found = {"state": self.state, "nodes": nodes}
+        found |= self.blueprint.store._statistics(among=(*found, "probes"))
+        if self.probes.all:
+            found["probes"] = self.probes.statistics()
+        return found
+
+    def describe(self) -> dict[str, Any]:
+        """Return the answer of ``Pipeline.describe()``."""
+        nodes = {
+            name: self.built[name].describe(self.blueprint.nodes[name].links.next)
+            for name in self.blueprint.order
+        }
+        return {"headrace": __version__, "nodes": nodes, **self.blueprint.described()}
+
+    def busy(self) -> bool:
+        """Tell whether a backend still runs, or hangs in its ``close``."""
+        return self.closer.hangs() or any(node.busy() for node in self.nodes)
+
+    def needs_this_thread(self) -> bool:
+        """Tell whether the calling thread runs a batch, is inside a probe, or takes a request through the nodes."""
+        # Between two nodes a signal handler may interrupt the thread that takes a request through the graph.
+        between = self.graph is not None and self.graph.needs_this_thread()
+        tells = threading.get_ident() in self.box.telling
+        return between or tells or any(node.is_held_by_this_thread() for node in self.nodes)
+
+    # Probes that are attached and detached while the pipeline runs.
+
+    def add_probe(self, probe: GuardedProbe) -> None:
+        """Let one more probe receive every node's events from now on, unless it was detached in the meantime."""
+        with self.changes:
+            self.entrance.check_open()
+            taken = {one.name for one in self.probes.all}
+            names = (probe.name, *(f"{probe.name} {number}" for number in range(2, len(taken) + 2)))
+            probe.name = next(name for name in names if name not in taken)
+            if not probe.gone:
+                self._listen([*self.probes.all, probe])
+            service = list(self.probes.in_service)
+        for node, instance in service:
+            Probes([probe]).notify("instance_changed", node, instance, "ready")
+
+    def remove_probe(self, probe: GuardedProbe) -> None:
+        """Let a probe receive nothing any more."""
+        probe.gone = True
+        with self.changes:
+            self._listen([one for one in self.probes.all if one is not probe])
+
+    def _listen(self, guarded: Sequence[GuardedProbe]) -> None:
+        service = self.probes.in_service
+        self.probes = Probes(guarded)
+        self.probes.in_service = service
+        self.blueprint.listen(self.probes)
+        for node in self.built.values():
+            node.scheduler.listen(self.probes)
+
+    def close(self, *, drain: bool, timeout: float) -> None:
+        """Close the pipeline; see ``Pipeline.close``."""
+        self.closer.close(drain=drain, timeout=timeout)
+
+    def after_fork(self) -> None:
+        """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
+        self.forked = True
+        if self.closer.error is None:
+            self._unsaid = [partial(report_forked, self.blueprint.order)]
+        what = "this pipeline belongs to the parent process; build one after the fork"
+        self.closer.error = ClosedError(what)
+        self.box.after_fork()
+        if hasattr(self, "entrance"):  # else the fork came in the midst of the build
+            self.entrance.close(self.closer.error, self._unsaid)
+        for node in self.nodes:
+            node.refusing, node.dead, node.special = self.closer.error, True, True
+            node.free = []
+            node.short_cut.set_bounds()
+            if node.pending.open:
+                self.box.threads.pool.run(ask, self.box, fail_open, node, self.closer.error)
+
+
+def _close_dropped(engine: Engine) -> None:
+    """Close a pipeline to which no reference is left: requests that wait still run; no thread waits for it."""
+    if engine.state == "closed":
+        return
+    try:
+        engine.box.threads.pool.run(partial(engine.close, drain=True, timeout=30.0))
+    except RuntimeError:
+        return  # the interpreter ends, and the exit handler closes the pipeline

@@ -1,0 +1,356 @@
+"""Where requests enter a pipeline: at its only node, or at the first node of a route in the graph."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from functools import partial
+from numbers import Real
+from threading import TIMEOUT_MAX, get_ident
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from headrace._run.box import ask, in_steps, post
+from headrace._run.checked import as_int
+from headrace._run.entry import DONE, NEW, OUTSIDE, Entry, check_weight
+from headrace._run.futures import LoopWaker, give_up
+from headrace._run.graph_request import GraphRequest, start_all
+from headrace._run.loops import warn_in_coroutine
+from headrace._run.process import report
+from headrace._run.refusals import endless_wait
+from headrace._run.runners import wait_for
+from headrace._run.threads import Signal, check_stack
+from headrace._run.tracebacks import with_cause, without_locals
+from headrace._run.walk import may_wait, run_and_wait, walk
+from headrace._texts import error_text, repr_of
+from headrace.errors import InputError, RequestsFailed
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace._run.box import Box
+    from headrace._run.checked import Checked
+    from headrace._run.graph import Graph
+    from headrace._run.node import Node
+    from headrace._run.route import Route
+    from headrace.errors import ClosedError
+    from headrace.keys import Request
+
+    Admitted = tuple[Entry, Route | None]
+    """A request on entry, and its way through the graph; None without one, or where it is done."""
+
+
+class Entrance:
+    """Where requests enter a pipeline.
+
+    Attributes:
+        only: The scheduler that takes all requests. None where they go through the graph.
+        graph: The graph. None where nothing goes through one.
+        any_scheduler: The scheduler that counts and refuses requests for which no node is known.
+        call: Runs one request that has no deadline, and raises its error. None where the graph does that.
+        on_way: Per ``id`` of a caller's dict that is on its way, what keeps it from being sent again meanwhile.
+    """
+
+    call: Callable[[Request], object] | None
+
+    def __init__(self, box: Box, graph: Graph | None, first: Node) -> None:
+        self.box = box
+        self.only = first if graph is None else None
+        self.graph: Any = graph  # a Graph where there is no `only`
+        self.any_scheduler = first
+        self.on_way: dict[int, object] = {}
+        self._waker: LoopWaker | None = None  # of the event loop that has called last
+        self._closing: ClosedError | None = None
+        self._unsaid: list[Callable[[], None]] = []
+        self.use({})
+
+    def use(self, enters: Mapping[type[Checked], Checked]) -> None:
+        """Let ``enter`` of these classes, each with a backend of it, see every request from now on."""
+        found: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
+        for cls, backend in enters.items():  # classes may share one function, which is asked once
+            enter: Any = cls.enter  # type: ignore[attr-defined]
+            takes = getattr(enter, "__kwdefaults__", None) or ()
+            found.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
+        self._enters = [*found.values()]
+        self.call = None if self.only is None else self.only.call
+        if self._enters:
+            self.call = partial(self.run_one, timeout=None, priority=0)
+
+    # Checking requests on entry.
+
+    def close(self, error: ClosedError, unsaid: list[Callable[[], None]] | None = None) -> None:
+        """Refuse all requests from now on; ``unsaid`` is what the first one that is refused says to operators."""
+        self._closing, self._unsaid = error, unsaid or []
+        if unsaid:
+            # In the child of a fork, where no thread of a scheduler is left to refuse anything.
+            self.call = lambda request: self.check_open([request])
+
+    def check_open(self, requests: Sequence[object] = ()) -> None:
+        """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
+        if self._closing is None:
+            return
+        report(self._unsaid)
+        error = self._closing._passing(passes=False)
+        error.begun = False if requests else None
+        for request in requests:
+            self._refuse_closed(request, error)
+        raise error
+
+    def _refuse_closed(self, request: Any, error: ClosedError) -> None:
+        """Count a request that comes after the pipeline was closed, where it would have entered."""
+        scheduler = self.any_scheduler
+        with suppress(Exception):  # the dict is the user's, and may raise anything
+            if isinstance(request, dict):
+                request.pop("result", None)
+                scheduler = self.only or self.graph.route_of(request).first
+        scheduler.count_refused(request, error)
+
+    def admit(
+        self,
+        items: list[Any],
+        timeout: float | None,
+        priority: int,
+        admitted: list[Admitted],
+        on_way: dict[int, object],
+    ) -> None:
+        """Put an entry per item into ``admitted``; an item that is no request gets one that is done, with its error.
+
+        Each claims its dict in ``on_way``: nobody else may send that until `Entry.leave`. Whatever is raised here or later,
+        who has made ``admitted`` lets go of these: `leave_all`.
+        """
+        length_s = TIMEOUT_MAX if timeout is None else seconds(timeout)  # it never ends
+        deadline = None if length_s >= TIMEOUT_MAX else time.monotonic() + max(0.0, length_s)
+        level = priority if type(priority) is int else as_int(priority)
+        if level is None:
+            raise TypeError(f"priority is an int, got {repr_of(priority)}")
+        seen: dict[int, Route | None] = {}
+        call: dict[Any, Any] = {}
+        key, mine = 0, (None,)
+        try:
+            for item in items:
+                key, mine, error = id(item), (item,), None
+                if key in seen:
+                    what = "this dict stands in the list a second time"
+                    error = InputError(what, hint="Send a dict of its own per request.")
+                elif isinstance(item, dict) and on_way.setdefault(key, mine) is not mine:
+                    error = _on_its_way()
+                # Read once it is claimed: what stood in it before may be the value between two backends.
+                entry, route = Entry(item, None, 1, deadline, level), None
+                if error is not None:
+                    self._refuse(entry, seen.get(key), error)
+                else:
+                    entry.on_way = on_way
+                    route = seen[key] = self._admit(entry, call)
+                admitted.append((entry, route))
+        except BaseException:  # Ctrl-C in `enter`, or no stack left: nobody will answer this one
+            if key in on_way and on_way[key] is mine:  # as in `Pipeline.__call__`
+                del on_way[key]
+            raise
+
+    def refuse_twice(self, request: Request) -> NoReturn:
+        """Refuse a dict that is on its way through this pipeline."""
+        error = _on_its_way()
+        self.any_scheduler.count_refused(request, error)
+        raise error
+
+    def _admit(self, entry: Entry, call: dict[Any, Any]) -> Route | None:
+        """Check a request on entry; ``call`` is for functions ``enter``. The entry of a wrong one is done, with its error.
+
+        Returns:
+            Its route through the graph. None where there is no graph, or the entry is done.
+        """
+        request, route, scheduler = entry.request, None, self.any_scheduler
+        try:
+            if self.only is not None or not isinstance(request, dict):
+                entry.weight = check_weight(request, scheduler.name, scheduler.needs)
+            else:
+                route = self.graph.route_of(request)
+                entry.weight = check_weight(request, route.first.name, route.needs)
+            request.pop("result", None)
+        except Exception as error:  # noqa: BLE001 - what a user's dict raises fails its request alone
+            if isinstance(request, dict):
+                with suppress(Exception):
+                    request.pop("result", None)
+            what = f"the request cannot be read: {error_text(error)}"
+            known = error if isinstance(error, InputError) else with_cause(InputError(what), error)
+            self._refuse(entry, route, known)
+            return None
+        if self._enters:
+            entry.entered, failed = self._ask_backends(request, call)
+            if failed is not None:
+                self._refuse(entry, route, failed)
+                return None
+        return route
+
+    def _ask_backends(
+        self, request: Request, call: dict[Any, Any]
+    ) -> tuple[dict[type, Any] | None, Exception | None]:
+        """Return what the functions ``enter`` of backends return for a request, and the error of one that raises."""
+        entered: dict[type, Any] | None = None
+        for enter, takes_call, classes, backend in self._enters:
+            try:
+                found = enter(request, call=call) if takes_call else enter(request)
+            except Exception as error:  # noqa: BLE001 - any error of a backend fails its request
+                return None, backend._wrap(without_locals(error))
+            if found is not None:
+                entered = {**(entered or {}), **dict.fromkeys(classes, found)}
+        return entered, None
+
+    def _refuse(self, entry: Entry, route: Route | None, error: Exception) -> None:
+        """Refuse a request before it enters, and count it."""
+        # Its traceback refers to the frames of the call, and these to the future that gets the error: a cycle.
+        entry.refuse(error.with_traceback(None))
+        (route.first if route else self.any_scheduler).count_refused(entry.request, error)
+
+    # Running requests.
+
+    def run(self, admitted: list[Admitted]) -> None:
+        """Run requests and wait for all of them; their outcomes are in the entries."""
+        warn_in_coroutine()
+        if self.only is not None:
+            wait_for(self.only, [entry for entry, _ in admitted if entry.state != DONE])
+        else:
+            run_and_wait(
+                self.graph, [(route, entry) for entry, route in admitted if route is not None]
+            )
+
+    def run_one(self, data: Any, timeout: float | None, priority: int) -> None:
+        """Run one request and wait for it; raises its error."""
+        plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
+        only = self.only
+        admitted: list[Admitted] = []
+        self.admit([data], timeout, priority, admitted, {})  # the call has claimed it
+        ((entry, route),) = admitted
+        plain = plain and entry.state != DONE and entry.entered is None
+        if plain and only is not None and only.short_cut.max_weight and only.free:
+            only.call(data)
+        elif plain and route is not None:
+            walk(self.graph, route, data)
+        elif entry.state != DONE:
+            self.run(admitted)
+        entry.raise_error()
+
+    def submit(
+        self, admitted: list[Admitted], owners: Sequence[Any], *, waits: bool = True
+    ) -> None:
+        """Let requests run whose outcomes the owners take; this waits only for room in a full queue."""
+        fresh = []
+        for one, owner in zip(admitted, owners, strict=True):
+            if one[0].state == DONE:
+                owner.take_outcome(one[0])
+            else:
+                owner.expects(one[0])
+                fresh.append(one)
+        self._start(fresh, waits=waits)
+
+    def waker(self, loop: asyncio.AbstractEventLoop) -> LoopWaker:
+        """Return what wakes the coroutines of an event loop."""
+        waker = self._waker
+        if waker is None or waker.loop is not loop:
+            waker = self._waker = LoopWaker(loop)
+        return waker
+
+    def begin(
+        self, loop: asyncio.AbstractEventLoop, admitted: list[Admitted]
+    ) -> list[asyncio.Future[None]]:
+        """Let the requests of a coroutine run; give the futures of the loop for which it waits."""
+        waker = self.waker(loop)
+        fresh = [one for one in admitted if one[0].state != DONE]
+        if self.only is None:
+            fresh = [(entry, route) for entry, route in fresh if may_wait(route, entry)]  # type: ignore[arg-type]
+        elif fresh and not self.only.free and self.only.is_held_by_this_thread():
+            for entry, _ in fresh:
+                self._refuse(entry, None, endless_wait(self.only.name))
+            return []
+        futures = [waker.expects(entry) for entry, _ in fresh]
+        self._start(fresh, waits=False)
+        return futures
+
+    def _start(self, fresh: list[Admitted], *, waits: bool) -> None:
+        if not fresh:
+            return
+        entries = [entry for entry, _ in fresh]
+        try:
+            if self.only is not None:
+                first = self.only
+                first.start(entries)
+                if first.free and len(entries) == 1:
+                    check_stack()
+                    if first.short_cut.hand_over(entries[0]):
+                        return
+            else:
+                first = fresh[0][1].first  # type: ignore[union-attr]
+            # The main thread runs no steps. It would wait for another one each time, so it looks whether there is room.
+            waits = waits and first.limits.queue_full == "wait"
+            if waits and get_ident() in in_steps:
+                waits = first.room.may_be_full(len(fresh))
+            if self.only is not None:
+                post(self.box, first.enter, entries)
+            else:
+                requests = [GraphRequest(self.graph, route, entry) for entry, route in fresh]  # type: ignore[arg-type]
+                post(self.box, start_all, requests)
+            if waits and any(entry.state in _BEFORE for entry in entries):
+                self._wait_for_room(first, entries)
+        except BaseException as raised:
+            raised.abandoned = ask(self.box, give_up, entries)  # type: ignore[attr-defined]
+            raise
+
+    def _wait_for_room(self, first: Node, entries: list[Entry]) -> None:
+        if first.is_held_by_this_thread() and not first.free:
+            post(self.box, _refuse_endless, endless_wait(first.name), entries)
+            return
+        room = Signal()
+        for entry in entries:
+            entry.awaited, entry.room = get_ident(), room.wake
+        # A step that lets an entry in changes its state first, and looks for `room` afterwards.
+        while any(entry.state in _BEFORE for entry in entries):
+            room.sleep()
+        for entry in entries:
+            entry.awaited = 0
+
+
+def leave_all(admitted: Sequence[Admitted]) -> None:
+    """Let the dicts of these be sent again."""
+    for entry, _ in admitted:
+        entry.leave()
+
+
+_BEFORE = (NEW, OUTSIDE)
+"""The states of an entry that is not in the queue yet."""
+
+
+def _on_its_way() -> InputError:
+    what = (
+        "this dict is on its way through this pipeline: it was sent before, and has no answer yet"
+    )
+    hint = "Send a dict of its own per request. One that holds the same data does: dict(request)."
+    return InputError(what, hint=hint)
+
+
+def _refuse_endless(error: BaseException, entries: list[Entry]) -> None:
+    """Fail entries for whose room their thread would wait for ever; a step."""
+    for entry in entries:
+        if entry.state in _BEFORE:
+            entry.node.fail(entry, lambda *_, **__: error)
+
+
+def seconds(timeout: float | None, *, least: float | None = None) -> float:
+    """Return a number of seconds of any type as a float from -1 to the longest wait, which None means as well.
+
+    Raises:
+        TypeError: It is no number, or NaN.
+        ValueError: It is below ``least``.
+    """
+    length = TIMEOUT_MAX if timeout is None else timeout
+    number = isinstance(length, (int, float, Real)) and not isinstance(length, bool)
+    if not number or length != length:  # NaN
+        raise TypeError(f"timeout is a number of seconds, got {timeout!r}")
+    if least is not None and length < least:
+        raise ValueError(f"timeout is at least {least}, got {timeout!r}")
+    return float(min(max(-1, length), TIMEOUT_MAX))
+
+
+def raise_failed(entries: list[Entry]) -> None:
+    """Raise the errors of a list of requests, if there are any."""
+    if any([entry.error is not None for entry in entries]):  # noqa: C419 - as in `batch.run`
+        raise RequestsFailed([entry.take_error() for entry in entries])

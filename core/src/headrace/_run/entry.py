@@ -1,0 +1,278 @@
+"""The entry: one request at one node, which waits, runs and has exactly one outcome. Changed in steps alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.checked import as_int, has_no_rows, weight_error
+from headrace._run.threads import took_token
+from headrace._run.tracebacks import is_abandoned, with_cause
+from headrace._texts import nearest
+from headrace.errors import ClosedError, InputError, RequestError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._run.threads import Alarm
+    from headrace.keys import Request
+
+NEW = "new"
+OUTSIDE = "outside"
+"""The entry waits for room in the queue."""
+QUEUED = "queued"
+PENDED = "pending"
+"""A backend keeps the request, and answers it later: see `headrace._run.pending`."""
+RUNNING = "running"
+DONE = "done"
+WAITING = (NEW, OUTSIDE, QUEUED, PENDED)
+"""The states in which no backend runs, so that the request may be cancelled."""
+
+DATA_ALONE = ("data",)
+"""The keys that a request needs at most nodes."""
+
+MISSING = object()
+"""Stands for the ``data`` of a request that has none."""
+
+UNTOUCHED = object()
+"""Stands for the ``data`` of a request that never entered: its dict is left as it came."""
+
+
+class Entry:
+    """A request that waits at a node or runs there.
+
+    Attributes:
+        request: The dict.
+        then: Called once with the entry when it has its outcome, in a step. None once that has happened.
+        waiter: The caller that waits for it, and may run its batch. None for none.
+        awaited: The thread that waits for it otherwise, by its future or its stream. 0 for none.
+        weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
+        cut: When the entry was put into its batch.
+        data: The caller's object under ``data``, put back before the answer. `MISSING` for none.
+        state: One of NEW, OUTSIDE, QUEUED, PENDED, RUNNING, DONE.
+        error: The outcome once DONE: None for success, and after the error has been taken.
+        code: The code under which a failure is counted.
+        alarm: The timer that ends the wait of an entry whose caller does not wait itself.
+        ticket: Counts the wait at the node where the request entered.
+        lent: One item in a list while a backend runs on a copy of the request, else None. Who pops it has the request.
+        group: Entries that are cancelled, if they still wait, when one fails, else None.
+        node: Where the entry came in, and is counted. None before that.
+        entered: What ``enter`` of each backend class returned for the request, by class. None for nothing.
+        trait, trait_of: See `headrace.policies.Waiting`, and the policy that has worked it out.
+        held: What is known of it where a backend keeps it as PENDING, or has asked something for it, else None.
+        room: Called once it is in the queue, or done. None where nobody waits for that.
+        on_way: Where its dict is kept from being sent again: see `Entrance`. None where it is not.
+    """
+
+    __slots__ = (
+        *(
+            "request",
+            "then",
+            "waiter",
+            "awaited",
+            "weight",
+            "arrival",
+            "cut",
+            "deadline",
+            "priority",
+            "data",
+        ),
+        *("state", "error", "code", "alarm", "ticket", "lent", "group", "node", "entered", "held"),
+        *("trait", "trait_of", "room", "on_way"),
+    )
+
+    trait: Any
+    trait_of: Any
+
+    def __init__(
+        self,
+        request: Request,
+        then: Callable[[Entry], object] | None = None,
+        weight: int = 1,
+        deadline: float | None = None,
+        priority: int = 0,
+        ticket: Any = None,
+    ) -> None:
+        self.request = request
+        self.then = then
+        self.waiter: Any = None
+        self.awaited = 0
+        self.weight = weight
+        self.arrival = self.cut = 0.0
+        self.deadline = deadline
+        self.priority = priority
+        self.ticket = ticket
+        self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
+        self.state = NEW
+        self.error: BaseException | None = None
+        self.code: str | None = None
+        self.alarm: Alarm | None = None
+        self.lent: list[None] | None = None
+        self.group: list[Entry] | None = None
+        self.held: Any = None
+        self.node: Any = None
+        self.room: Any = None
+        self.on_way: dict[int, object] | None = None
+        self.entered: dict[type, Any] | None = None
+
+    @property
+    def began(self) -> bool:
+        """Whether a backend has begun on the request, here or at a node before this one."""
+        if self.state == RUNNING or self.held is not None:
+            return True
+        return self.ticket is not None and self.ticket.home is not self.node and self.ticket.entered
+
+    @property
+    def waits(self) -> bool:
+        """Whether no backend runs on the request, here or at a node to which it was sent: it may be cancelled."""
+        if self.held is not None and self.held.away is not None:
+            return bool(self.held.away.waits)
+        return self.state in WAITING
+
+    def refuse(self, error: BaseException) -> None:
+        """Give an entry that never entered an error as its outcome."""
+        self.error, self.data, self.state = error, UNTOUCHED, DONE
+        self.leave()
+
+    def leave(self) -> None:
+        """Let the dict be sent again. One that was abandoned may be as well: no answer says when its backend is done."""
+        key = id(self.request)  # first: between the swap and `pop` no Ctrl-C comes
+        on_way, self.on_way = self.on_way, None
+        if on_way is not None:
+            on_way.pop(key, None)
+
+    def give_back(self) -> None:
+        """Put the caller's ``data`` back, and remove the result of a failed request; never in a step for a user's dict.
+
+        An abandoned dict is left to its backend. A request whose dict raises here has failed.
+        """
+        if self.data is UNTOUCHED:
+            return
+        try:
+            if self.error is not None:
+                restore(self.request, self.data, self.error)
+            else:
+                put_back(self.request, self.data)
+        except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
+            self.error = refuses_change(refusal)
+            if self.node is not None:
+                self.node.count_late(self.error)
+        if self.on_way is not None:
+            self.leave()
+
+    def take_back(self) -> bool:
+        """Take the request from a backend that has a copy; False if one runs on the request. In a step."""
+        sent = None if self.held is None else self.held.away
+        if sent is not None:
+            left = [one for one in sent.entries if one.state != DONE]
+            return all([one.take_back() for one in left])  # noqa: C419 - each is asked
+        return self.state != RUNNING or (self.lent is not None and took_token(self.lent))
+
+    def lend(self) -> None:
+        """Let the caller leave with the request, of which the backend has a copy, until `regain`."""
+        if self.lent is None:
+            self.lent = [None]
+
+    def regain(self) -> bool:
+        """End what `lend` has allowed; False when the caller has left with the request."""
+        if self.lent is not None and not took_token(self.lent):
+            return False
+        self.lent = None
+        return True
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the caller of a request that was lent has left with it."""
+        return self.lent == []
+
+    def take_error(self) -> BaseException | None:
+        """Give the error to the thread that answers the request. The entry keeps it no more.
+
+        An error refers to its frames, and a frame to its entries: kept, it closes a cycle that waits for the collector.
+        """
+        error, self.error = self.error, None
+        return error
+
+    def raise_error(self) -> None:
+        """Raise the error of the request, if it has one, in the thread that answers the request."""
+        if self.error is not None:
+            raise self.take_error()  # type: ignore[misc]
+
+
+def put_back(request: Request, data: Any) -> None:
+    """Put the caller's object back under ``data``, or remove the key for `MISSING`."""
+    if data is MISSING:
+        request.pop("data", None)
+    else:
+        request["data"] = data
+
+
+def restore(request: Request, data: Any, raised: BaseException) -> None:
+    """Put ``data`` back after ``raised``, and remove the result; not while a backend runs on the dict."""
+    with suppress(Exception):  # the caller's own dict may raise anything
+        abandoned = is_abandoned(raised)
+        raised.abandoned = abandoned  # type: ignore[attr-defined]
+        if not abandoned:
+            put_back(request, data)
+            request.pop("result", None)
+
+
+def raise_failure(request: Request, error: BaseException | None) -> None:
+    """Raise the error of a request, if it has one."""
+    if error is None:
+        return
+    with suppress(Exception):
+        request.pop("result", None)
+    try:
+        raise error
+    finally:
+        del error  # see `Entry.take_error`
+
+
+def own_error(error: BaseException) -> BaseException:
+    """Give an error object for one request alone."""
+    if isinstance(error, ClosedError):
+        return error._passing(passes=False)
+    return error.copy() if isinstance(error, RequestError) else error
+
+
+def refuses_change(error: BaseException) -> InputError:
+    """Make the error of a request whose own dict raised when its answer was written."""
+    what = f"the request cannot be answered: its dict raised {type(error).__name__}"
+    wanted = "a dict that lets 'data' and 'result' be written and removed"
+    return with_cause(InputError(what, key="data", expected=wanted), error)
+
+
+def check_weight(request: Any, node: str, needs: Sequence[str]) -> int:
+    """Check a request sent to ``node``, which must have the keys in ``needs``, and give its weight.
+
+    Raises:
+        InputError: The request is no dict, lacks a key, or has a ``request_size`` that is no int of at least 1, nor 0 without rows.
+    """
+    if not isinstance(request, dict):
+        wanted, got = "a dict", type(request).__name__
+        wanted += f" with the key {needs[0]!r}" if needs else ""
+        what = "a request is a dict, several a list"
+        write = f'Write pipe({{"{needs[0]}": x}}).' if needs else "Write pipe({})."
+        raise InputError(what, expected=wanted, got=got, node=node, hint=write)
+    for key in needs:
+        if key not in request:
+            there = [known for known in islice(request, 100) if type(known) is str]
+            near = nearest(key, there)
+            if near is not None:
+                there = [near, *(known for known in there if known != near)]
+            hint = f"It has {', '.join(map(repr, there[:8]))}." if there else None
+            if near is not None:
+                hint = f"{hint} Did you mean {key!r}?"
+            raise InputError(f"the request has no {key!r}", key=key, node=node, hint=hint)
+    if "request_size" not in request:
+        return 1
+    written: Any = request.get("request_size", 1)
+    weight = written if type(written) is int else as_int(written)
+    if weight is None or not (1 <= weight < 2**63 or has_no_rows(request, weight)):
+        limit = "below 2**63" if weight and weight > 0 else "of at least 1"
+        raise weight_error(written, limit, node=node)
+    if weight is not written:  # a sum of numpy integers could overflow their type
+        request["request_size"] = weight
+    return weight or 1

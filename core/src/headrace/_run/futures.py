@@ -1,0 +1,273 @@
+"""Outcomes of requests for which no thread waits: futures and coroutines. What owns an entry is a function."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import time
+from collections import deque
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run import threads
+from headrace._run.box import NOT_YET, ask, is_inside, refuse_inside
+from headrace._run.entry import DONE, refuses_change
+from headrace._run.loops import warn_in_coroutine
+from headrace._run.refusals import endless_wait, withdrawn
+from headrace._run.threads import Signal
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Generator, Sequence
+
+    from headrace._run.entry import Entry
+    from headrace.keys import Request
+
+_log = logging.getLogger("headrace.callbacks")
+
+
+class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
+    """The answer to one submitted request: its dict, or its error.
+
+    ``cancel()`` is True only while the request waits. No thread that runs steps waits for the lock of a future: the main
+    thread may hold it while a signal handler, which has interrupted it there, waits for that very thread.
+
+    A coroutine may await it: ``await pipe.submit(request)``.
+
+    Attributes:
+        entry: The request, while it has no outcome. None for one that never entered.
+        parts: Where parts of the answer go. None where nobody takes any, or any more.
+    """
+
+    _condition: Any
+    _done_callbacks: list[Any]
+    _is_cancelled = False
+    _sleepers: list[Signal]
+    entry: Entry | None = None
+    parts: Any = None
+
+    def expects(self, entry: Entry) -> None:
+        """Let the outcome of an entry come here."""
+        self.entry = entry
+        self._sleepers = []
+        entry.then = self._note_outcome
+
+    def _note_outcome(self, entry: Entry) -> None:
+        entry_box(entry).later(self.take_outcome, entry)
+
+    def running(self) -> bool:
+        """Tell whether a backend runs on the request."""
+        entry = self.entry
+        return (
+            entry is not None
+            and entry.node is not None
+            and not self.done()
+            and entry.node.running(entry)
+        )
+
+    def cancel(self) -> bool:
+        """Withdraw the request. False when a backend runs on it, or it is done.
+
+        In a destructor within a step the answer is False, and the request is withdrawn a moment later if it waits then.
+        """
+        if self.done() or self.entry is None:
+            return self.cancelled()
+        if is_inside():
+            entry_box(self.entry).threads.pool.run(self.cancel)
+            return False
+        if ask(entry_box(self.entry), self.entry.node.cancel, self.entry) is True:
+            self._is_cancelled = True
+            if self.entry.held is not None:  # a backend has changed its dict
+                self.entry.give_back()
+            self.entry.leave()
+            self._end_parts()
+            if super().cancel():
+                self.set_running_or_notify_cancel()
+            self._wake()
+        return self.cancelled()
+
+    def result(self, timeout: float | None = None) -> Request:
+        """Wait for the dict; ContractError where this thread holds the instance for which the request waits."""
+        try:
+            request: Request = self._wait(super().result, timeout)
+            return request
+        finally:
+            del self  # see `Entry.take_error`
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the outcome; give its error, None for success. It raises ContractError as `result` does."""
+        error: BaseException | None = self._wait(super().exception, timeout)
+        return error
+
+    def _wait(self, wait: Callable[[float | None], Any], timeout: float | None) -> Any:
+        entry = self.entry
+        try:
+            if entry is None or self.done() or entry.node is None:
+                return wait(timeout)
+            self._sleep(entry, timeout)
+            return wait(0)
+        finally:
+            del self, wait  # see `Entry.take_error`
+
+    def _sleep(self, entry: Entry, timeout: float | None) -> None:
+        start_wait(entry)
+        warn_in_coroutine()
+        # Not on the condition of the base class: Ctrl-C in the midst of its wait may leave it in another's hands.
+        until = None if timeout is None else time.monotonic() + timeout
+        signal = Signal()
+        self._sleepers.append(signal)
+        try:
+            while not self.done():
+                left_s = None if until is None else until - time.monotonic()
+                if left_s is not None and left_s <= 0:
+                    break
+                signal.sleep(left_s)
+        finally:
+            entry.awaited = 0
+            self._sleepers.remove(signal)
+
+    def _wake(self) -> None:
+        if self.entry is not None:
+            for signal in [*self._sleepers]:
+                signal.wake()
+
+    def __await__(self) -> Generator[Any, None, Request]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def take_outcome(self, entry: Entry) -> None:
+        """Take the outcome of the entry; in no step."""
+        if self.parts is not None:
+            self._end_parts()
+        try:
+            entry.give_back()
+        except BaseException as raised:  # noqa: BLE001 - the user's dict may raise anything
+            entry.error = entry.error or refuses_change(raised)
+        error, entry.error = entry.error, None  # see `Entry.take_error`
+        if not self._condition.acquire(blocking=False):
+            entry_box(entry).threads.pool.run(self._end_and_wake, entry.request, error)
+            return
+        try:
+            self._end(entry.request, error)
+        finally:
+            self._condition.release()
+        self._wake()
+
+    def _end_parts(self) -> None:
+        parts, self.parts = self.parts, None
+        if parts is not None:
+            parts.end()
+
+    def _end_and_wake(self, request: Request, error: BaseException | None) -> None:
+        self._end(request, error)
+        self._wake()
+
+    def _end(self, request: Request, error: BaseException | None) -> None:
+        try:
+            if error is None:
+                self.set_result(request)
+            else:
+                self.set_exception(error)
+        except concurrent.futures.InvalidStateError:  # it was cancelled a moment ago
+            pass
+
+    def _invoke_callbacks(self) -> None:
+        if self._is_cancelled:  # by this thread
+            self._call_all()
+        elif self._done_callbacks:
+            # They may take any time, and the answering thread has other requests to serve.
+            node = None if self.entry is None else self.entry.node
+            given = threads.current if node is None else node.box.threads
+            given.pool.run(self._call_all)
+
+    def _call_all(self) -> None:
+        for callback in self._done_callbacks:
+            try:
+                callback(self)
+            except BaseException as error:  # noqa: BLE001 - the others are called all the same
+                _log.error("a callback raised", exc_info=error)
+
+
+def entry_box(entry: Entry) -> Any:
+    """Return the box of the pipeline of an entry that has entered."""
+    return entry.node.box
+
+
+def start_wait(entry: Entry) -> None:
+    """Let it be seen that this thread waits for an entry; ContractError where it holds what the entry waits for."""
+    refuse_inside(entry.node.name)
+    for one in entry.node.waiting_for(entry):
+        held = not one.node.free and one.node.is_held_by_this_thread()
+        if held or one.node.is_endless_for(get_ident()):
+            raise endless_wait(one.node.name)
+    entry.awaited = get_ident()
+
+
+class LoopWaker:
+    """Wakes coroutines of one event loop from other threads: one call into the loop wakes all that are due."""
+
+    __slots__ = ("_due", "_token", "loop")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._due: deque[asyncio.Future[None]] = deque()
+        self._token = [None]
+
+    def wake(self, future: asyncio.Future[None]) -> None:
+        """Let the coroutine that awaits a future of the loop go on."""
+        self._due.append(future)
+        if not self._token:
+            return
+        try:
+            self._token.pop()
+            self.loop.call_soon_threadsafe(self._wake_all)
+        except IndexError:  # another thread was quicker
+            return
+        except BaseException as error:  # the loop was not told: who comes next tells it
+            self._token[:] = [None]
+            if not isinstance(error, RuntimeError):  # a closed loop has no waiting coroutines
+                raise
+
+    def _wake_all(self) -> None:
+        self._token[:] = [None]
+        while self._due:
+            future = self._due.popleft()
+            if not future.done():
+                future.set_result(None)
+
+    def expects(self, entry: Entry) -> asyncio.Future[None]:
+        """Return a future of the loop that is done when the entry is."""
+        if self._due:  # perhaps Ctrl-C hit the loop just before `_wake_all`
+            self._wake_all()
+        future: asyncio.Future[None] = self.loop.create_future()
+        entry.then, entry.awaited = partial(self._told, future), get_ident()
+        return future
+
+    def _told(self, future: asyncio.Future[None], entry: Entry) -> None:
+        entry_box(entry).later(self.wake, future)
+
+
+def give_up(entries: Sequence[Entry]) -> bool:
+    """Withdraw all requests that wait; tell whether a backend still runs on one of the others; a step."""
+    left = False
+    for entry in entries:
+        node = entry.node
+        entry.leave()
+        if node is None:
+            continue
+        if entry.state == DONE:
+            # Its caller has not been told yet: a probe still reads its dict.
+            left |= entry.then is not None or getattr(entry.error, "abandoned", False) is True
+            entry.then = None
+            continue
+        entry.then = None
+        left |= node.fail(entry, withdrawn)
+    return left
+
+
+def give_up_all(box: Any, entries: Sequence[Entry]) -> bool:
+    """Do `give_up` from any thread."""
+    found = ask(box, give_up, entries)
+    return found is not NOT_YET and found is True

@@ -1,0 +1,235 @@
+"""A request that a graph leads from node to node, in steps. `headrace._run.walk` has the callers that wait for it.
+
+What ended together enters the next node together, and nobody sees a request half done.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from headrace._run.entry import DONE, OUTSIDE, RUNNING, Entry, put_back, refuses_change
+from headrace._run.node_request import FREES_CALLER, NodeRequest, waiting_for
+from headrace._run.refusals import withdrawn
+from headrace._run.room import Ticket
+from headrace._run.tracebacks import is_abandoned
+from headrace._run.traversal import Failure, Traversal, unable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from headrace._run.graph import Graph
+    from headrace._run.route import Route
+    from headrace._run.traversal import Visit
+
+
+class GraphRequest:
+    """One request on its way through the graph. All but the making is steps.
+
+    It stands as the ``node`` of the entry of the call, and offers what a node offers for its entries.
+
+    Attributes:
+        entry: The entry of the call.
+        open: The entries at nodes that have no outcome.
+    """
+
+    def __init__(self, graph: Graph, route: Route, entry: Entry, *, internal: bool = False) -> None:
+        self._graph, self.entry, self._internal = graph, entry, internal
+        self._traversal = Traversal(entry.request)
+        self._ticket = Ticket(route.first, entered=False, walks=True)
+        self._route, self._first = route, route.first
+        self.box, self.name, self.clock = graph.box, route.start.name, route.first.clock
+        self.open: dict[Entry, None] = {}
+        entry.node = self
+
+    # From node to node.
+
+    def start(self) -> None:
+        """Let the request enter."""
+        if self.entry.state == DONE:
+            return
+        self._graph.open[self] = None
+        self._start_visits([self._traversal.begin(self._route, self.entry.request)])
+        if self.entry.state != DONE:
+            self._note_entered()
+
+    def _note_entered(self) -> None:
+        """Note whether the entries of the first node are in its queue, or wait for room."""
+        entry = self.entry
+        outside = any(one.state == OUTSIDE for one in self.open)
+        entry.state = OUTSIDE if outside else RUNNING
+        if outside:
+            for one in self.open:
+                one.room = self._note_entered
+        elif entry.room is not None:
+            entry.room()
+
+    def _start_visits(self, visits: Sequence[Visit]) -> None:
+        left = list(visits)
+        while left and self.entry.state != DONE:
+            visit = left.pop(0)
+            try:
+                left += self._visit(visit)
+            except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
+                self.end(unable(visit.step, raised))
+
+    def _visit(self, visit: Visit) -> list[Visit]:
+        """Let the entries of a visit into the queue of its node; where there is nothing to run, give what follows."""
+        node, call = visit.step.scheduler, self.entry
+        internal, self._internal = self._internal, True
+        at_node = NodeRequest(visit.step, visit.request, call, self._ticket)
+        entries = at_node.entries
+        then = partial(self._end_entry, visit, at_node)
+        for entry in entries:
+            entry.then, entry.waiter = then, call.waiter
+            self.open[entry] = None
+        alive = [one for one in entries if one.state != DONE]
+        if not alive and not internal and node.refusing is not None:
+            error = node.refusing._passing(passes=False)
+            error.begun = False
+            node.count_refused(visit.request, error)
+            return self._advance(visit, error)
+        if not entries:
+            return self._advance(visit, at_node.gather())
+        for entry in [one for one in entries if one.state == DONE]:
+            entry.then = None
+            then(entry)
+        if self.entry.state != DONE:
+            node.start(alive)
+            node.enter(alive, internal)
+        return []
+
+    def _end_entry(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> None:
+        """Count one entry of a visit; the last one, and one that fails the request, end the visit."""
+        if self.open.pop(entry, self) is self or self.entry.state == DONE:
+            return
+        try:
+            self._start_visits(self._after(visit, at_node, entry))
+        except BaseException as raised:  # noqa: BLE001 - of the user's dict; the request must get an outcome
+            self.end(unable(visit.step, raised))
+
+    def _after(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> list[Visit]:
+        """Give the visits that may start now that one entry of a visit has its outcome."""
+        if entry.held is not None and entry.held.goes_on_at is not None:
+            route = self._graph.route_from(entry.held.goes_on_at)
+            return [self._traversal.begin(route, visit.request)]
+        entry.give_back()
+        error = entry.error
+        if at_node.ends_with(entry):
+            at_node.forget()
+            return self._advance(visit, error)
+        if any(one in self.open for one in at_node.entries):
+            return []
+        return self._advance(visit, at_node.gather())
+
+    def _advance(self, visit: Visit, error: BaseException | None) -> list[Visit]:
+        """Advance by a visit that has ended; give the visits that may start now."""
+        try:
+            if error is None:
+                following = self._traversal.advance(visit)
+                if isinstance(following, Failure):
+                    error = self._count_failure(following)
+                elif self._traversal.sinks_left:
+                    return following
+                else:
+                    error = self._finish()
+        except BaseException as raised:  # noqa: BLE001
+            error = unable(visit.step, raised)
+            visit.step.scheduler.count_late(error)
+        self.end(error)
+        return []
+
+    def _finish(self) -> BaseException | None:
+        """Put the results of the sinks into the caller's dict; give the error if one is missing."""
+        try:
+            failure = self._traversal.finish()
+        except Exception as raised:  # noqa: BLE001
+            return refuses_change(raised)
+        return None if failure is None else self._count_failure(failure)
+
+    def _count_failure(self, failure: Failure) -> BaseException:
+        """Count a failure between two nodes at the node that answers for it; give its error."""
+        node = failure.step.scheduler
+        if failure.has_run:
+            node.count_late(failure.error)
+        else:
+            node.count_refused(self._traversal.request, failure.error)
+        return failure.error
+
+    # The outcome.
+
+    def end(self, error: BaseException | None, *, frees: bool = False) -> bool:
+        """Give the request its one outcome. Tell whether a backend goes on with it.
+
+        Entries that wait are withdrawn. Where the error ``frees`` the caller, those that run are abandoned.
+        """
+        entry = self.entry
+        if entry.state == DONE:
+            return False
+        frees = (
+            frees
+            or isinstance(error, FREES_CALLER)
+            or not isinstance(error, (Exception, type(None)))
+        )
+        left, self.open = list(self.open), {}
+        abandoned = False
+        for one in left:
+            one.then = None
+            if one.state == DONE:  # it has ended a moment ago, and a probe still reads its dict
+                abandoned |= frees
+            elif one.node is not None and (one.waits or frees):
+                abandoned |= one.node.fail(one, withdrawn)
+        if error is not None:
+            error.abandoned = abandoned or is_abandoned(error)  # type: ignore[attr-defined]
+        entry.error, entry.state = error, DONE
+        if error is not None and not is_abandoned(error):
+            with suppress(BaseException):  # of the user's dict
+                put_back(entry.request, entry.data)
+                entry.request.pop("result", None)
+        self._traversal.remove()
+        self._graph.open.pop(self, None)
+        entry.node = self._first  # no cycle is left
+        then, entry.then, entry.waiter = entry.then, None, None
+        if entry.room is not None:
+            entry.room()
+        if then is not None:
+            then(entry)
+        self.box.look_if_quiet()
+        return abandoned
+
+    def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
+        """Fail the request wherever it is; tell whether a backend goes on with it; see `Node.fail`."""
+        running = any(not one.waits and not one.lent for one in self.open)
+        return self.end(failure(self._first, running=running), frees=True)
+
+    def fail_late(self, entry: Entry) -> None:
+        """Fail the request, whose deadline has passed."""
+        for one in list(self.open):
+            one.node.fail_late(one)
+
+    def cancel(self, entry: Entry) -> bool:
+        """Withdraw the request while it waits: all branches or none."""
+        if entry.state == DONE or not all(one.waits for one in self.open):
+            return False
+        entry.then = None
+        self.end(withdrawn(self._first, running=False))
+        return True
+
+    def waiting_for(self, entry: Entry) -> Sequence[Entry]:
+        """Return the entries that wait for an instance, or for room, on behalf of the request; in any thread."""
+        return waiting_for([*self.open])
+
+    def running(self, entry: Entry) -> bool:
+        """Tell whether a backend runs on the request; in any thread."""
+        return any(one.state == RUNNING and not one.waits for one in [*self.open])
+
+    def count_late(self, error: BaseException) -> None:
+        """Count as failed a request that failed after its last node."""
+        self._first.count_late(error)
+
+
+def start_all(requests: Sequence[GraphRequest]) -> None:
+    """Let requests enter; a step."""
+    for one in requests:
+        one.start()

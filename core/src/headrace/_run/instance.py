@@ -1,0 +1,154 @@
+"""One instance of a node: its range, its holder and its counts."""
+
+from __future__ import annotations
+
+import time
+from contextvars import Context
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.checked import Liveness
+from headrace._run.statistics import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._run.blueprint import Limits
+    from headrace._run.checked import Checked, Outcomes
+    from headrace._run.entry import Entry
+    from headrace._run.threads import OwnThread
+
+
+SAMPLE_BELOW_S = 1e-3
+"""Of a backend that takes less, only a sample of its batches is timed."""
+
+FAST_S = 100e-6
+"""A caller that has its answer runs batches of others where the mean forward takes less, since waking another thread costs about as much."""
+
+LEADS_S = 500e-6
+"""How long, in all, it does so."""
+
+LONG_S = 500e-6
+"""A backend that takes more is slow: its next batch is started before anybody is told of the last one."""
+
+SAMPLED = 15
+"""Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
+
+
+class Instance(Tally):
+    """An instance as the scheduler holds it. To policies it is a `headrace.policies.InstanceView`.
+
+    Attributes:
+        index, min, max, device: See `headrace.policies.InstanceView`.
+        backend: The backend.
+        run: Runs a batch in the context of the instance, whose context variables no caller shares.
+        thread: The thread that must run the instance, or None when any may.
+        holder: Who claimed the instance (any object). None while the instance is free.
+        ident: Identifier of the thread that runs the instance. 0 while none does.
+        entries: The entries of the batch that runs, None for a caller's own single request.
+        running_weight: Weight of the batch that runs.
+        full: The greatest weight of a batch, of those that the node allows. None for no bound.
+        reason: Why the batch that runs was formed. Stale where its caller runs it alone.
+        queued: How many batches were formed from the queue. The other counts are those of `Tally`.
+        mask: A batch is timed when its number and the mask have no bit in common.
+        sampling: The mask while batches are fast. 0 where probes receive every batch.
+        mean_s: Moving average of the duration of a batch, in seconds.
+        least_s: About the least of the last hundred durations: what the backend takes without waiting for the interpreter lock. 0 at first.
+        busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
+        since: When the instance was made, on the clock of `time.perf_counter`.
+        limit: The backend whose own range sets ``max``, and that max. None where the node's keys set it.
+        limits: The keys under which its batches are formed and filled up. Set by its node.
+        liveness: Tells whether the backend is lost, or what it computes with is away.
+        away: Whether the node keeps the instance from the free ones until what is away is back.
+    """
+
+    def __init__(
+        self,
+        index: int,
+        backend: Checked,
+        *,
+        least: int = 1,
+        most: int | None = None,
+        device: str | None = None,
+        thread: OwnThread | None = None,
+    ) -> None:
+        super().__init__()
+        self.index = index
+        self.backend = backend
+        # Here a batch enters the instance, whichever thread brings it.
+        enter: Any = Context().run
+        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
+        self.min = least
+        self.max = most
+        self.device = device
+        self.thread = thread
+        self.holder: object = None
+        self.ident = 0
+        self.entries: list[Entry] | None = None
+        self.running_weight = 0
+        self.reason = "idle"
+        self.queued = 0
+        self.mask = 0
+        self.sampling = SAMPLED
+        self.mean_s, self.least_s = FAST_S, 0.0
+        self.busy_s = 0.0
+        self.since = time.perf_counter()
+        self.limit: tuple[str, int] | None = None
+        self.limits: Limits
+        self.full: int | None = None
+        self.liveness = backend._liveness or Liveness()
+        self.liveness.entries = lambda: self.entries or ()
+        self.liveness.outermost = backend
+        self.away = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether the instance has a holder."""
+        return self.holder is not None
+
+    @property
+    def batches(self) -> int:
+        """How many batches have been started."""
+        return self.unqueued + self.queued
+
+    @property
+    def living(self) -> bool:
+        """Whether the instance can run batches: its backend is not lost, and its own thread, if any, lives."""
+        return not self.liveness.lost and (self.thread is None or self.thread.alive)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the instance is given batches: it is not lost, and does not pause."""
+        return not (self.liveness.lost or self.liveness.pauses)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the instance can run batches, and all that it computes with is there."""
+        return self.living and not self.liveness.parts_away
+
+    def note_duration(self, duration_s: float) -> None:
+        """Take note of the duration of one batch."""
+        self.forward.add(duration_s * 1000)
+        before, mean_s, least_s = self.mean_s, duration_s, duration_s
+        if self.busy_s:
+            least_s = min(duration_s, 1.02 * self.least_s)
+            # The bound on one duration: the thread may have waited for a processor meanwhile, which says
+            # nothing about the backend and would make it look slow for many batches.
+            mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
+        self.busy_s += duration_s * (self.mask + 1)
+        self.mean_s, self.least_s = mean_s, least_s
+        self.mask = self.sampling if least_s < SAMPLE_BELOW_S else 0
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what ``stats()`` shows of this instance."""
+        age_s = max(time.perf_counter() - self.since, 1e-9)
+        return {
+            "index": self.index,
+            "device": self.device,
+            "busy": self.busy,
+            "batches": self.batches,
+            "errors": sum(self.failures.values()),
+            "alive": self.living,
+            "busy_s": round(self.busy_s, 6),
+            "utilisation": round(min(1.0, self.busy_s / age_s), 4),
+        }

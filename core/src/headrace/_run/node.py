@@ -1,0 +1,471 @@
+"""One node: its queue, its instances, and what becomes of a request here. All but `begin` and `count_*` are steps.
+
+An instance is in exactly one place: in `Node.free`, or with who runs it, or out of service. Callers take free ones without
+a step (`headrace._run.shortcut`): taking one is one call into C, and who puts one back looks at the queue afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import CancelledError
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run import deadlocks, dispatch
+from headrace._run.box import ask, post
+from headrace._run.checked import PENDING, largest_size
+from headrace._run.entry import (
+    DATA_ALONE,
+    DONE,
+    NEW,
+    OUTSIDE,
+    QUEUED,
+    RUNNING,
+    check_weight,
+    own_error,
+)
+from headrace._run.failures import FailureLog
+from headrace._run.instance import LONG_S, SAMPLED
+from headrace._run.node_request import waiting_for
+from headrace._run.pending import Pending
+from headrace._run.probes import Probes, Reporter
+from headrace._run.queue import RequestQueue
+from headrace._run.refusals import (
+    deadline_error,
+    endless_wait,
+    no_thread_error,
+    unfit_error,
+    withdrawn,
+)
+from headrace._run.room import Room
+from headrace._run.shortcut import ShortCut
+from headrace._run.standby import Standby
+from headrace._run.statistics import Tally
+from headrace._run.threads import threads_of
+from headrace._run.view import read_traits
+from headrace.errors import ClosedError, InputError, InstanceLostError, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from headrace._run.blueprint import Limits
+    from headrace._run.box import Box
+    from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
+    from headrace._run.policies import BatchPolicy, DispatchPolicy
+    from headrace._run.runners import Work
+
+
+class Node:
+    """The queue and the instances of one node.
+
+    Attributes:
+        box: The box of its pipeline.
+        name, limits, clock: Its name, its queue keys, and what gives seconds.
+        instances: The instances.
+        free: The instances that nobody runs. `give_back` alone puts one in, and a caller its own on the short cut.
+        special: Whether who puts an instance back has to look here: closing, an instance away or lost.
+        min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
+        queue: The entries that wait for an instance. `room` its bound, and who waits for that.
+        pending: The requests that backends keep as PENDING.
+        running: How many entries of batches run.
+        counts: How many requests have come, and what is counted of those that no instance has run.
+        is_only: Whether it is the only node of its pipeline.
+        must_have_result: Whether a request that ends without ``result`` has failed.
+        refusing: The error of newcomers. None while the node is open.
+        probes: The probes.
+        reporter: Tells them of batches and requests. None where none receives these.
+        needs: The keys that a request must have.
+        standby: The callers that wait as those who have not come yet.
+        call: Runs one request for a caller that waits without a deadline.
+    """
+
+    def __init__(
+        self,
+        box: Box,
+        name: str,
+        instances: Sequence[Instance],
+        batch_policy: BatchPolicy,
+        dispatch_policy: DispatchPolicy,
+        limits: Limits,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.box, self.name, self.limits, self.clock = box, name, limits, clock
+        self.failures = FailureLog(name, clock)
+        self.instances: list[Instance] = list(instances)
+        self.free: list[Instance] = []
+        self.lost = self.special = False
+        self.queue = RequestQueue()
+        self.room = Room(self)
+        self.pending = Pending(self)
+        self.entered = 0
+        self.counts = Tally()
+        self.must_have_result = True
+        self.refusing: ClosedError | None = None
+        self.drains = True
+        self.dead = self.watched = self.is_only = False
+        self.probes = Probes()
+        self.reporter: Reporter | None = None
+        self.needs: Sequence[str] = DATA_ALONE
+        self.decision = dispatch.Decision(self, batch_policy, dispatch_policy)
+        self.set_range(instances)
+        self.standby = Standby(self)
+        self.short_cut = ShortCut(self)
+        self.call = self.short_cut.call
+        ask(box, self._put_into_service)
+
+    def note_change(self) -> None:
+        """Have `dispatch` called after the steps."""
+        self.box.dirty[self] = None
+
+    # Before a request enters; in any thread.
+
+    def need(self, keys: Sequence[str]) -> None:
+        """Set the keys that a request must have."""
+        self.needs = DATA_ALONE if keys == DATA_ALONE else keys
+        self.short_cut.set_bounds()
+
+    def check_entry(self, request: Any) -> int:
+        """Check a request on entry and give its weight; InputError, which is counted, where it is wrong."""
+        try:
+            return check_weight(request, self.name, self.needs)
+        except InputError as error:
+            if isinstance(request, dict):
+                request.pop("result", None)
+            self.count_refused(request, error)
+            raise
+
+    def check_again(self, request: Any) -> int:
+        """Return the weight of a request that was checked where it entered, and goes on here."""
+        if "request_size" in request or "data" not in request or self.needs is not DATA_ALONE:
+            return self.check_entry(request)
+        return 1
+
+    def count_refused(self, request: Any, error: BaseException) -> None:
+        """Count a request that was refused before it entered."""
+        post(self.box, self._count, error, 1)
+        self.failures.note(error, request)
+        reporter = self.reporter
+        if reporter is not None:
+            reporter.report_refused(request, error)
+
+    def count_late(self, error: BaseException) -> None:
+        """Count as failed a request that ended without an error at this node, but failed after it."""
+        post(self.box, self._count, error, 0)
+        self.failures.note(error, {})
+
+    def _count(self, error: BaseException, entered: int) -> None:
+        self.entered += entered
+        self.counts.count_failure(code_of(error))
+
+    def start(self, entries: Sequence[Entry], at: float | None = None) -> None:
+        """Set the times of new entries, which came ``at`` a time or now, and let the policy read them; in the thread that sends them."""
+        now, timeout_ms = self.clock() if at is None else at, self.limits.timeout_ms
+        for entry in entries:
+            entry.arrival, entry.node = now, self
+            if timeout_ms is not None:
+                own = now + timeout_ms / 1000
+                entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
+        if self.decision.picks:
+            read_traits(entries, self.decision.policy, self)
+
+    # Requests come in.
+
+    def enter(self, entries: Iterable[Entry], internal: bool = False, waits: int = 0) -> None:
+        """Let new entries in one by one. An entry that is refused fails alone.
+
+        Args:
+            entries: The entries.
+            internal: Whether their requests come from another node: these may enter while newcomers are refused.
+            waits: The thread that waits for their outcome. 0 for none.
+        """
+        if self.standby.turns:
+            self.standby.let_in()
+        refused = self._refusal(internal, waits)
+        for entry in entries:
+            if entry.state != NEW:
+                continue
+            self.entered += 1
+            error = refused or unfit_error(self, entry)
+            if error is not None:
+                self.settle(entry, own_error(error))
+                continue
+            if entry.deadline is not None:
+                try:
+                    self._watch_deadline(entry, entry.deadline)
+                except RuntimeError as refusal:
+                    self.settle(entry, no_thread_error(self.name, "watch its deadline", refusal))
+                    continue
+            if self.room.has_room(entry):
+                self.queue.add(entry)
+                if entry.room is not None:
+                    entry.room()
+        if self.queue.weight >= self.decision.enough:
+            self.note_change()
+
+    def _refusal(self, internal: bool, waits: int) -> BaseException | None:
+        """Return why no new entry may enter; None where they may."""
+        goes_on = internal and not self.dead and (self.drains or bool(self.free))
+        if self.refusing is not None and not goes_on:
+            return self.refusing
+        if self.lost:
+            return self.no_instance()
+        if waits and self.is_endless_for(waits):
+            return endless_wait(self.name)
+        return None
+
+    def _watch_deadline(self, entry: Entry, deadline: float) -> None:
+        """Have the timer fail an entry in time, unless its caller looks at the same deadline itself."""
+        waiter = entry.waiter
+        if waiter is not None and waiter.deadline == deadline:
+            return
+        if waiter is not None and waiter.runs:
+            entry.waiter = None  # its caller must be free to leave it behind
+        expire = partial(post, self.box, self.fail_late, entry)
+        entry.alarm = self.box.threads.timer.call_at(deadline, expire)
+
+    # Batches begin, and end.
+
+    def dispatch(self) -> None:
+        """Let all batches begin that are due."""
+        self.decision.enough = 0
+        if self.room.outside:
+            self.room.put_in()
+        if self.special:
+            self.collect()
+        while self.queue.count and self.free:
+            if self.box.steps:  # who was in the box before the instance came free counts as waiting
+                self.note_change()
+                return
+            work = self.decision.next_due()
+            if work is None:
+                break
+            if self.room.outside:
+                self.room.put_in()
+            try:
+                work.assign()
+            except RuntimeError as error:  # no thread can be started
+                work.fail(error)
+        self.standby.call_in()
+        if (self.queue.count or self.room.outside) and not self.watched:
+            deadlocks.watch(self)
+        if self.refusing is not None:
+            self.box.look_if_quiet()
+
+    def end_batch(self, work: Work, errors: Any, runner: Any) -> None:
+        """Take the outcomes of a batch, and its instance back."""
+        if self.standby.turns:
+            self.standby.let_in()
+        instance = work.instance
+        is_long = instance.least_s >= LONG_S
+        self.box.starts_first = is_long and self.box.is_held_until <= self.clock()
+        if is_long and self.max != 1:
+            self.decision.note_answered(work.entries, instance.mean_s)
+        for i, entry in enumerate(work.entries):
+            error = None if errors is None else errors[i]
+            if error is PENDING:
+                self.pending.pend(entry, instance)
+            elif entry.state == RUNNING:  # else it was settled while the batch ran
+                self.settle(entry, error, instance)
+            error = None  # see `Entry.take_error`
+        self.give_back(instance)
+        if self.queue.count or self.standby.turns or self.room.outside or self.special:
+            self.note_change()
+        if runner is not None:
+            runner.rest(self.box)
+
+    # Requests are settled: each has one outcome.
+
+    def settle(self, entry: Entry, error: BaseException | None, at: Instance | None = None) -> None:
+        """Give an entry its one outcome; ``at`` is the instance that has run it, if any."""
+        if entry.alarm is not None:
+            entry.alarm.cancel()
+        if error is not None:
+            if isinstance(error, ClosedError) and error.begun is None:
+                error.begun = entry.began
+            entry.error = error
+            (at or self.counts).count_failure(
+                code_of(error) if at is None else entry.code or code_of(error)
+            )
+        entry.state = DONE
+        if entry.room is not None:
+            entry.room()
+        if entry.held is not None:
+            self.pending.end_entry(entry)
+        reporter = self.reporter  # once: a thread that detaches a probe takes it away
+        if reporter is not None:
+            self.box.later(reporter.report_outcome, self, entry, self.clock())
+        else:
+            self.tell(entry)
+        if error is not None and entry.group:
+            waiting = [one for one in entry.group if one.waits]
+            entry.group.clear()
+            self.fail_waiting(CancelledError(), waiting)
+
+    def tell(self, entry: Entry) -> None:
+        """Tell the caller of an entry its outcome."""
+        then, entry.then, entry.waiter = entry.then, None, None
+        if then is not None:
+            then(entry)
+
+    def fail_waiting(self, error: BaseException, entries: Iterable[Entry]) -> None:
+        """Fail entries that wait, each with an error of its own."""
+        for entry in entries:
+            self.fail(entry, lambda _, **__: own_error(error))
+
+    def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
+        """Fail an entry wherever it is, unless it is DONE. Tell whether a backend goes on with its request.
+
+        ``failure(node, running=...)`` makes the error.
+        """
+        if entry.state == DONE:
+            return False
+        if entry.state == OUTSIDE:
+            self.room.outside.pop(entry, None)
+        elif entry.state == QUEUED:
+            self.queue.remove((entry,))
+        elif entry.state == NEW:
+            self.entered += 1
+        running = not entry.take_back()
+        self.settle(entry, failure(self, running=running))
+        self.note_change()
+        return running
+
+    def fail_late(self, entry: Entry) -> None:
+        """Fail an entry whose deadline has passed, unless it is done."""
+        self.fail(entry, partial(deadline_error, begun=not entry.waits))
+
+    def cancel(self, entry: Entry) -> bool:
+        """Withdraw an entry that waits; False when it runs or is done. Nobody is told."""
+        if not entry.waits:
+            return False
+        entry.then = entry.group = None
+        self.fail(entry, withdrawn)
+        return True
+
+    def waiting_for(self, entry: Entry) -> Sequence[Entry]:
+        """Return the entries that wait for an instance, or for room, on behalf of an entry; in any thread."""
+        sent = None if entry.held is None else entry.held.away
+        if sent is not None:
+            return waiting_for(sent.entries)
+        return (entry,) if entry.state in (NEW, OUTSIDE, QUEUED) else ()
+
+    def running(self, entry: Entry) -> bool:
+        """Tell whether a backend runs on an entry; in any thread."""
+        return entry.state == RUNNING and not entry.waits
+
+    def all_open(self) -> list[Entry]:
+        """Return all entries that have no outcome, but those of requests that their callers run past the queue."""
+        running = [entry for instance in self.instances for entry in instance.entries or ()]
+        return [*running, *self.queue, *self.room.outside, *self.pending.open]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no request waits, runs or is PENDING."""
+        if self.queue.count or self.room.outside or self.pending.open:
+            return False
+        return all(one.holder is None for one in self.instances)
+
+    def listen(self, probes: Probes) -> None:
+        """Let these probes, and no others, receive every batch and request from now on."""
+        self.probes = probes
+        self.reporter = Reporter(self.name, self.clock, probes) if probes.reports else None
+        for instance in self.instances:
+            instance.sampling, instance.mask = 0 if probes.reports else SAMPLED, 0
+
+    def is_held_by_this_thread(self) -> bool:
+        """Tell whether the calling thread, or one that waits for its call, runs a batch here; in any thread."""
+        mine = threads_of(get_ident())
+        return any(one.ident in mine for one in self.instances)
+
+    def is_endless_for(self, thread: int) -> bool:
+        """Tell whether a thread would wait for itself: it holds an instance and none is free, or it is to run one that it does not run now."""
+        if not self.free and thread in [one.ident for one in self.instances]:
+            return True
+        owned = [one for one in self.instances if one.thread and one.thread.ident == thread]
+        return any(one.ident != thread for one in owned)
+
+    def busy(self) -> bool:
+        """Tell whether an instance has a holder."""
+        return any(instance.holder is not None for instance in self.instances)
+
+    # Its instances, and which of them are free.
+
+    def set_range(self, living: Sequence[Instance]) -> None:
+        """Set the range of the node to the weights that the living instances take."""
+        for instance in self.instances:
+            instance.limits = self.limits
+            instance.full = largest_size(self.limits.batch_sizes, instance.max)
+        maxima = [one.full for one in living] or [None]
+        self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
+        self.min = min((i.min for i in living), default=1)
+
+    def give_back(self, instance: Instance) -> None:
+        """Take an instance back from who built it or ran it: it becomes free, unless it is away or lost."""
+        instance.entries = None
+        instance.running_weight = instance.ident = 0
+        instance.holder = None
+        was_away, instance.away = instance.away, instance.liveness.pauses
+        if instance.away is not was_away:
+            state = "paused" if instance.away else "ready"
+            self.box.later(self.probes.instance_changed, self.name, instance.index, state)
+        if instance.liveness.lost:
+            self.note_lost(instance)
+        elif not instance.away:
+            self.free.append(instance)
+
+    def collect(self) -> None:
+        """Take out of the free instances those that are away or lost."""
+        for instance in [*self.free]:
+            serves = instance.serves and instance.living
+            if not serves and self.claim(instance):
+                self.give_back(instance)
+
+    def claim(self, instance: Instance) -> bool:
+        """Take a free instance; False where a caller was quicker."""
+        try:
+            self.free.remove(instance)
+        except ValueError:
+            return False
+        return True
+
+    def note_lost(self, instance: Instance) -> None:
+        """Take a lost instance out of service, and fail the entries that no other instance takes."""
+        self.special = True
+        self.box.later(self.probes.instance_changed, self.name, instance.index, "lost")
+        self.pending.let_go([instance])
+        living = [one for one in self.instances if one.living]
+        self.set_range(living)
+        self.lost = not living
+        entries = [*self.queue, *self.room.outside]
+        if living:
+            entries = [one for one in entries if self.max is not None and one.weight > self.max]
+        self.fail_waiting(self.no_instance(), entries)
+
+    def no_instance(self) -> InstanceLostError:
+        """Make the error of requests for which no living instance is left."""
+        why = "no instance that could take the request is left: it was lost"
+        return InstanceLostError(why, node=self.name, hint="Build the pipeline again.")
+
+    def _put_into_service(self) -> None:
+        """Let the instances serve, and note when one is away or lost; some may be already."""
+        for instance in self.instances:
+            instance.liveness.node = self
+            instance.liveness.changed = partial(ask, self.box, self._look_at, instance)
+            self.give_back(instance)
+        self.special = not self.is_usual
+
+    def _look_at(self, instance: Instance) -> None:
+        """Take an instance out of service, or back into it, after its `Liveness` has changed."""
+        self.special = True
+        if instance.away and instance.holder is None:
+            self.give_back(instance)
+        self.collect()
+        self.special = not self.is_usual
+        self.note_change()
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether who puts an instance back has nothing to look at but the queue."""
+        return self.refusing is None and all(one.serves for one in self.instances)

@@ -1,0 +1,159 @@
+"""Parts of an answer that come before its end: from ``context.request.emit``, in any thread, to a function of who asked for them.
+
+The `PartSink` of a request rides beside it, in `Entry.entered`, from node to node. A request without any has no one who reads.
+The function decides what becomes of a part for which it has no room: it waits, if the thread may, or raises, which ends the
+request.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.batch import batches_run, running_here
+from headrace._run.box import is_inside, post
+from headrace._run.entry import DONE
+from headrace._run.threads import own_threads
+from headrace.keys import Request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import TypeAlias
+
+    from headrace._run.entry import Entry
+
+    Node: TypeAlias = Any
+    """Of `headrace._run.node`, which imports this module."""
+
+
+class PartSink:
+    """Where the parts of one request go.
+
+    Args:
+        entry: The request.
+        take: Called with each part, and whether the calling thread may wait.
+
+    Attributes:
+        take: The function. None once it has raised, or the request has its outcome.
+        begun: Whether a part has come: then the request is run by no other backend in place of this one.
+    """
+
+    def __init__(self, entry: Entry, take: Callable[[Any, bool], object]) -> None:
+        self._entry: Entry | None = entry
+        self.take: Callable[[Any, bool], object] | None = take
+        self.begun = False
+        entry.entered = {**(entry.entered or {}), PartSink: self}
+
+    @property
+    def root(self) -> PartSink:
+        """What has the function."""
+        return self
+
+    @property
+    def closed(self) -> bool:
+        """Whether further parts are dropped, since the request has ended."""
+        entry = self._entry
+        return entry is None or entry.state == DONE
+
+    def add(self, part: Any, waits: bool) -> bool:
+        """Give a part to who reads; False where it comes too late."""
+        take, entry = self.take, self._entry  # in this order, see `end`
+        if take is None or entry is None or entry.state == DONE:
+            return False
+        self.begun = True
+        try:
+            take(part, waits)
+        except Exception as error:  # noqa: BLE001 - of the caller's function: the request ends with it
+            self.take = (
+                None  # before the step, which may be another thread's: no later part is given
+            )
+            post(entry.node.box, entry.node.fail, entry, partial(_failure, error))
+        return True
+
+    def end(self) -> None:
+        """Let go of the request and of who reads, which refer to this as well: the request has its outcome."""
+        self._entry = None
+        self.take = None
+
+
+def _failure(error: BaseException, _: object, *, running: bool) -> BaseException:
+    error.abandoned = running  # type: ignore[attr-defined]
+    return error
+
+
+class ElementSink:
+    """The parts of one element of a list, which come as ``(index, part)``, of lists in lists as ``(index, (index, part))``.
+
+    Those of a call may bear a text in place of the index.
+    """
+
+    def __init__(self, of: PartSink | ElementSink, index: int | str) -> None:
+        self._of, self._index = of, index
+        self.root: PartSink = of.root
+        self.begun = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody reads any more."""
+        return self.root.closed
+
+    def add(self, part: Any, waits: bool) -> bool:
+        """Add a part of the element."""
+        self.begun = True
+        return self._of.add((self._index, part), waits)
+
+
+elsewhere: dict[int, Any] = {}
+"""Of `headrace.isolation.elsewhere`."""
+
+
+def of_element(entered: dict[type, Any], index: int | str) -> dict[type, Any]:
+    """Return what rides beside one element of a list, from what rides beside the list."""
+    parts = entered.get(PartSink)
+    return entered if parts is None else {**entered, PartSink: ElementSink(parts, index)}
+
+
+def of_call(entered: dict[type, Any] | None, parts: bool | str) -> dict[type, Any] | None:
+    """Return what rides beside a request that runs for another one, whose own is ``entered``; see ``context.request.call``."""
+    if parts is True or entered is None:
+        return entered
+    if parts is False:
+        return {key: one for key, one in entered.items() if key is not PartSink}
+    return of_element(entered, parts)
+
+
+def read_from(entry: Entry | None) -> Any:
+    """Return the parts of an entry; None where nobody reads any."""
+    return None if entry is None or entry.entered is None else entry.entered.get(PartSink)
+
+
+def are_read(entries: Iterable[Entry]) -> bool:
+    """Tell whether somebody reads parts of an entry: its batch may wait for who does."""
+    return any(PartSink in one.entered for one in entries if one.entered is not None)
+
+
+def parts_go_to(request: Request) -> Callable[[Any], object] | None:
+    """Return a function that takes the parts of a request that runs here, and whose backend is elsewhere.
+
+    It waits for who reads. None where nobody does.
+    """
+    parts = read_from(running_here(request))
+    return None if parts is None else partial(parts.add, waits=True)
+
+
+def may_wait(node: Node | None) -> bool:
+    """Tell whether the calling thread may wait for who reads: nobody else needs it, and it does not read itself."""
+    me = get_ident()
+    if me in own_threads:
+        return True
+    if me in batches_run or is_inside():
+        return False
+    if node is not None and (
+        me in node.box.telling or any(one.ident == me for one in node.instances)
+    ):
+        return False
+    asyncio = sys.modules.get("asyncio")
+    return asyncio is None or asyncio._get_running_loop() is None

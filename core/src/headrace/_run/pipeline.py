@@ -1,0 +1,437 @@
+"""The pipeline that users call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+
+from headrace._run.blueprint import Blueprint
+from headrace._run.engine import Engine
+from headrace._run.entrance import leave_all, raise_failed, seconds
+from headrace._run.futures import RequestFuture, give_up_all
+from headrace._run.notebook import Statistics, html_of
+from headrace._run.parts import PartSink
+from headrace._run.probes import GuardedProbe, Probes
+from headrace._run.streams import AsyncStream, Reader, Stream
+from headrace._run.walk import walk
+from headrace.errors import InputError
+from headrace.keys import Request
+
+if TYPE_CHECKING:
+    from headrace._language.plan.pipeline_config import PipelineConfig
+    from headrace._run.entrance import Admitted
+else:
+    PipelineConfig = Any  # for who asks what the annotations mean: its module would import pydantic
+
+Error = TypeVar("Error", bound=BaseException)
+
+_INNER = ("headrace._", "contextlib")
+"""Beginnings of the names of modules whose frames tell a user nothing."""
+
+
+def without_inner_frames(error: Error) -> Error:
+    """Take the frames of Headrace out of the tracebacks of an error and its cause. Give the error.
+
+    There are dozens of such frames between the call of ``pipe`` and the ``init`` that has failed.
+    """
+    for one in (error, error.__cause__):
+        if one is not None:
+            one.__traceback__ = _outer(object.__getattribute__(one, "__traceback__"))
+    return error
+
+
+def _outer(last: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while last is not None:
+        if not last.tb_frame.f_globals.get("__name__", "").startswith(_INNER):
+            kept.append(last)
+        last = last.tb_next
+    following: TracebackType | None = None
+    for one in reversed(kept):
+        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return following
+
+
+def _check_keywords(keys: dict[str, Any]) -> None:
+    for key in keys:
+        what, hint = "a request is one dict", f'Write stream({{"{key}": x}}).'
+        raise InputError(what, key=key, expected="a dict", got=f"the keyword {key!r}", hint=hint)
+
+
+def _check_several(data: object) -> None:
+    if isinstance(data, (tuple, Iterator)):
+        hint = 'Write pipe(list(requests)), or pipe({"data": x}).'
+        raise InputError("several requests are a list", got=type(data).__name__, hint=hint)
+
+
+class Pipeline:
+    """Backends composed by a configuration. Safe to call from any number of threads.
+
+    ``with`` and ``async with`` close it at their end, without draining when an error leaves the block.
+
+    A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
+    is the caller's object again when the call is over. From call to answer the dict belongs to the
+    pipeline: another call that sends it meanwhile gets an InputError.
+    """
+
+    def __init__(self, blueprint: Blueprint | None = None) -> None:
+        """Build the pipeline of a blueprint, which `headrace.pipe` makes from a configuration.
+
+        Raises:
+            SetupError: A backend could not be built. What was built is closed again.
+            PluginError: A plugin or a library is missing.
+            TypeError: ``blueprint`` is no blueprint.
+        """
+        if not isinstance(blueprint, Blueprint):
+            raise TypeError("a Pipeline is made of a configuration by headrace.pipe(source)")
+        engine = Engine(blueprint)
+        self._engine = engine
+        engine.start(self)
+        self._entrance = engine.entrance
+        self._graph: Any = engine.graph  # a Graph wherever `call` of the entrance is None
+        self._on_way = engine.entrance.on_way
+        engine.probes.notify("pipeline_started", self)
+
+    @overload
+    def __call__(
+        self, data: Request, *, timeout: float | None = None, priority: int = 0
+    ) -> Request: ...
+    @overload
+    def __call__(
+        self, data: list[Request], *, timeout: float | None = None, priority: int = 0
+    ) -> list[Request]: ...
+    def __call__(self, data: Any, *, timeout: float | None = None, priority: int = 0) -> Any:
+        """Run one request, or a list of them, and wait.
+
+        Args:
+            data: A request, or a list of requests whose outcomes stay separate.
+            timeout: Seconds from now. It holds while the request is queued, between nodes and running.
+            priority: A greater one goes first. Equals go in order of arrival.
+
+        Returns:
+            ``data``, each request with its ``result``.
+
+        Raises:
+            RequestError: The request failed. See `headrace.errors`.
+            RequestsFailed: Some items of the list failed.
+            ClosedError: The pipeline is closed.
+        """
+        if type(data) is dict:
+            # The key itself tells whose claim it is: each call of `id` makes an int of its own, and `data` lives here meanwhile.
+            on_way, key, call = self._on_way, id(data), self._entrance.call
+            try:
+                if on_way.setdefault(key, key) is not key:
+                    self._entrance.refuse_twice(data)
+                plain = timeout is None and priority == 0
+                if plain and call is not None:
+                    call(data)
+                elif plain and self._graph.only and "data" in data and "node_name" not in data:
+                    walk(self._graph, self._graph.only, data)
+                else:
+                    self._entrance.check_open([data])
+                    self._entrance.run_one(data, timeout, priority)
+                del on_way[key]
+            except BaseException:  # no call here: no second Ctrl-C comes before `del`
+                if key in on_way and on_way[key] is key:
+                    del on_way[key]
+                raise
+            return data
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+            self._entrance.run(admitted)
+        except BaseException:
+            leave_all(admitted)
+            raise
+        if isinstance(data, list):
+            raise_failed([entry for entry, _ in admitted])
+        else:
+            admitted[0][0].raise_error()
+        return data
+
+    @overload
+    def submit(
+        self,
+        data: Request,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        on_part: Callable[[Any, bool], object] | None = None,
+    ) -> Future[Request]: ...
+    @overload
+    def submit(
+        self, data: list[Request], *, timeout: float | None = None, priority: int = 0
+    ) -> list[Future[Request]]: ...
+    def submit(
+        self,
+        data: Any,
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        on_part: Callable[[Any, bool], object] | None = None,
+    ) -> Any:
+        """Let a request run and return at once. This waits only for room in a full queue.
+
+        Args:
+            data: A request, or a list of requests.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+            on_part: Called as ``on_part(part, waits)`` with each part of the answer of the one request, in the thread that
+                gives it. ``waits`` tells whether that thread may wait there. What it raises ends the request with that
+                error. A part of an element of ``each`` is ``(index, part)``. `stream` is written on it.
+
+        Returns:
+            A future of the dict, or a list of futures, one per item.
+
+        Raises:
+            ClosedError: The pipeline is closed.
+            InputError: ``on_part`` was given with a list.
+        """
+        futures = [RequestFuture() for _ in (data if isinstance(data, list) else (data,))]
+        self._start(data, timeout, priority, futures, on_part)
+        return futures if isinstance(data, list) else futures[0]
+
+    def _start(
+        self,
+        data: Any,
+        timeout: float | None,
+        priority: int,
+        futures: Sequence[RequestFuture],
+        on_part: Callable[[Any, bool], object] | None,
+        *,
+        waits: bool = True,
+    ) -> None:
+        """Let requests run whose outcomes the futures take; of one request somebody may take parts."""
+        if on_part is not None and isinstance(data, list):
+            what, hint = "parts are of one request", "Send each request of the list by itself."
+            raise InputError(what, expected="a dict", got="list", hint=hint)
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+            if on_part is not None:
+                futures[0].parts = PartSink(admitted[0][0], on_part)
+            self._entrance.submit(admitted, futures, waits=waits)
+        except BaseException:
+            leave_all(admitted)
+            raise
+
+    @overload
+    async def call_async(
+        self, data: Request, *, timeout: float | None = None, priority: int = 0
+    ) -> Request: ...
+    @overload
+    async def call_async(
+        self, data: list[Request], *, timeout: float | None = None, priority: int = 0
+    ) -> list[Request]: ...
+    async def call_async(
+        self, data: Any, *, timeout: float | None = None, priority: int = 0
+    ) -> Any:
+        """Run one request, or a list of them, without blocking the event loop.
+
+        Args:
+            data: A request, or a list of requests.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+
+        Returns:
+            ``data``, as `__call__` does.
+
+        Raises:
+            RequestError, RequestsFailed, ClosedError: As `__call__` does.
+            asyncio.CancelledError: The task was cancelled. ``abandoned`` is True when a backend
+                still runs on a request. Python 3.10 gives who awaits the task another one,
+                whose ``__context__`` is this.
+        """
+        import asyncio  # a quarter of the time that `import headrace` would take; who awaits has it already
+
+        loop = asyncio.get_running_loop()
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+        except BaseException:
+            leave_all(admitted)
+            raise
+        try:
+            for future in self._entrance.begin(loop, admitted):
+                await future
+            for entry, _ in admitted:
+                entry.give_back()
+        except BaseException as error:
+            abandoned = give_up_all(self._engine.box, [entry for entry, _ in admitted])
+            error.abandoned = abandoned  # type: ignore[attr-defined]
+            if isinstance(data, dict) and not abandoned:
+                data.pop("result", None)  # the request may have ended a moment before the cancel
+            for entry, _ in admitted:
+                if not abandoned:
+                    entry.give_back()
+                entry.error = None  # no caller takes this error any more; see `Entry.take_error`
+            raise
+        if isinstance(data, list):
+            raise_failed([entry for entry, _ in admitted])
+        else:
+            admitted[0][0].raise_error()
+        return data
+
+    def stream(
+        self,
+        data: Request = None,  # type: ignore[assignment]  # refused
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        most: int = 1024,
+        room: Callable[[Any], bool] | None = None,
+        **keys: NoReturn,
+    ) -> Stream:
+        """Let one request run, and read its answer in parts as they come. It begins at this call.
+
+        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``most`` parts wait, a
+        generator waits with its next one, and a thread of the backend's own waits in ``context.request.emit``: a stream that is
+        left open and not read holds its instance.
+
+        Args:
+            data: A request.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+            most: How many parts may wait until you read them, at least 1.
+            room: Called with each part, in the thread that gives it and before the part can be read. Where it returns False no
+                further part is to come until all that wait were read. So a reader bounds what waits in bytes.
+            **keys: Refused: they are keys of ``data``.
+
+        Returns:
+            An iterator of the parts, in order, and last of ``data`` with its ``result``. A part of an element of
+            ``each`` comes as ``(index, part)``. The error of the request is raised after the parts that have come.
+
+        Raises:
+            LimitError: While it is read: ``most`` parts waited, and the thread that gives them cannot wait.
+            RequestError, ClosedError: As `__call__` does.
+            ValueError: ``most`` is no whole number of at least 1.
+            InputError: Keys of a request were given as keywords.
+        """
+        _check_keywords(keys)
+
+        def start(reader: Reader) -> None:
+            self._start(data, timeout, priority, [reader], reader)
+
+        return Stream(start, most, room)
+
+    def stream_async(
+        self,
+        data: Request = None,  # type: ignore[assignment]  # refused
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+        most: int = 1024,
+        room: Callable[[Any], bool] | None = None,
+        **keys: NoReturn,
+    ) -> AsyncStream:
+        """As `stream`, for ``async for`` in the running event loop. ``aclose()``, or leaving the loop, cancels.
+
+        Args:
+            data: A request.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+            most: See `stream`.
+            room: See `stream`.
+            **keys: See `stream`.
+
+        Returns:
+            An asynchronous iterator. See `stream`.
+
+        Raises:
+            RuntimeError: There is no running event loop.
+            RequestError, ClosedError, ValueError: As `stream`.
+        """
+        import asyncio  # as in `call_async`
+
+        _check_keywords(keys)
+
+        def start(reader: Reader) -> None:
+            self._start(data, timeout, priority, [reader], reader, waits=False)
+
+        return AsyncStream(start, most, room, self._entrance.waker(asyncio.get_running_loop()))
+
+    def _admit(
+        self, data: Any, timeout: float | None, priority: int, admitted: list[Admitted]
+    ) -> None:
+        """Check the requests of a call, one or a list of them, unless the pipeline is closed. See `Entrance.admit`."""
+        items = data if isinstance(data, list) else [data]
+        self._entrance.check_open(items)
+        if type(data) is not dict:
+            _check_several(data)
+        self._entrance.admit(items, timeout, priority, admitted, self._on_way)
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts and times since the start, per node, as a dict that can be written as JSON."""
+        return Statistics(self._engine.statistics())
+
+    def describe(self) -> dict[str, Any]:
+        """Describe what was really built, per node, as a dict that can be written as JSON.
+
+        Where options name files by addresses, ``fetched`` lists address, revision and digest of each.
+        """
+        return self._engine.describe()
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests are accepted, and each node has an instance that is neither lost nor away."""
+        return self._engine.ready
+
+    @property
+    def config(self) -> PipelineConfig:
+        """The configuration. None where the blueprint was made without one."""
+        config: PipelineConfig = self._engine.blueprint.config
+        return config
+
+    def close(self, *, drain: bool = True, timeout: float | None = 30.0) -> None:
+        """Refuse new requests, let the others end, and close all backends.
+
+        It may be called from any thread and more than once. In a thread that runs a batch of this
+        pipeline, or takes a request through its nodes, it refuses new requests and returns at once.
+
+        Args:
+            drain: Whether waiting requests are run. If not, they fail.
+            timeout: Seconds after which all requests that are still open fail with ClosedError. None for never.
+                Only a caller whose own thread hangs inside a ``forward`` cannot be freed so.
+        """
+        self._engine.close(drain=bool(drain), timeout=seconds(timeout, least=0))
+
+    # What `headrace.hookspecs.attached` calls.
+
+    def _attach(self, probe: GuardedProbe) -> None:
+        Probes([probe]).notify("pipeline_started", self)
+        self._engine.add_probe(probe)
+        self._ask_on_entry(probe)
+
+    def _detach(self, probe: GuardedProbe) -> None:
+        self._engine.remove_probe(probe)
+        self._ask_on_entry(probe)
+
+    def _ask_on_entry(self, probe: GuardedProbe) -> None:
+        if hasattr(probe.probe, "request_entered"):
+            with self._engine.changes:
+                self._entrance.use(self._engine.enters())
+
+    def __enter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(drain=kind is None)
+
+    async def __aenter__(self) -> Pipeline:  # noqa: PYI034 - Self needs Python 3.11
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        import asyncio
+
+        # Another thread closes: tasks of this event loop may await requests that are being drained.
+        await asyncio.to_thread(self.close, drain=kind is None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError("a Pipeline cannot be pickled; pickle pipeline.config and build it there")
+
+    def __repr__(self) -> str:
+        return f"<Pipeline {', '.join(self._engine.blueprint.order)}: {self._engine.state}>"
+
+    _repr_html_ = html_of

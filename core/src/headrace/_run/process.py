@@ -1,0 +1,174 @@
+"""The fork and the exit of this process; calls that some platforms lack stand here."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import signal
+import sys
+import time
+import weakref
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace._run import box, deadlocks, threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+_log = logging.getLogger("headrace.pipeline")
+
+EXIT_S = 5.0
+"""How long the exit of the interpreter waits for batches that run."""
+
+
+_LAST_STEPS_S = 60
+"""How long Python's last steps may take when a batch still runs after `EXIT_S`."""
+
+
+class Closable(Protocol):
+    """An object that is closed before the interpreter ends."""
+
+    def close(self, *, drain: bool, timeout: float) -> None:
+        """Close, waiting at most ``timeout`` seconds."""
+
+    def busy(self) -> bool:
+        """Tell whether a backend still runs."""
+
+    def after_fork(self) -> None:
+        """Adapt to a child process after a fork, in which no thread of the parent exists."""
+
+
+_open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+"""All that is to be closed, by its identity."""
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use: its affinity, and no more than a quota of its container.
+
+    A quota of a part of a CPU counts as a whole one, so it is at least 1. The environment variable
+    ``PYTHON_CPU_COUNT`` wins, as in Python 3.13: one of several processes that share a machine can be told its
+    share by it.
+    """
+    said = os.environ.get("PYTHON_CPU_COUNT", "")
+    if said.isdecimal() and int(said) > 0:
+        return int(said)
+    affinity = getattr(os, "sched_getaffinity", None)
+    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return max(1, math.ceil(min(count, _quota())))
+
+
+def _quota() -> float:
+    """Return how many CPUs the control groups of this process allow, infinitely many where they set no quota.
+
+    A container sees its own group as the root of the mount, though its path may be the one outside.
+    """
+    found = [math.inf]
+    for line in _words_of("/proc/self/cgroup"):
+        controllers, _, group = line.partition(":")[2].partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        mount = Path("/sys/fs/cgroup/cpu" if controllers else "/sys/fs/cgroup")
+        here = mount / group.strip("/")
+        for folder in [here, *here.parents][: len(here.parts) - len(mount.parts) + 1]:
+            limit = _words_of(folder / "cpu.max")  # of version 2 of control groups
+            limit += _words_of(folder / "cpu.cfs_quota_us") + _words_of(
+                folder / "cpu.cfs_period_us"
+            )
+            if len(limit) == 2 and all(map(str.isdecimal, limit)):  # else "max", or -1
+                found.append(int(limit[0]) / max(1, int(limit[1])))
+    return min(found)
+
+
+def _words_of(path: str | Path) -> list[str]:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace").split()
+    except OSError:
+        return []
+
+
+def close_at_exit(closable: Closable) -> None:
+    """Close ``closable`` before the interpreter ends, if it is still there."""
+    _open[id(closable)] = closable
+
+
+def _still_open() -> list[Any]:
+    # `valuerefs` copies in one step: another thread may add what it has just built meanwhile.
+    return [one for one in (ref() for ref in _open.valuerefs()) if one is not None]
+
+
+def _at_exit() -> None:
+    until = time.monotonic() + EXIT_S
+    every = _still_open()
+    # Pipelines without a running batch are closed first, so that one that hangs cannot use up their time.
+    for closable in sorted(every, key=lambda one: one.busy()):
+        closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
+    if any(closable.busy() for closable in every):
+        _skip_destructors()
+
+
+def _skip_destructors() -> None:
+    """Let the process end although a thread still runs native code.
+
+    The last steps of a process destroy the objects of its libraries while that thread still uses them, and
+    the thread aborts the process. With glibc an exit handler ends the process before these steps, after
+    Python has ended in good order, with Python's exit status. With another C library the process ends at
+    once, with the status 1 after an uncaught exception, else 0.
+
+    Before CPython 3.14 a thread that returns from native code while Python ends is itself ended, by
+    unwinding its stack. C++ code on that stack does not allow that, and aborts. So the handler of the abort
+    signal lets only that thread sleep until the process ends. Should the main thread itself abort, an alarm
+    ends the process.
+    """
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None)
+        libc.fflush(None)
+        if libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None) == 0:
+            libc.alarm(_LAST_STEPS_S)
+            libc.signal(signal.SIGABRT, ctypes.cast(libc.pause, ctypes.c_void_p))
+            return
+    except (ImportError, OSError, AttributeError, TypeError):
+        pass
+    failed = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(1 if failed is not None else 0)
+
+
+def _in_child() -> None:
+    threads.after_fork()
+    box.after_fork()
+    deadlocks.after_fork()
+    for closable in _still_open():
+        closable.after_fork()
+    _open.clear()
+
+
+atexit.register(_at_exit)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
+# What the child process of a fork says.
+
+
+def report_forked(nodes: Iterable[str]) -> None:
+    """Log that a pipeline, built before a fork, answers nobody in this process, and what to do."""
+    what = (
+        "the pipeline of %s was built before a fork, and its threads live on in the parent process alone: process %d "
+        "refuses every request to it. Build it after the fork, in each process: not at module level under a server "
+        "that preloads (gunicorn --preload), but in its lifespan, in a post_fork hook, or on first use."
+    )
+    _log.error(what, ", ".join(nodes), os.getpid())
+
+
+def report(unsaid: list[Callable[[], None]]) -> None:
+    """Call and remove what has yet to be said."""
+    while unsaid:
+        unsaid.pop()()

@@ -1,0 +1,73 @@
+"""The errors of requests that a node refuses or gives up."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.tracebacks import with_cause
+from headrace.errors import (
+    BackendError,
+    BatchRangeError,
+    ContractError,
+    DeadlineExceededError,
+    OverloadedError,
+)
+
+if TYPE_CHECKING:
+    from headrace._run.entry import Entry
+
+
+def deadline_error(node: Any, *, running: bool, begun: bool = False) -> DeadlineExceededError:
+    """Make the error of a request whose deadline has passed; ``begun``: a backend runs on it, or on a copy of it."""
+    when = "while a backend ran on it" if running or begun else "while it waited"
+    what = f"the time of the request was over {when}"
+    hint = f"{'Do not use its dict again. ' * running}Allow more time (timeout, timeout_ms), or more instances."
+    return DeadlineExceededError(what, hint=hint, node=node.name, abandoned=running)
+
+
+def withdrawn(_: Any, *, running: bool) -> CancelledError:
+    """Make the error of a request whose caller has cancelled it."""
+    error = CancelledError()
+    error.abandoned = running  # type: ignore[attr-defined]
+    return error
+
+
+def no_thread_error(node: str, act: str, cause: BaseException) -> BackendError:
+    """Make the error of a request for which no thread can be started, whose act it needs."""
+    return with_cause(
+        BackendError(f"no thread could be started to {act}: {cause}", node=node), cause
+    )
+
+
+def endless_wait(node: str) -> ContractError:
+    """Make the error of a call that waits for the instance of its own caller."""
+    what = "deadlock: a backend called its own pipeline, and waits for the instance it holds"
+    hint = "Call another pipeline, or compose the backends in one expression."
+    return ContractError(what, node=node, hint=hint)
+
+
+def unfit_error(node: Any, entry: Entry) -> BaseException | None:
+    """Give the error of an entry that came after its deadline, or that no instance can ever take; else None."""
+    if entry.deadline is not None and entry.deadline <= entry.arrival:
+        error = deadline_error(node, running=False)
+        error.hint = f"{error.hint} A timeout is in seconds from now, and None has no end."
+        return error
+    if node.max is None or entry.weight <= node.max:
+        return None
+    what = f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}"
+    owned = [one.limit for one in node.instances if one.limit is not None]
+    hint = "Send fewer rows in one request, or raise the node's max."
+    if owned and len(owned) == len(node.instances):  # a greater max of the node changes nothing
+        name, most = max(owned, key=lambda one: one[1])
+        hint = f"Send fewer rows in one request: {name} itself takes at most {most}, whatever the node says."
+    limits: Any = {"weight": entry.weight, "min": node.min, "max": node.max}
+    return BatchRangeError(what, **limits, node=node.name, hint=hint)
+
+
+def overload_error(node: Any, waiting: int) -> OverloadedError:
+    """Make the error of a request that finds the queue full."""
+    size, wait = node.limits.queue_size, "request waits" if waiting == 1 else "requests wait"
+    what = f"the queue is full: {waiting} {wait}, queue_size is {size}"
+    hint = "Send fewer at a time, raise queue_size, or set queue_full = 'wait'."
+    return OverloadedError(what, queue_size=size, waiting=waiting, node=node.name, hint=hint)

@@ -1,0 +1,110 @@
+"""Who may wait at a node: its bound, who waits for room, and the requests that are counted here and wait elsewhere.
+
+The bound holds where a request enters. It counts requests that entered at the node and wait, there or at another node. Running
+ones do not count.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.entry import OUTSIDE
+from headrace._run.refusals import overload_error
+
+if TYPE_CHECKING:
+    from headrace._run.entry import Entry
+
+
+class Ticket:
+    """Counts one request against the bound of the node at which it entered, wherever its entries wait.
+
+    Attributes:
+        home: The node at which the request entered. None where no bound counts it: a backend runs on the request.
+        entered: Whether it was let in: from then on no bound stops its entries.
+        waiting: Its entries that wait.
+        walks: Whether a graph leads the request from node to node, so that it may go on at another one.
+    """
+
+    __slots__ = ("entered", "home", "waiting", "walks")
+
+    def __init__(self, home: Any, *, entered: bool = True, walks: bool = False) -> None:
+        self.home, self.entered, self.walks = home, entered, walks
+        self.waiting: dict[Entry, None] = {}
+
+    def waits(self, entry: Entry) -> None:
+        """Note that an entry waits."""
+        self.entered = True
+        if self.home is not None:
+            self.waiting[entry] = None
+            self.home.room.tickets[self] = None
+
+    def leave(self, entry: Entry) -> None:
+        """Note that an entry waits no more."""
+        if self.waiting.pop(entry, self) is None and not self.waiting:
+            del self.home.room.tickets[self]
+            if self.home.room.outside:
+                self.home.note_change()
+
+
+class Room:
+    """The bound of one node. All but `may_be_full` is steps.
+
+    Attributes:
+        outside: The entries that wait for room, first come first served.
+        tickets: The requests that entered here with a ticket, and wait.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.outside: dict[Entry, None] = {}
+        self.tickets: dict[Ticket, None] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait, at this node or another, that entered here."""
+        queue = self._node.queue
+        return queue.count - queue.ticketed + len(self.tickets)  # type: ignore[no-any-return]
+
+    @property
+    def full(self) -> bool:
+        """Whether as many wait as ``queue_size`` allows."""
+        return self.waiting >= self._node.limits.queue_size  # type: ignore[no-any-return]
+
+    def may_be_full(self, count: int) -> bool:
+        """Tell whether some of ``count`` newcomers may have to wait for room, behind those that are in the box; in any thread.
+
+        Threads that ask at the same moment do not see each other.
+        """
+        box = self._node.box
+        ahead = self.waiting + len(box.steps) + len(self._node.standby.turns)
+        return bool(self.outside) or bool(ahead + count > self._node.limits.queue_size)
+
+    def waiting_entries(self) -> list[Entry]:
+        """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""
+        here = [one for one in self._node.queue.snapshot() if one.ticket is None]
+        return here + [entry for one in self.tickets.copy() for entry in one.waiting.copy()]
+
+    def has_room(self, entry: Entry) -> bool:
+        """Tell whether an entry may go into the queue; else it waits outside, or is refused."""
+        if entry.ticket is not None and entry.ticket.entered:
+            return True
+        if not self.outside and not self.full:
+            return True
+        self._node.dispatch()  # it may make room
+        if not self.outside and not self.full:
+            return True
+        if self._node.limits.queue_full == "wait":
+            self.outside[entry] = None
+            entry.state = OUTSIDE
+        else:
+            self._node.settle(entry, overload_error(self._node, self.waiting))
+        return False
+
+    def put_in(self) -> None:
+        """Let entries that wait for room into the queue."""
+        while self.outside and not self.full:
+            entry = next(iter(self.outside))
+            del self.outside[entry]
+            self._node.queue.add(entry)
+            if entry.room is not None:
+                entry.room()

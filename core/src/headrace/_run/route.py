@@ -1,0 +1,280 @@
+"""The route of a request that enters at a node, worked out once per node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import TopologicalSorter
+from typing import TYPE_CHECKING
+
+from headrace.errors import InputError, NoResultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    from headrace._run.blueprint import Links
+    from headrace._run.node import Node
+    from headrace.keys import Request
+
+KEPT = ("context", "request_id")
+"""The keys that a ``map`` copies without naming them."""
+
+Ends = dict[str, "Request"]
+"""Per node of a route that has ended, its dict at that moment."""
+
+
+def is_graph(links: Mapping[str, Links]) -> bool:
+    """Tell whether a request may go through more than one call of one node."""
+    return len(links) > 1 or any(one.each is not None for one in links.values())
+
+
+@dataclass(eq=False)
+class Step:
+    """A node on a route.
+
+    Attributes:
+        name: The node.
+        index: Its place among all nodes, in file order.
+        scheduler: Its scheduler, which only the drivers use.
+        links: How it is linked.
+        next: The steps after it.
+        make: Makes the dict on which it runs, from the ends of its predecessors. See `_input_of`.
+        takes_copy: Whether it runs on a shallow copy of its predecessor's dict: the predecessor has other
+            successors, or a later map reads the keys with which the predecessor ended.
+        each: Its links where it runs once per element. None where it runs once.
+    """
+
+    name: str
+    index: int
+    scheduler: Node
+    links: Links
+    next: tuple[Step, ...]
+    make: Callable[[Ends], Request]
+    takes_copy: bool
+
+    def __post_init__(self) -> None:
+        self.each = self.links if self.links.each is not None else None
+
+
+class Route:
+    """The nodes that take part when a request enters at one node.
+
+    Attributes:
+        steps: The nodes, each after its predecessors.
+        start, first: The node at which a request enters, and its scheduler.
+        joins: For each node with several predecessors, their number.
+        sinks: The nodes without successors, in file order.
+        parallel: The schedulers of branches that may run at the same time.
+        is_walked: Whether a caller may take its request along: every node runs once, or with ``or`` perhaps not at all,
+            and none lets it go on elsewhere.
+        is_chain: Whether every node runs once and hands its dict to the one next node.
+        hops: Name, `Step.make` and scheduler of the nodes after the first, and for one with ``or`` its predecessor, else None.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        links: Mapping[str, Links],
+        schedulers: Mapping[str, Node],
+        lenient: Collection[str],
+    ) -> None:
+        """Work out the route.
+
+        Args:
+            entry: The node at which a request enters.
+            links: How all nodes are linked, in file order.
+            schedulers: The schedulers of the nodes, by name.
+            lenient: The nodes that may end without a result.
+        """
+        before: dict[str, list[str]] = {name: [] for name in nodes_reached(links, entry)}
+        for name, one in links.items():
+            if name in before:
+                for following in one.next:
+                    before[following].append(name)
+        order = list(TopologicalSorter(before).static_order())
+        mapped = {source for name in order for source in links[name].map}
+        index = {name: i for i, name in enumerate(links)}
+        made: dict[str, Step] = {}
+        for name in reversed(order):
+            one, first = links[name], next(iter(before[name]), None)
+            copies = first is not None and (len(links[first].next) > 1 or first in mapped)
+            made[name] = Step(
+                name,
+                index[name],
+                schedulers[name],
+                one,
+                tuple(made[following] for following in one.next),
+                _input_of(one, before[name], before, lenient, copies=copies),
+                copies,
+            )
+        self.steps = tuple(made[name] for name in order)
+        self.start = self.steps[0]
+        self.first = self.start.scheduler
+        self.joins = {name: len(found) for name, found in before.items() if len(found) > 1}
+        sinks = (one for one in self.steps if not one.next)
+        self.sinks = tuple(sorted(sinks, key=lambda one: one.index))
+        self.parallel = tuple(schedulers[name] for name in parallel(links, before))
+        self.is_walked = all(one.each is None and not one.links.reposts for one in self.steps)
+        self.is_chain = self.is_walked and all(
+            len(one.next) <= 1
+            and not one.links.otherwise
+            and one.name not in lenient
+            and (one is self.start or not one.links.map)
+            for one in self.steps
+        )
+        self.hops = [
+            (
+                one.name,
+                one.make,
+                one.scheduler,
+                before[one.name][0] if one.links.otherwise else None,
+            )
+            for one in self.steps[1:]
+        ]
+
+    @cached_property
+    def needs(self) -> tuple[str, ...]:
+        """The keys without which a request may not enter; ``each`` makes its target keys itself."""
+        each = self.start.each
+        return tuple(key for key in self.first.needs if each is None or key != each._each_keys[1])
+
+
+# The dict that goes from node to node: the same one, a shallow copy, or a new one that a map makes.
+
+
+def _input_of(
+    links: Links,
+    before: Sequence[str],
+    known: Collection[str],
+    lenient: Collection[str],
+    *,
+    copies: bool,
+) -> Callable[[Ends], Request]:
+    """Return the function that makes the dict on which a node runs.
+
+    Args:
+        links: How the node is linked.
+        before: Its predecessors.
+        known: All nodes of the route.
+        lenient: The nodes that may end without a result. At any other node that fails the request.
+        copies: Whether the node takes a copy of its predecessor's dict.
+
+    Returns:
+        A function that raises NoResultError where a predecessor gave no result, and InputError where
+        a source key of the map is missing, or no predecessor brings ``data``.
+    """
+    may_lack = () if links.otherwise else tuple(name for name in before if name in lenient)
+    if links.map:
+        pairs = [
+            (name, source, target)
+            for name, found in links.map.items()
+            if name in known
+            for source, target in pairs_of(found)
+        ]
+        return _map_of(pairs, links, may_lack)
+    source = before[0] if before else links.name  # the function is never called for the first node
+    otherwise = links.otherwise
+
+    def pass_on(ends: Ends) -> Request:
+        if may_lack:
+            _check_results(may_lack, links, ends)
+        request = dict(ends[source]) if copies else ends[source]
+        if not otherwise:
+            request["data"] = request.pop("result")
+        return request
+
+    return pass_on
+
+
+def pairs_of(found: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
+    """Return the pairs of source key and target key that a map takes from one node."""
+    listed = ((source, [to] if isinstance(to, str) else to) for source, to in found.items())
+    return [(source, target) for source, targets in listed for target in targets]
+
+
+def _map_of(
+    pairs: Sequence[tuple[str, str, str]], links: Links, may_lack: Sequence[str]
+) -> Callable[[Ends], Request]:
+    """Return the function that makes the dict of a map; see `_input_of`."""
+
+    def map_keys(ends: Ends) -> Request:
+        if may_lack:
+            _check_results(may_lack, links, ends)
+        request: Request = {}
+        for name, source, target in pairs:
+            ended = ends[name]
+            if source in ended:
+                request[target] = ended[source]
+            elif source == "result" and links.otherwise and "data" in ended:
+                request[target] = ended["data"]
+            else:
+                asks = f"that the map of node {links.name!r} asks for"
+                what = f"node {name!r} ended without the key {source!r} {asks}"
+                raise InputError(what, key=source, node=name)
+            if "context" in ended or "request_id" in ended:
+                for key in KEPT:
+                    if key in ended and key not in request:
+                        request[key] = ended[key]
+        if "data" not in request:
+            what = f"nothing on this way brings 'data' to node {links.name!r}"
+            raise InputError(what, key="data", node=links.name)
+        return request
+
+    return map_keys
+
+
+def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
+    for name in names:
+        if "result" not in ends[name]:
+            what = f"node {name!r} gave no 'result' for node {links.name!r}"
+            raise NoResultError(what, node=name)
+
+
+def parallel(links: Mapping[str, Links], among: Iterable[str]) -> set[str]:
+    """Return the nodes that may run at the same time as another one, where branches part at one of ``among``."""
+    found: set[str] = set()
+    for name in among:
+        if len(links[name].next) > 1:
+            branches = [nodes_reached(links, following) for following in links[name].next]
+            common = branches[0].intersection(*branches[1:])
+            found.update(one for branch in branches for one in branch - common)
+    return found
+
+
+def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
+    """Return the nodes to which no other node leads: a request without ``node_name`` may begin there.
+
+    A node leads to another one by ``next``, by letting requests go on there, or by an expression that calls the other.
+    Of several nodes that lead to each other in a cycle, the first in the file is a root.
+    """
+    following = {name for one in links.values() for name in one.next}
+    found: list[str] = []
+    candidates = [name for name in links if name not in following]
+    behind = {name: nodes_reached(links, name, all_ways=True) for name in candidates}
+    for name in candidates:
+        leads = [other for other in candidates if other != name and name in behind[other]]
+        # Two nodes of a cycle lead to each other: of these only the first in the file, found before, counts.
+        if not any(other not in behind[name] or other in found for other in leads):
+            found.append(name)
+    return tuple(found)
+
+
+def nodes_reached(links: Mapping[str, Links], start: str, *, all_ways: bool = False) -> set[str]:
+    """Return the node ``start``, and those to which it leads by ``next``, or in all ways."""
+
+    def ways(name: str) -> list[str]:
+        one = links[name]
+        found = [*one.next, *one.reposts, *one.calls] if all_ways else one.next
+        return [following for following in found if following in links]
+
+    return closure([start], ways)
+
+
+def closure(starts: Iterable[str], ways: Callable[[str], Iterable[str]]) -> set[str]:
+    """Return ``starts`` and all to which they lead, where ``ways(name)`` gives what follows a name."""
+    found, todo = {*starts}, [*starts]
+    while todo:
+        new = set(ways(todo.pop())) - found
+        found |= new
+        todo += new
+    return found

@@ -1,0 +1,268 @@
+"""The short cut: a caller without deadline runs its own request on a free instance, past the box and its steps.
+
+Taking an instance is one call into C. Who puts one back looks at the queue afterwards. So tiny backends keep their speed.
+
+**Ctrl-C.** While the main thread runs its own request, the interrupt is raised in its backend, as in any program. The instance
+was taken and named in one step of the interpreter, so it is found, and a step puts it back.
+"""
+
+from __future__ import annotations
+
+import _thread
+from functools import partial
+from sys import modules
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.batch import judge, run_alone, wrap_own
+from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
+from headrace._run.entry import (
+    DATA_ALONE,
+    RUNNING,
+    Entry,
+    raise_failure,
+    refuses_change,
+    restore,
+)
+from headrace._run.loops import warn_in_coroutine
+from headrace._run.room import Ticket
+from headrace._run.runners import Waiter, Work, wait, wait_for
+from headrace.errors import code_of
+
+if TYPE_CHECKING:
+    from headrace._run.instance import Instance
+    from headrace.keys import Request
+
+_pop = list.pop
+
+
+class ShortCut:
+    """Runs single requests in the threads of their callers.
+
+    Attributes:
+        max_weight: The greatest weight of a request that may skip the queue. 0 where none may.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.set_bounds()
+
+    def set_bounds(self) -> None:
+        """Work out which requests may skip the queue, after keys, policies or instances have changed."""
+        node, limits = self._node, self._node.limits
+        self._checks_all = node.needs is not DATA_ALONE and bool(node.needs)
+        usable = (
+            limits.shortcut
+            and node.decision.policy.sends_when_idle
+            and not node.decision.picks
+            and limits.timeout_ms is None
+            and len({(one.min, one.max) for one in node.instances}) == 1
+            and node.min == 1
+            and not limits.batch_sizes
+            and all(one.thread is None and not one.liveness.keeps for one in node.instances)
+            and node.refusing is None
+        )
+        self.max_weight = 0 if not usable else 2**63 if node.max is None else node.max
+        self._lingers = limits.batching_timeout_ms > 0 and node.max != 1
+        node.standby.set_bounds(self.max_weight)
+
+    def call(  # noqa: C901, PLR0912, PLR0915 - a call of Python more would cost a tenth of all that this does
+        self, request: Request, *, internal: bool = False, home: Any = None
+    ) -> None:
+        """Run one request for a caller that waits without a deadline. Raises its error.
+
+        Args:
+            request: The request.
+            internal: Whether it comes from another node, and may enter while newcomers are refused.
+            home: The node at which the request has entered, or its ticket. None for this node.
+        """
+        node, me, weight = self._node, get_ident(), 1
+        # Most event loops run in the main thread. In another one the calls that are sampled look.
+        if me == main and not internal and "asyncio" in modules:
+            warn_in_coroutine()
+        if "data" not in request or "request_size" in request or self._checks_all:
+            weight = node.check_entry(request)
+            if "data" not in request:
+                self._call_slowly(request, internal, home)
+                return
+        data = request["data"]
+        if "result" in request:
+            del request["result"]
+        free, standby = node.free, node.standby
+        stood_s, called = 0.0, False
+        if (
+            not free
+            or weight > self.max_weight
+            or node.queue.count
+            or node.special
+            or (me in in_steps and me != main)
+            or (home is None and node.room.tickets and node.room.full)
+            or (self._lingers and len(free) < len(node.instances))
+            or node.decision.returning
+            or (standby.until and len(free) < 2 and node.clock() < standby.until)
+        ):
+            if not internal and home is None and weight == 1:
+                stood_s = standby.wait()
+            if not stood_s:
+                self._call_slowly(request, internal, home)
+                return
+            called = True
+        instance: Instance | None = None
+        error: BaseException | None = None
+        try:
+            # One step: Ctrl-C comes before it, or finds the instance named.
+            (instance,) = map(_pop, (free,), (0,))
+            instance.ident, instance.holder = me, request
+            if called:
+                standby.until, called = 0.0, False
+                if standby.turns:
+                    standby.call_in()
+            if node.special:  # since the look above: perhaps all that was idle then is closed
+                instance.ident = 0
+                post(node.box, self._put_back, instance, request)
+                instance = None
+                raise IndexError  # noqa: TRY301 - as where another caller was quicker
+            instance.unqueued += 1
+            sampled = not instance.unqueued & instance.mask
+            if sampled:
+                reporter = node.reporter
+                if reporter is None:
+                    error = run_alone(instance, request, node, waited_s=stood_s)
+                else:
+                    error = reporter.run_alone(instance, request, node)
+            else:  # not timed: what `run_alone` does, without the call
+                try:
+                    outcomes = instance.run([request])
+                except BaseException as raised:  # noqa: BLE001 - past the backend's own guard
+                    error = wrap_own(node.name, instance, raised)
+                else:
+                    if outcomes is not None or "result" not in request:
+                        error = judge(instance, request, outcomes, node)
+            if error is None:
+                request["data"] = data
+                instance.ident, instance.holder = 0, None
+                free.append(instance)
+                if standby.turns:
+                    standby.left = me
+                    standby.call_in()
+                if node.queue.count or node.special:
+                    leader = Waiter(node)
+                    leader.asleep = False
+                    look = partial(post, node.box, node.note_change, runner=leader)
+                    wait(node.box, leader, (), look)
+                if sampled:
+                    instance = None
+                    warn_in_coroutine()
+                return
+            instance.ident = 0
+            request["data"] = data
+            post(node.box, self._end, instance, request, error)
+        except BaseException as raised:  # noqa: BLE001 - raised again, unless another caller was quicker
+            if instance is not None:
+                instance.ident = 0
+                try:  # noqa: SIM105 - one call into C, which needs no stack: a second Ctrl-C comes after it
+                    _thread.start_new_thread(post, (node.box, self._end, instance, request, raised))
+                except RuntimeError:  # `_raise_interrupted` does it
+                    pass
+            self._raise_interrupted(instance, request, data, raised)
+        if called:
+            standby.until = 0.0
+        if instance is None:
+            self._call_slowly(request, internal, home)
+            return
+        try:
+            node.failures.note(error, request)
+            raise_failure(request, error)
+        finally:
+            del error  # see `Entry.take_error`
+
+    def _raise_interrupted(
+        self, instance: Instance | None, request: Request, data: Any, raised: BaseException
+    ) -> None:
+        """Raise what has interrupted a request; do nothing where another caller took the instance."""
+        if instance is None:
+            if not isinstance(raised, IndexError):  # the interrupt came first
+                raise raised
+            return
+        post(
+            self._node.box, self._end, instance, request, raised
+        )  # before what this thread does next
+        restore(request, data, raised)
+        raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
+
+    def hand_over(self, entry: Entry) -> bool:
+        """Let a thread of the pool run an entry at once on a free instance, past the box. False where that may not be.
+
+        The entry belongs to this thread alone until then, and the instance to who took it. The thread has looked whether it has
+        stack enough (`check_stack`).
+        """
+        node, free = self._node, self._node.free
+        if (
+            not free
+            or entry.weight > self.max_weight
+            or node.queue.count
+            or node.special
+            or node.reporter is not None
+            or (entry.deadline is not None and entry.deadline <= node.clock())
+            or (node.room.tickets and node.room.full)
+            or node.decision.returning
+            or (self._lingers and len(free) < len(node.instances))
+        ):
+            return False
+        work = Work(node, None, [entry])  # type: ignore[arg-type]
+        work.unbegun = [None]
+        try:
+            (work.instance,) = map(_pop, (free,), (0,))  # one step, as in `call`
+            work.instance.holder = work
+            if node.special:  # as in `call`
+                post(node.box, self._put_back, work.instance, work)
+                work.instance = None  # type: ignore[assignment]
+                return False
+            work.instance.unqueued += 1
+            work.instance.entries, work.instance.reason = work.entries, "idle"
+            entry.state, entry.arrival, entry.node = RUNNING, node.clock(), node
+            if entry.deadline is not None and entry.waiter is None:
+                entry.alarm = node.box.threads.timer.call_at(
+                    entry.deadline, partial(post, node.box, node.fail_late, entry)
+                )
+            node.box.threads.pool.run(work.serve)
+        except BaseException as raised:  # Ctrl-C, or no thread can be started
+            if work.instance is None:
+                if isinstance(raised, IndexError):  # another caller was quicker
+                    return False
+            else:
+                try:  # noqa: SIM105 - as in `call`
+                    _thread.start_new_thread(post, (node.box, work.fail_unbegun, raised))
+                except RuntimeError:
+                    pass
+                post(node.box, work.fail_unbegun, raised)
+                if isinstance(raised, RuntimeError):
+                    return True
+            raise
+        return True
+
+    def _call_slowly(self, request: Request, internal: bool, home: Any) -> None:
+        """Run one request that has found no free instance."""
+        if is_inside():
+            refuse_inside(self._node.name)
+        weight = self._node.check_again(request)
+        request.pop("result", None)
+        ticket = None if home is None else Ticket(home)
+        entry = Entry(request, None, weight, None, 0, ticket)
+        wait_for(self._node, (entry,), internal=internal)
+        entry.raise_error()
+
+    # Steps.
+
+    def _put_back(self, instance: Instance, holder: object) -> None:
+        """Put back an instance on which its holder has run nothing."""
+        if instance.holder is holder:
+            self._node.give_back(instance)
+        self._node.note_change()
+
+    def _end(self, instance: Instance, request: Request, error: BaseException) -> None:
+        """Put back the instance of a request that has failed, or was interrupted."""
+        if instance.holder is request:  # else it was put back before the interrupt came
+            instance.count_failure(code_of(error) if isinstance(error, Exception) else "interrupt")
+            self._node.give_back(instance)
+        self._node.note_change()

@@ -1,0 +1,152 @@
+"""Callers that stand by: they find no idle instance, and wait as those who have not come yet.
+
+They hold nothing, run nobody, and no step knows of them. After `STANDBY_S` they enter by the box like everybody. There are two kinds:
+
+- **Brief backends, which callers run.** Who frees an instance calls in the caller that has stood by longest, one at a time.
+  It takes the instance as newcomers do, and these leave one to it meanwhile. So an instance passes on without a step.
+- **Instances with threads of their own.** The next batch that ends lets all of them in: its thread is awake, and makes their entries at once.
+"""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+from contextlib import suppress
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.batch import batches_run
+from headrace._run.box import in_steps, post
+from headrace._run.threads import calls_run, own_threads
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace._run.entry import Entry
+    from headrace._run.runners import Waiter
+
+STANDBY_S = 0.02
+"""How long a caller stands by at most."""
+
+ENTRY_S = 500e-6
+"""How long it stands by per request in the queue, which goes first: longer than the box takes for one, so that the queue empties
+before it enters too. Else a queue that was once in use would be used by all from then on."""
+
+WAKE_S = 1e-3
+"""How long newcomers leave an instance to who was called in and does not come."""
+
+TENURE_S = 250e-6
+"""How long threads that come back at once may take an instance again, before the next caller is called in."""
+
+LOOK_S = 2e-3
+"""When the timer looks whether who was expected to take an instance has come."""
+
+TINY_S, BRIEF_S = 10e-6, 120e-6
+"""Callers stand by where a batch takes longer than the first, and an instance comes free more often than the second says."""
+
+
+class Standby:
+    """The callers that stand by at one node, first come first served.
+
+    Attributes:
+        turns: Who stands by: the lock of a caller that will take an instance itself, or the entries that are let in.
+        until: Until when newcomers leave the last free instance to who was called in.
+        left: The thread that has freed an instance last.
+        lets_in: Whether steps let them in, since the instances have threads of their own.
+    """
+
+    def __init__(self, node: Any) -> None:
+        self._node = node
+        self.turns: deque[Any] = deque()
+        self.until = self._next_at = 0.0
+        self.left = 0
+        self._returns = self._looks = False
+
+    def set_bounds(self, max_weight: int) -> None:
+        """Work out who may stand by, after keys, policies or instances have changed."""
+        node = self._node
+        owned = all(one.thread is not None for one in node.instances)
+        self.lets_in = owned and node.limits.queue_full == "wait"
+        self._below_s = BRIEF_S * len(node.instances) if max_weight and node.max == 1 else 0.0
+
+    # Brief backends; in any thread.
+
+    def wait(self) -> float:
+        """Wait to be called in, to take an instance; return how long that took, in seconds. 0 where the request enters by the box."""
+        node, turns = self._node, self.turns
+        brief = TINY_S <= node.instances[0].least_s < self._below_s
+        if not brief or node.special or node.reporter is not None:
+            return 0.0
+        me = get_ident()
+        if me in in_steps or node.room.full or node.is_held_by_this_thread():
+            return 0.0
+        if me == self.left:
+            self._returns = True
+        turn = allocate_lock()
+        turn.acquire()
+        since, put = node.clock(), turns.append
+        until = since + STANDBY_S
+        if node.queue.count:
+            until = min(until, since + ENTRY_S * (2 + node.queue.count))
+        while True:
+            put(turn)
+            self.call_in()
+            if not turn.acquire(True, max(0.0, until - node.clock())):
+                try:
+                    turns.remove(turn)
+                except ValueError:  # it is called just now
+                    self.until = 0.0
+                self._returns = False
+                self.call_in()
+                return 0.0
+            if node.free and not node.queue.count:
+                return node.clock() - since or TINY_S
+            self.until, put = 0.0, turns.appendleft
+
+    def call_in(self) -> None:
+        """Call in who has stood by longest, where an instance is free for it and nobody else is on its way."""
+        node = self._node
+        if not self.turns or self.lets_in or not node.free or node.queue.count:
+            return
+        now = node.clock()
+        if now < self.until or (self._returns and now < self._next_at and len(node.free) < 2):
+            if not self._looks:
+                with suppress(RuntimeError):  # no thread can be started for the timer
+                    node.box.threads.timer.call_at(now + LOOK_S, self._look)
+                    self._looks = True
+            return
+        try:
+            turn = self.turns.popleft()
+        except IndexError:
+            return
+        self.until = now + WAKE_S
+        self._next_at = now + min(TENURE_S, STANDBY_S / 3 / (len(self.turns) + 1))
+        turn.release()
+
+    def _look(self) -> None:
+        self._looks = False
+        if self._node.free:  # who was expected has not come
+            self._returns = False
+            self.call_in()
+
+    # Instances with threads of their own.
+
+    def takes(self, entries: Sequence[Entry], waiter: Waiter) -> bool:
+        """Let a caller stand by with its entries for a while; False where they have to enter at once."""
+        node, me = self._node, waiter.ident
+        if not self.lets_in or node.free or node.special or waiter.deadline is not None:
+            return False
+        if me in in_steps or me in batches_run or me in calls_run or me in own_threads:
+            return False  # perhaps it holds what it waits for
+        self.turns.append(entries)
+        if node.free or node.special or not waiter.signal.sleep(STANDBY_S):
+            post(node.box, self.let_in)
+        return True
+
+    def let_in(self) -> None:
+        """Let all enter that stand by; in a step."""
+        came: list[Entry] = []
+        while self.turns and self.lets_in:
+            came += self.turns.popleft()
+        if came:
+            self._node.enter(came)

@@ -1,0 +1,172 @@
+"""Building a pipeline from its blueprint, and closing again what was built when that fails."""
+
+from __future__ import annotations
+
+import logging
+from _thread import start_new_thread
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from headrace._run.box import Box
+from headrace._run.node import Node
+from headrace._run.probes import GuardedProbe, Probes
+from headrace._run.statistics import statistics
+from headrace._run.threads import Signal
+from headrace.errors import SetupError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace._run.blueprint import Blueprint, NodeBlueprint
+    from headrace._run.checked import Checked
+    from headrace._run.instance import Instance
+
+_log = logging.getLogger("headrace.build")
+
+LOOK_S = 0.25
+"""How often a thread that waits for building or closing wakes up, so that an interrupt can reach it."""
+
+
+class CloseStack(Protocol):
+    """The parts of a node or an instance, which are closed together."""
+
+    def close(self) -> object:
+        """Close all parts, newest first; a second call does nothing."""
+
+
+@dataclass
+class BuiltNode:
+    """One node, built.
+
+    Attributes:
+        scheduler: Its queue and instances.
+        parts: The parts of the node as a whole.
+        instances: The parts of each instance, in the scheduler's order. There may be fewer of them.
+        enters: A backend of each class here that has a function ``enter``. See `headrace.Backend`.
+    """
+
+    scheduler: Node
+    parts: CloseStack
+    instances: Sequence[CloseStack]
+    enters: Mapping[type[Any], Checked]
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what ``Pipeline.stats()`` says of the node."""
+        return statistics(self.scheduler)
+
+    def describe(self, following: Sequence[str]) -> dict[str, Any]:
+        """Return what ``Pipeline.describe()`` says of the node."""
+        scheduler = self.scheduler
+        return {
+            "range": [scheduler.min, scheduler.max],
+            "instance_num": len(scheduler.instances),
+            "owns_thread": any(i.thread is not None for i in scheduler.instances),
+            "next": list(following),
+        }
+
+
+@dataclass
+class Started:
+    """A whole pipeline, built.
+
+    Attributes:
+        nodes: The nodes, in the order in which they were built.
+        probes: The probes of the pipeline.
+    """
+
+    nodes: dict[str, BuiltNode]
+    probes: Probes = field(default_factory=Probes)
+
+
+def start(
+    blueprint: Blueprint, box: Box | None = None, use: Callable[[Started], None] = lambda _: None
+) -> Started:
+    """Build a whole pipeline. When that fails, close again what was built.
+
+    Another thread closes it, which Ctrl-C cannot hit: a second Ctrl-C only ends the wait for that thread.
+
+    Args:
+        blueprint: The pipeline to build.
+        box: Its box.
+        use: Called with the built pipeline. When it raises, the pipeline is closed as well.
+
+    Raises:
+        SetupError: A backend could not be built.
+        PluginError: A plugin or a library is missing.
+    """
+    started = Started({})
+    closed = Signal()
+
+    def close() -> None:
+        try:
+            blueprint.close()
+            for node in reversed(started.nodes.values()):
+                node.parts.close()
+            started.probes.close()
+        except BaseException as error:  # noqa: BLE001 - `start` raises the error of the build instead
+            _log.warning("closing what was built failed", exc_info=error)
+        finally:
+            closed.wake()
+
+    try:
+        _build(blueprint, started, box or Box())
+        use(started)
+    except BaseException:
+        try:
+            # This is one step of the interpreter: an interrupt comes before it or after it, and cannot leave
+            # a thread half started as it can inside `Thread.start`.
+            start_new_thread(close, ())
+        except RuntimeError:  # no more threads, or the interpreter ends
+            close()
+        while not closed.sleep(LOOK_S):
+            pass
+        raise
+    return started
+
+
+def _build(blueprint: Blueprint, started: Started, box: Box) -> None:
+    made: list[GuardedProbe] = []
+    try:
+        for name, factory in blueprint.probes.items():
+            made.append(GuardedProbe(name, factory()))
+    finally:
+        started.probes = probes = Probes(made)  # when one cannot be made, `start` closes the others
+    blueprint.listen(probes)
+    for name, node in blueprint.nodes.items():
+        started.nodes[name] = build_node(node, box)
+    for scheduler in dict.fromkeys(node.scheduler for node in started.nodes.values()):
+        scheduler.listen(probes)
+        probes.instances_changed(scheduler.name, scheduler.instances, "ready")
+
+
+def build_node(node: NodeBlueprint, box: Box) -> BuiltNode:
+    """Build one node.
+
+    Raises:
+        SetupError: A backend could not be built, or the ranges that ``init`` has set leave a hole.
+        PluginError: A plugin or a library is missing.
+    """
+    return node.build(partial(_scheduler, node, box))
+
+
+def _scheduler(node: NodeBlueprint, box: Box, instances: Sequence[Instance]) -> Node:
+    """Put the queue of a node before its instances."""
+    name = node.links.name
+    _check_coverage(instances, name)
+    batch, dispatch = node.policies()
+    return Node(box, name, instances, batch, dispatch, node.limits, box.threads.clock)
+
+
+def _check_coverage(instances: Sequence[Instance], node: str) -> None:
+    """Refuse instances whose ranges leave a hole between them."""
+    if not instances:
+        raise SetupError("the node has no instances", node=node)
+    spans = sorted((i.min, i.max if i.max is not None else 2**63) for i in instances)
+    reached = spans[0][1]
+    for low, high in spans[1:]:
+        if low > reached + 1:
+            hole = str(reached + 1) if low == reached + 2 else f"{reached + 1} to {low - 1}"
+            hint = "Let the ranges of the instances touch."
+            raise SetupError(f"no instance takes a weight of {hole}", node=node, hint=hint)
+        reached = max(reached, high)

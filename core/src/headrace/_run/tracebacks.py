@@ -1,0 +1,79 @@
+"""Working with errors of any class, whose methods may raise: their causes, and what their tracebacks keep alive."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
+
+
+def none_if_all_ok(outcomes: list[Error | None]) -> list[Error | None] | None:
+    """Return the outcomes of a batch, None where no item has failed; a user's error may count as false."""
+    for outcome in outcomes:
+        if outcome is not None:
+            return outcomes
+    return None
+
+
+def is_abandoned(error: BaseException | None) -> bool:
+    """Tell whether an error says that a backend still runs on its request; an attribute that raises says no."""
+    try:
+        return getattr(error, "abandoned", False) is True
+    except Exception:  # noqa: BLE001 - a user's class may have a property that raises
+        return False
+
+
+def with_cause(error: Error, by: BaseException | None) -> Error:
+    """Give an error with its cause, as ``raise error from by`` sets it."""
+    error.__cause__ = by
+    return error
+
+
+def caught(error: Error) -> Error:
+    """Clear an error that was just caught; one that was caught here before loses its traceback, which keeps a batch."""
+    # Each time an error object is raised, Python puts the new traceback before the old one.
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(_part(error, "__traceback__"))]
+    if codes.count(codes[0]) > 1:
+        BaseException.with_traceback(error, None)
+    return without_locals(error)
+
+
+def without_locals(error: Error) -> Error:
+    """Clear the local variables in the tracebacks of an error and its causes. Give the error.
+
+    While the error lives, they would live: after an out-of-memory error that is the batch itself. Files and
+    lines stay. In Python's development mode (``python -X dev``) the variables stay as well.
+    """
+    if sys.flags.dev_mode:
+        return error
+    group = getattr(builtins, "BaseExceptionGroup", ())  # since Python 3.11
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is not None and id(one) not in seen and (one is error or _is_over(one)):
+            seen.add(id(one))
+            traceback.clear_frames(_part(one, "__traceback__"))
+            left += [_part(one, "__cause__"), _part(one, "__context__")]
+            left += _part(one, "exceptions") if issubclass(type(one), group) else ()
+    return error
+
+
+def _is_over(error: BaseException) -> bool:
+    """Tell whether the outermost frame of an error's traceback has ended; one that runs is a caller's."""
+    last: TracebackType | None = _part(error, "__traceback__")
+    try:
+        if last is not None:
+            last.tb_frame.clear()
+    except RuntimeError:
+        return False
+    return True
+
+
+_part: Callable[[BaseException, str], Any] = object.__getattribute__
+"""Reads an attribute of an error, past any ``__getattribute__`` of its class."""

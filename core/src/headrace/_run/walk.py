@@ -1,0 +1,117 @@
+"""Callers that wait for requests in a graph: in steps, or the caller takes its request along (`walk`).
+
+A caller takes it along where every node runs once and the branches are cheap.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import get_ident
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.box import post, refuse_inside
+from headrace._run.entry import Entry, restore
+from headrace._run.graph_request import GraphRequest, start_all
+from headrace._run.refusals import endless_wait
+from headrace._run.runners import Waiter, wait
+from headrace._run.traversal import finish, no_result
+from headrace.errors import HeadraceError
+
+if TYPE_CHECKING:
+    from headrace._run.graph import Graph
+    from headrace._run.route import Ends, Route
+    from headrace.keys import Request
+
+CHEAP_S = 200e-6
+"""Branches run one after the other in the caller's thread while their mean forward is below this."""
+
+
+def is_cheap(route: Route) -> bool:
+    """Tell whether a caller may run the branches of a route one after the other itself."""
+    for node in route.parallel:
+        for instance in node.instances:
+            if instance.mean_s >= CHEAP_S:
+                return False
+    return True
+
+
+def may_wait(route: Route, entry: Entry) -> bool:
+    """Refuse a request when this thread holds an instance that the request needs, and none is free there."""
+    for step in route.steps:
+        if step.scheduler.is_held_by_this_thread() and not step.scheduler.free:
+            error = endless_wait(step.name)
+            step.scheduler.count_refused(entry.request, error)
+            entry.refuse(error)
+            return False
+    return True
+
+
+def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bool = False) -> None:
+    """Let several requests go through the graph, and wait for all; their outcomes are in the entries."""
+    if not items:
+        return
+    refuse_inside(items[0][0].first.name)
+    fresh = [(route, entry) for route, entry in items if may_wait(route, entry)]
+    requests = [GraphRequest(graph, route, entry, internal=internal) for route, entry in fresh]
+    entries = [entry for _, entry in fresh]
+    waiter = Waiter(None, entries[0].deadline if entries else None)
+    waiter.expects(entries)
+    if waiter.pending:
+        begin = partial(post, graph.box, start_all, requests, runner=waiter)
+        wait(graph.box, waiter, entries, begin)
+    for entry in entries:
+        entry.give_back()
+
+
+def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False) -> None:
+    """Take a request through the graph in the calling thread, which waits without a deadline; raises its error."""
+    if not route.is_walked or (route.parallel and not is_cheap(route)):
+        entry = Entry(request)
+        run_and_wait(graph, [(route, entry)], internal=internal)
+        entry.raise_error()
+        return
+    data = request["data"]
+    token, walking = object(), graph.walking
+    home = route.first
+    try:
+        walking[token] = get_ident()
+        route.first.call(request, internal=internal)
+        if route.is_chain:  # one dict all the way
+            for _, _, node, _ in route.hops:
+                request["data"] = request.pop("result")
+                node.call(request, internal=True, home=home)
+        else:
+            _hop(route, request, home)
+        request["data"] = data
+    except BaseException as error:
+        restore(request, data, error)
+        raise
+    finally:
+        walking.pop(token, None)
+        if graph.box.closes:
+            post(graph.box, graph.box.look_if_quiet)
+
+
+def _hop(route: Route, request: Request, home: Any) -> None:
+    """Take a request through the nodes after the first."""
+    ends: Ends = {route.start.name: request}
+    current = request
+    for name, make, node, before in route.hops:
+        if before is not None and "result" in ends[before]:
+            current = ends[name] = dict(ends[before])  # the node with `or` is passed by
+            continue
+        try:
+            current = ends[name] = make(ends)
+        except HeadraceError as error:
+            node.count_refused(request, error)
+            raise
+        node.call(current, internal=True, home=home)
+    if len(route.sinks) == 1 and "result" in current:
+        if current is not request:
+            request.update(current)
+        return
+    silent = finish([(sink, ends[sink.name]) for sink in route.sinks], request)
+    if silent is not None:
+        missing = no_result(silent)
+        silent.scheduler.count_late(missing)
+        raise missing

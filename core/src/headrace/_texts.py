@@ -1,0 +1,58 @@
+"""How values and names become the text of an error: short, safe to read, and with the nearest known name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+
+_MOST_SHOWN = 200
+
+_LONG_WORD, _LONG_TEXT = 400, 4000
+"""The longest word and the longest text that a message shows, in characters."""
+
+
+def shorten(text: str) -> str:
+    """Cut words, and then a text, that are too long to read, in their middle."""
+    if len(text) > _LONG_WORD:
+        text = re.sub(rf"\S{{{_LONG_WORD},}}", lambda m: f"{m[0][:60]}…{m[0][-20:]}", text)
+    if len(text) > _LONG_TEXT:
+        text = f"{text[: _LONG_TEXT - 400]} … {text[-300:]}"
+    return text
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like ``name``, or None when none is like it."""
+    by_lower: dict[str, str] = {}
+    for one in known:
+        by_lower.setdefault(one.lower(), one)
+    if not by_lower or len(name) > 200:
+        return None  # comparing takes the square of the length
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def starting(name: str, known: Iterable[str]) -> str | None:
+    """Return the shortest known name that begins as ``name`` does, of three letters or more, whatever their case."""
+    begins = name.lower()
+    found = [one for one in known if one.lower().startswith(begins)] if len(begins) > 2 else []
+    return min(found, key=len, default=None)
+
+
+def error_text(error: BaseException) -> str:
+    """Return type and text of an error, even when its ``__str__`` raises."""
+    try:
+        return f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception as broken:  # noqa: BLE001 - the __str__ is a user's
+        return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
+
+
+def repr_of(value: object) -> str:
+    """Return the repr of any value, cut to 200 characters, even when its ``__repr__`` raises."""
+    try:
+        text = repr(value)
+    except Exception:  # noqa: BLE001 - a user's __repr__, or an int of too many digits
+        if isinstance(value, int):
+            return f"an int of {value.bit_length()} bits"
+        text = object.__repr__(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
