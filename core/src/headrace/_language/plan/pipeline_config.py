@@ -19,7 +19,7 @@ from headrace._language.plan.planner import Planner
 from headrace._language.plan.publish import public_plan
 from headrace._language.plan.rewriting import rewrite
 from headrace._language.registry.imports import HOW_TO_ALLOW, run_imports, why_refused
-from headrace._language.registry.packages import files_run
+from headrace._language.registry.packages import package_of
 from headrace._language.registry.registry import Files, registry
 from headrace._run.notebook import html_of
 from headrace.errors import PluginError, Problem
@@ -132,7 +132,8 @@ class PipelineConfig:
     @property
     def files(self) -> tuple[Path, ...]:
         """The Python files that were run for it: those under ``import``, and what these import beside them."""
-        return tuple(Path(file) for path, _ in self._plan.files for file in files_run(Path(path)))
+        files = [Path(path) for path, _ in self._plan.files]
+        return tuple(Path(run) for file in files for run in package_of(file.parent).files(file))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):

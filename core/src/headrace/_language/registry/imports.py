@@ -26,6 +26,9 @@ from headrace.errors import PluginLoadError
 if TYPE_CHECKING:
     from headrace._language.registry.registry import Files
 
+_HINT = "A file ends in .py and is relative to the configuration; a module is on sys.path."
+_RELATIVE = "Paths are relative to the file that holds the configuration."
+_ELSEWHERE = "Code under 'import' registers backends; load and build configurations elsewhere."
 _YES = ("1", "true", "yes", "on")
 
 
@@ -42,20 +45,22 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
     Raises:
         PluginLoadError: The code cannot be found, or raised.
     """
-    tables = []
+    tables: dict[str, dict[str, type[Any]]] = {}
     for item, base in wanted:
-        if item.endswith(".py") or "/" in item or os.sep in item:  # it names a file
+        path = _file_of(item, base)
+        with _import_lock(item if path is None else str(path)):
             try:
-                path = (base / in_home(item)).resolve()
-                with _import_lock(str(path)):
-                    tables.append((str(path), _run_file(path, item)))
-            # These are errors of the path: what the file itself raises is a PluginError.
-            except (OSError, ValueError, RuntimeError) as error:
-                raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
-        else:
-            with _import_lock(item):
-                _import_module(item)
-    return tuple(dict(tables).items())
+                if path is None:
+                    importlib.import_module(item)
+                else:
+                    tables[str(path)] = package_of(path.parent).run(path)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                line, hint = ("", _HINT) if path is None else _told(error, path)
+                what = f"{item!r} failed{line}: {error_text(error)}"
+                raise PluginLoadError(what, hint=hint) from error
+    return tuple(tables.items())
 
 
 HOW_TO_ALLOW = (
@@ -77,50 +82,35 @@ def why_refused(*, allow_import: bool) -> str | None:
     return None if allowed else f"HEADRACE_IMPORT={value} refuses it (yes is {', '.join(_YES)})"
 
 
-def _import_module(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        what = f"{name!r} failed: {error_text(error)}"
-        hint = "A file ends in .py and is relative to the configuration; a module is on sys.path."
-        raise PluginLoadError(what, hint=hint) from error
-
-
 def module_of(stem: str, files: Files) -> str | None:
     """Return the name in ``sys.modules`` of the imported file ``stem.py``; None where there is none."""
-    found = (Path(path) for path, _ in files)
-    named = (package_of(path.parent).module_name(path) for path in found if path.stem == stem)
-    return next(named, None)
+    paths = [path for file, _ in files if (path := Path(file)).stem == stem]
+    return package_of(paths[0].parent).module_name(paths[0]) if paths else None
 
 
-def _run_file(path: Path, item: str) -> dict[str, type[Any]]:
-    """Return the classes that a file registers, and run it unless its present version was run already."""
-    if (kind := no_file(path)) is not None:
-        raise PluginLoadError(f"{str(path)!r} is {kind}, not a Python file")
-    if not path.is_file():
-        what = f"no such file: {str(path)!r}"
-        near = nearest_file(path)
-        hint = "Paths are relative to the file that holds the configuration."
-        raise PluginLoadError(what, hint=hint if near is None else f"Did you mean {near!r}? {hint}")
-    if path.suffix not in SOURCE_SUFFIXES:
-        raise PluginLoadError(f"{str(path)!r} is no Python file")
-    path.read_bytes()  # raises where it cannot be read, which is no error of its code
+def _file_of(item: str, base: Path) -> Path | None:
+    """Return the file that an item names, which can be read; None where the item names a module."""
+    if not (item.endswith(".py") or "/" in item or os.sep in item):
+        return None
     try:
-        return package_of(path.parent).run(path)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        what = f"{item!r} failed{_line(error, path)}: {error_text(error)}"
-        part = str(getattr(error, "name", None))
-        beside = isinstance(error, ModuleNotFoundError) and path.with_name(f"{part}.py").is_file()
-        how = f"{part}.py is beside it: `import {part}` finds it there, and importlib does as `.{part}`."
-        raise PluginLoadError(what, hint=how if beside else None) from error
+        path = (base / in_home(item)).resolve()
+        kind = no_file(path)
+        if kind is None:
+            path.read_bytes()
+        if kind is not None or path.suffix not in SOURCE_SUFFIXES:
+            is_a = "no" if kind is None else f"{kind}, not a"
+            raise PluginLoadError(f"{str(path)!r} is {is_a} Python file")
+    except FileNotFoundError as error:
+        near, hint = nearest_file(path), _RELATIVE
+        hint = hint if near is None else f"Did you mean {near!r}? {hint}"
+        raise PluginLoadError(f"no such file: {str(path)!r}", hint=hint) from error
+    except (OSError, ValueError, RuntimeError) as error:
+        raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
+    return path
 
 
-def _line(error: BaseException, path: Path) -> str:
-    """Say in which line of a file an error was raised, and in which one of what it imports beside it."""
+def _told(error: BaseException, path: Path) -> tuple[str, str | None]:
+    """Say in which line of a file an error was raised, and of what it imports beside it; and what to do."""
     walked = traceback.walk_tb(error.__traceback__)
     frames = [(Path(frame.f_code.co_filename), line) for frame, line in walked]
     own = [f" in line {line}" for file, line in frames if file == path]
@@ -129,7 +119,11 @@ def _line(error: BaseException, path: Path) -> str:
         for file, line in frames
         if path.parent in file.parents and file != path
     ]
-    return "".join(own[-1:] + inner[-1:])
+    hint = None
+    part = error.name if isinstance(error, ModuleNotFoundError) else None
+    if part and path.with_name(f"{part}.py").is_file():
+        hint = f"{part}.py is beside it: `import {part}` finds it there, and importlib does as `.{part}`."
+    return "".join(own[-1:] + inner[-1:]), hint
 
 
 _gate = threading.RLock()
@@ -149,10 +143,7 @@ def _import_lock(name: str) -> Iterator[None]:
         if name in _running:
             why = "what it runs loads a configuration that imports it"
             what = f"code is being imported already, so {name!r} cannot be: {why}"
-            hint = (
-                "Code under 'import' registers backends; load and build configurations elsewhere."
-            )
-            raise PluginLoadError(what, hint=hint)
+            raise PluginLoadError(what, hint=_ELSEWHERE)
         _running.append(name)
         try:
             yield

@@ -42,11 +42,6 @@ def package_of(folder: Path) -> Package:
     return _packages[name]
 
 
-def files_run(path: Path) -> list[str]:
-    """Return a file that was run and those of its helpers."""
-    return package_of(path.parent).files(path)
-
-
 def _module_name(text: str, content: bytes) -> str:
     return re.sub(r"\W", "_", f"{text}_{_digest(content)[:12]}")
 
@@ -58,8 +53,8 @@ def _digest(content: bytes) -> str:
 class _Version:
     """One version of a file that was run: its content, the classes that it has registered, what it imports beside it."""
 
-    def __init__(self, name: str, path: str, source: bytes) -> None:
-        self.name, self.path, self.digest = name, path, _digest(source)
+    def __init__(self, module: ModuleType, path: str, source: bytes) -> None:
+        self.module, self.path, self.digest = module, path, _digest(source)
         self.classes: dict[str, type[Any]] = {}
         self.uses: dict[_Version, None] = {}
 
@@ -97,43 +92,38 @@ class Package:
         Returns:
             The classes that the file and its helpers have registered, by name.
         """
-        name, before = self.module_name(path), dict(self._versions)
-        present = {one for one in before.values() if one.is_present()}
+        name, before = self.module_name(path), self._versions
+        present = {version for version in before.values() if version.is_present()}
         # A version that was replaced is not present, even where its file holds the same content again.
-        stale = {one for one in before if not present.issuperset(self._below(one))}
-        if name not in before or name in stale:
-            modules = {one: sys.modules[one] for one in before if one in sys.modules}
+        fresh = {key: before[key] for key in before if present.issuperset(self._below(key))}
+        if name not in fresh:
             # Other files that a configuration names stay until they are run again: pipelines may pickle their classes.
-            own = {one.name for one in self._below(name)}
-            for one in stale & {*own, *(before.keys() - self._named)}:
-                self._put_module(one, None)
+            stay = self._named - {version.module.__name__ for version in self._below(name)}
+            self._put_modules({key: before[key] for key in before if key in fresh or key in stay})
             self._beside.clear()
             importlib.invalidate_caches()
             spec: Any = spec_from_file_location(name, path, loader=_Loader(name, str(path)))
-            module = module_from_spec(spec)
-            self._put_module(name, module)
+            module = sys.modules[name] = module_from_spec(spec)
             try:
                 spec.loader.exec_module(module)
             except BaseException:
-                for one in {*self._versions, name}:
-                    self._put_module(one, None)
-                for one, known in modules.items():
-                    self._put_module(one, known)
-                self._versions = before
+                sys.modules.pop(name, None)
+                self._put_modules(before)
                 raise
+            setattr(self._module, name.rpartition(".")[2], module)
             self._named.add(name)
-        below = self._below(name)
-        return {key: cls for one in reversed(below) for key, cls in one.classes.items()}
+        below = reversed(self._below(name))
+        return {key: cls for version in below for key, cls in version.classes.items()}
 
     def files(self, path: Path) -> list[str]:
         """Return the file, and those of its helpers as far as they were run."""
-        return [one.path for one in self._below(self.module_name(path))]
+        return [version.path for version in self._below(self.module_name(path))]
 
     def execute(self, module: ModuleType, loader: _Loader) -> None:
         """Run the code of a module of the package."""
         name, source = module.__name__, Path(loader.path).read_bytes()
         code = loader.source_to_code(source, loader.path)
-        version = self._versions[name] = _Version(name, loader.path, source)
+        version = self._versions[name] = _Version(module, loader.path, source)
         own = {"__builtins__": {**vars(builtins), "__import__": self._import}}
         vars(module).update(own, __sha256__=version.digest)
         try:
@@ -155,13 +145,13 @@ class Package:
         importer = str(own.get("__name__"))
         if level == 0 and self._is_beside(name.partition(".")[0], importer):
             own, level = vars(self._module), 1
-        found = builtins.__import__(name, own, locals, named, level)
+        module = builtins.__import__(name, own, locals, named, level)
         user = self._versions.get(importer)
         if level and user is not None:
             base = resolve_name("." * level + name, str(own["__package__"]))
             parts = [*accumulate(base.split("."), "{}.{}".format), *(f"{base}.{n}" for n in named)]
-            user.uses |= {self._versions[one]: None for one in parts if one in self._versions}
-        return found
+            user.uses |= {self._versions[n]: None for n in parts if n in self._versions}
+        return module
 
     def _is_beside(self, top: str, importer: str) -> bool:
         """Tell whether a name of an ``import`` means what lies in the folder.
@@ -174,38 +164,37 @@ class Package:
             return full != importer
         if top not in self._beside:
             spec = PathFinder.find_spec(top, [self._folder])
-            if spec is None:
-                known = True
-            elif spec.loader is None:
+            if spec is not None and spec.loader is None:
                 # A folder without __init__.py comes after every module with a file, as everywhere in Python.
                 other = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
-                known = other is not None and other.origin is not None
+                self._beside[top] = other is None or other.origin is None
             else:
                 file = getattr(sys.modules.get(top), "__file__", None) or ""
-                known = os.path.realpath(file) == os.path.realpath(str(spec.origin))
-            self._beside[top] = not known
+                same = spec and os.path.realpath(file) == os.path.realpath(str(spec.origin))
+                self._beside[top] = spec is not None and not same
         return self._beside[top]
 
     def _below(self, name: str) -> list[_Version]:
         """Return the versions of a module and of all that it imports of the package, itself first."""
-        found: dict[_Version, None] = {}
+        below: dict[_Version, None] = {}
         left = [self._versions[name]] if name in self._versions else []
         while left:
-            if (one := left.pop()) not in found:
-                found[one] = None
-                left += one.uses
-        return [*found]
+            if (version := left.pop()) not in below:
+                below[version] = None
+                left += version.uses
+        return [*below]
 
-    def _put_module(self, name: str, module: ModuleType | None) -> None:
-        """Put a module where ``import`` looks for it; None takes it away."""
-        parent, _, last = name.rpartition(".")
-        holder = vars(sys.modules.get(parent, self._module))
-        if module is None:
-            sys.modules.pop(name, None)
-            holder.pop(last, None)
-            self._versions.pop(name, None)
-        else:
-            sys.modules[name] = holder[last] = module
+    def _put_modules(self, versions: dict[str, _Version]) -> None:
+        """Put these modules where ``import`` looks for them, and take all others of the package away."""
+        for name in sorted(self._versions.keys() | versions.keys()):  # a package before its modules
+            parent, _, last = name.rpartition(".")
+            holder = vars(sys.modules.get(parent, self._module))
+            if name in versions:
+                sys.modules[name] = holder[last] = versions[name].module
+            else:
+                sys.modules.pop(name, None)
+                holder.pop(last, None)
+        self._versions = dict(versions)
 
 
 class _Loader(SourceFileLoader):
