@@ -55,13 +55,10 @@ __all__ = [
     "hookimpl",
 ]
 
-_hookspec: pluggy.HookspecMarker = pluggy.HookspecMarker("headrace")
-"""Marks the hooks of this module; plugins do not need it."""
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 """The decorator of a plugin's own function, which has the name of a hook."""
 
 
-@_hookspec
 def headrace_batch_policies() -> dict[str, str]:
     """Return batch policies: classes that decide when a batch is formed.
 
@@ -82,7 +79,6 @@ def headrace_batch_policies() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_dispatch_policies() -> dict[str, str]:
     """Return dispatch policies: classes that decide which free instance takes the next batch.
 
@@ -100,7 +96,6 @@ def headrace_dispatch_policies() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_probes() -> dict[str, str]:
     r"""Return probes: classes that receive every batch and every request of a pipeline.
 
@@ -229,7 +224,6 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
         pipeline._detach(guarded)
 
 
-@_hookspec
 def headrace_commands() -> dict[str, str]:
     """Return commands of ``headrace``: ``headrace NAME ...``.
 
@@ -257,7 +251,6 @@ def headrace_commands() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_rewriters() -> dict[str, str]:
     """Return keys and words that you translate into others before anything is planned.
 
@@ -297,7 +290,6 @@ def headrace_rewriters() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_apis() -> dict[str, str]:
     """Return the APIs of other servers, which ``headrace serve --api NAME`` answers.
 
@@ -326,7 +318,6 @@ def headrace_apis() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_readers() -> dict[str, str]:
     """Return what else than a TOML file may stand where a configuration does: files and folders that you read.
 
@@ -358,7 +349,6 @@ def headrace_readers() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_fetchers() -> dict[str, str]:
     """Return where files come from that a configuration names by an address, ``SCHEME://...``.
 
@@ -399,7 +389,6 @@ def headrace_fetchers() -> dict[str, str]:
     return {}
 
 
-@_hookspec
 def headrace_node_keys() -> dict[str, str]:
     """Return keys of nodes that ask for a check before anything is built.
 
