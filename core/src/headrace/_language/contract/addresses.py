@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://\S*")
-places: dict[str, Any] = {}
-"""By the place of its file what a plugin gave for each address that was named; see `headrace.hookspecs.headrace_fetchers`."""
+
+
+class Fetched(Protocol):
+    """What a plugin gives for an address; see `headrace.hookspecs.headrace_fetchers`."""
+
+    path: Path
+
+    def fetch(self) -> object:
+        """Have the file at ``path``."""
+
+    def origin(self) -> dict[str, Any]:
+        """Return address, revision and digest."""
+
+
+places: dict[str, Fetched] = {}
+"""By the place of its file what a plugin gave for each address that was named."""
 
 
 def is_address(value: Any) -> bool:
@@ -18,12 +31,8 @@ def is_address(value: Any) -> bool:
     return isinstance(value, str) and _ADDRESS.fullmatch(value) is not None
 
 
-def _place_of(path: Path) -> Any:
-    text = str(path)
-    for place, named in places.items():
-        if text == place or text.startswith(place + os.sep):
-            return named
-    return None
+def _place_of(path: Path) -> Fetched | None:
+    return next((places[text] for at in (path, *path.parents) if (text := str(at)) in places), None)
 
 
 def origin_of(path: Path) -> dict[str, Any] | None:
@@ -31,26 +40,24 @@ def origin_of(path: Path) -> dict[str, Any] | None:
 
     Of what is not here yet it is the address alone.
     """
-    found: dict[str, Any] | None = (named := _place_of(path)) and named.origin()
-    return found
+    place = _place_of(path)
+    return None if place is None else place.origin()
 
 
-def places_in(options: Iterable[Any]) -> list[Any]:
+def places_in(options: Iterable[Any]) -> list[Fetched]:
     """Return what plugins gave for the addresses of the files that some options name."""
-    found: dict[int, Any] = {}
+    named: dict[int, Fetched] = {}
     # Past their class: one may have a field `keys`, and this reads no option for whom it is meant.
-    left = [object.__getattribute__(one, "__dict__") for one in options if one is not None]
-    for one in left if places else ():
-        if isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, (list, tuple)):
-            left += one
-        elif isinstance(one, Path) and (named := _place_of(one)) is not None:
-            found[id(named)] = named
-    return [*found.values()]
+    left = [object.__getattribute__(model, "__dict__") for model in options if model is not None]
+    for value in left if places else ():
+        if isinstance(value, (Mapping, list, tuple)):
+            left += value.values() if isinstance(value, Mapping) else value
+        elif isinstance(value, Path) and (place := _place_of(value)) is not None:
+            named[id(place)] = place
+    return [*named.values()]
 
 
 def fetch_all(options: Any) -> None:
     """Have all files here that options name by addresses."""
-    for one in places_in([options]):
-        one.fetch()
+    for place in places_in([options]):
+        place.fetch()

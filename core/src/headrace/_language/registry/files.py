@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from headrace._language.contract.addresses import is_address, places
+from headrace._language.contract.addresses import Fetched, is_address, places
 from headrace._language.registry.discovery import KNOWN_READERS, how_to_install
 from headrace._language.registry.registry import Offer, registry
 from headrace._problem import Problem
@@ -16,14 +16,10 @@ from headrace.errors import ConfigError, PluginError, SetupError, among
 
 def _only(offers: list[Offer], what: str, file: str | None = None) -> Offer | None:
     """Return the one offer, None where there is none."""
-    for other in offers:
-        if other.plugin != offers[0].plugin:
-            first, second = (f"{one.distribution} ({one.name})" for one in (offers[0], other))
-            hint, what = (
-                "Disable one of them with HEADRACE_PLUGINS.",
-                f"{what} by {first} and by {second}",
-            )
-            raise ConfigError(Problem("plugin", what, file=file, hint=hint))
+    if len({offer.plugin for offer in offers}) > 1:
+        by = " and ".join(f"by {offer.distribution} ({offer.name})" for offer in offers)
+        hint = "Disable one of them with HEADRACE_PLUGINS."
+        raise ConfigError(Problem("plugin", f"{what} {by}", file=file, hint=hint))
     return offers[0] if offers else None
 
 
@@ -32,18 +28,16 @@ def _only(offers: list[Offer], what: str, file: str | None = None) -> Offer | No
 
 def _reader_of(path: Path) -> Offer | None:
     """Return what reads a path; of several suffixes that its name ends with, the longest counts."""
-    offers = registry.offers("readers") if path.suffix != ".toml" else []
-    ends = [one for one in offers if path.name.lower().endswith(one.name) and _is_suffix(one)]
-    longest = max((len(one.name) for one in ends), default=0)
-    found = [one for one in ends if len(one.name) == longest and path.is_file()]
-    found += [
-        one for one in offers if not _is_suffix(one) and path.is_dir() and any(path.glob(one.name))
+    if path.suffix == ".toml":
+        return None
+    name, is_folder, read = path.name.lower(), path.is_dir(), registry.offers("readers")
+    ends = [offer for offer in read if offer.name.startswith(".") and name.endswith(offer.name)]
+    longest = max((len(offer.name) for offer in ends), default=0)
+    offers = [offer for offer in ends if len(offer.name) == longest and path.is_file()]
+    holds = [
+        offer for offer in read if offer.name[0] != "." and is_folder and any(path.glob(offer.name))
     ]
-    return _only(found, "it is read", str(path))
-
-
-def _is_suffix(offer: Offer) -> bool:
-    return offer.name.startswith(".")
+    return _only(offers + holds, "it is read", str(path))
 
 
 def reads(path: str | Path) -> bool:
@@ -88,7 +82,8 @@ def what_is_read(path: Path) -> str:
     for name, distribution in KNOWN_READERS.items():
         if path.name.lower().endswith(name) and not path.is_dir():
             return f"{how_to_install(distribution)}. It reads {name}."
-    names = sorted({f"{one.name} ({one.distribution})" for one in registry.offers("readers")})
+    offers = registry.offers("readers")
+    names = sorted({f"{offer.name} ({offer.distribution})" for offer in offers})
     return f"A configuration is a TOML file, or what a plugin reads: {', '.join(names) or 'none is installed'}."
 
 
@@ -103,18 +98,17 @@ def find_place(address: str) -> Path:
         PluginError: The plugin cannot be imported.
     """
     offers, scheme = registry.offers("fetchers"), address.partition(":")[0]
-    offer = _only([one for one in offers if one.name == scheme], f"{scheme}:// is fetched")
-    if offer is None:
-        is_here = any(one.distribution == "headrace-models" for one in offers)
+    own = [offer for offer in offers if offer.name == scheme]
+    if (offer := _only(own, f"{scheme}:// is fetched")) is None:
+        is_here = any(offer.distribution == "headrace-models" for offer in offers)
         install = None if is_here else how_to_install("headrace-models")
-        hint = among(scheme, [one.name for one in offers], install)
+        hint = among(scheme, [offer.name for offer in offers], install)
         what = f"nothing installed fetches {scheme}:// ({address})"
         raise ConfigError(Problem("fetch", what, hint=hint))
     fetcher: Any = offer.load("fetcher")
-    found = fetcher(str(address))
-    path: Path = found.path
-    places[str(path)] = found
-    return path
+    place: Fetched = fetcher(str(address))
+    places[str(place.path)] = place
+    return place.path
 
 
 def located(source: Any) -> Any:
