@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,10 +202,13 @@ class _Reader:
         self, tables: Mapping[str, Any], base: Path, file: str | None, stack: tuple[Path, ...]
     ) -> Document:
         """Read the tables of one file or dict, after the files that it extends."""
-        document = Document()
-        if not self._well_formed(tables, file):
+        document, before = Document(), len(self.problems)
+        try:
+            own = self._copy(tables, None, file, 0)
+        except RecursionError:
+            self.problems.add("nesting", TOO_DEEP, file=file)
+        if len(self.problems) > before:
             return document
-        own = map_leaves(tables, lambda part: str.__str__(part) if isinstance(part, str) else part)
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
             try:
@@ -220,31 +223,23 @@ class _Reader:
         document.file, document.environ = file, self.problems.environ
         return document
 
-    def _well_formed(self, tables: Mapping[Any, Any], file: str | None) -> bool:
-        """Check depth, keys and numbers of a source: a user's dict may hold anything, even itself."""
-        before = len(self.problems)
-        level: list[tuple[str | None, Any]] = [(None, tables)]
-        for _ in range(MAX_DEPTH + 2):
-            inner = (one for path, part in level for one in self._inside(part, path, file))
-            level = [*{id(value): (path, value) for path, value in inner}.values()]
-            if not level:
-                return len(self.problems) == before
-        self.problems.add("nesting", TOO_DEEP, file=file)
-        return False
-
-    def _inside(
-        self, part: Any, path: str | None, file: str | None
-    ) -> Iterator[tuple[str | None, Any]]:
-        """Return what a part of a source holds, each with its path; report what is wrong with the part."""
-        if isinstance(part, Mapping):
-            for key, value in part.items():
-                if isinstance(key, str):
-                    yield (f"{path}.{key}" if path else key), value
-                else:
-                    message = f"keys are texts, got {format_value(key)}"
-                    self.problems.add("key", message, file=file, path=path)
-        elif isinstance(part, (list, tuple)):
-            yield from ((path, item) for item in part)
+    def _copy(self, part: Any, path: str | None, file: str | None, depth: int) -> Any:
+        """Copy a part of a source, which may hold anything, even itself; report keys that are no texts."""
+        if depth > MAX_DEPTH + 1:
+            raise RecursionError
+        if isinstance(part, (list, tuple)):
+            return [self._copy(item, path, file, depth + 1) for item in part]
+        if not isinstance(part, Mapping):
+            return str.__str__(part) if isinstance(part, str) else part
+        copy = {}
+        for key, value in part.items():
+            if isinstance(key, str):
+                at = f"{path}.{key}" if path else key
+                copy[str.__str__(key)] = self._copy(value, at, file, depth + 1)
+            else:
+                message = f"keys are texts, got {format_value(key)}"
+                self.problems.add("key", message, file=file, path=path)
+        return copy
 
     def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
         """Take the value of a key out of ``own``: a list of texts, or a single text."""
@@ -292,9 +287,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     line = int(place[1] or len(lines))
     column = int(place[2] or len(lines[-1]) + 1)
     offset = sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
-    scoped = _SCOPED.match(lines[line - 1])
     hint = None
-    if scoped is not None:
+    if scoped := _SCOPED.match(lines[line - 1]):
         hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
     elif message.startswith("Invalid value") and place[1]:
         hint = 'A text stands in quotes: "..."; true and false are lower case.'
@@ -303,9 +297,7 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     elif text.lstrip()[:1] in ("{", "[") and '": ' in text:
         hint = "JSON? Write it as TOML, or give headrace.pipe the dict that json.load returns."
     elif lines[line - 1][column - 1 :].startswith(":"):
-        hint = (
-            "YAML? Write key = value, or give headrace.pipe the dict that yaml.safe_load returns."
-        )
+        hint = "YAML? Write key = value, or give headrace.pipe the dict of yaml.safe_load."
     what = message.replace(place[0], "" if place[1] else ", the text ends here")
     message = f"this is no TOML: line {line}, column {column}: {what}"
     where = {"line": line, "column": column}

@@ -178,8 +178,6 @@ MAIN = "main"
 """The name of the only node of a configuration without tables."""
 
 _NODE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-RESERVED_TABLES = {"global": "the defaults of all nodes"}
-"""The tables that are no nodes, each with what it holds."""
 
 
 @dataclass
@@ -214,23 +212,20 @@ def read_sections(document: Document, problems: Problems) -> Sections:
     elif table is not None:
         hint = "Write [global] in a line of its own, and its keys below."
         problems.add("type", "[global] is a table", hint=hint, **_place("global", table))
-    rest = {key: value for key, value in document.top.items() if key not in RESERVED_TABLES}
+    rest = {key: value for key, value in document.top.items() if key != "global"}
     if "backend" in rest and not isinstance(rest["backend"], Table):
         shape.single = True
         _add_node(rest, shape, problems)
     else:
         _add_nodes(rest, shape, problems)
     if not shape.nodes and len(problems) == before:
-        like = next((key for key in shape.globals if nearest(key, ("backend",))), None)
         place: dict[str, Any] = {"file": document.file}
-        if like is not None:
+        for like in (key for key in [*shape.globals][::-1] if nearest(key, ("backend",))):
             path = like if like in document.top else f"global.{like}"
             place = _place(like, shape.globals[like], path, at_key=True)
+            place["suggestion"] = None if like == "backend" else "backend"
         hint = 'Write backend = "..." at the top, or a table per node that has a backend.'
-        near = None if like in (None, "backend") else "backend"
-        problems.add(
-            "no_node", "the configuration has no node", suggestion=near, hint=hint, **place
-        )
+        problems.add("no_node", "the configuration has no node", hint=hint, **place)
     return shape
 
 
@@ -253,11 +248,11 @@ def _add_nodes(rest: dict[str, Written], shape: Sections, problems: Problems) ->
     for key, value in rest.items():
         if not isinstance(value, Table):
             _for_all(key, value, shape, problems)
-        elif (meant := _misspelt_by(key, value, shape, problems)) is not None:
+        elif not {*value.keys, *shape.globals} & {"backend"} and problems.nearest(key, ["global"]):
             message = f"the table [{key}] is no node, for it has no backend"
-            hint = f"Write [{meant}], which holds {RESERVED_TABLES[meant]}."
+            hint = "Write [global], which holds the defaults of all nodes."
             place = _table_place(key, value)
-            problems.add("unknown_table", message, suggestion=meant, hint=hint, **place)
+            problems.add("unknown_table", message, suggestion="global", hint=hint, **place)
             shape.globals.update({**value.keys, **shape.globals})
         elif _NODE_NAME.fullmatch(key):
             shape.nodes[key] = value.keys
@@ -275,12 +270,6 @@ def _table_place(name: str, table: Table) -> dict[str, Any]:
     """Return the place of the name of a table for a problem."""
     span = (1, 1 + len(name))
     return {"file": table.file, "path": name, "text": f"[{name}]", "span": span}
-
-
-def _misspelt_by(name: str, table: Table, shape: Sections, problems: Problems) -> str | None:
-    """Return the reserved table that was probably meant by a table that cannot be a node, or None."""
-    makes_a_node = "backend" in table.keys or "backend" in shape.globals
-    return None if makes_a_node else problems.nearest(name, RESERVED_TABLES)
 
 
 def _for_all(key: str, value: Written, shape: Sections, problems: Problems) -> None:

@@ -18,7 +18,6 @@ from headrace._language.config.sections import (
     LINK_KEYS,
     NODE_KEYS,
     NODE_ONLY,
-    RESERVED_TABLES,
     TOP_KEYS,
     NodeKeys,
     Sections,
@@ -336,7 +335,7 @@ def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: b
     """
     key = str(found.key)
     part = key.rpartition("::")[2]
-    table = nearest(key, RESERVED_TABLES) if isinstance(found.value, dict) else None
+    table = nearest(key, ["global"]) if isinstance(found.value, dict) else None
     if table is not None and found.origin != "global":
         return table
     if part in NODE_KEYS:
