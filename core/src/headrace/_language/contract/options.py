@@ -218,7 +218,7 @@ def _has_nan(value: Any) -> bool:
     if isinstance(value, (list, tuple, set, frozenset)):
         return any(map(_has_nan, value))
     if is_dataclass(value) and not isinstance(value, type):
-        return any(_has_nan(getattr(value, one.name, None)) for one in fields(value))
+        return any(_has_nan(getattr(value, field.name, None)) for field in fields(value))
     if isinstance(value, BaseModel):
         value = vars(value)
     if isinstance(value, Mapping):
@@ -257,20 +257,20 @@ def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator
         else:
             yield detail
     for details in of_unions.values():
-        inside = [one for one in details if len(one["loc"]) > 2]
-        of_a_type = [one for one in details if not one["type"].endswith(("_type", "_parsing"))]
-        if meant := inside or of_a_type:
-            kept = [one for one in meant if one["loc"][1] == meant[0]["loc"][1]]
-        else:
-            kept = details[:1]
-            kept[0]["msg"] = "; or: ".join(one["msg"] for one in details)
-        for one in kept:
-            one["loc"] = (one["loc"][0], *one["loc"][2:])
-            yield one
+        meant = max(details, key=lambda detail: (len(detail["loc"]) > 2, not _is_of_type(detail)))
+        kept = [detail for detail in details if detail["loc"][1] == meant["loc"][1]]
+        if len(meant["loc"]) == 2 and _is_of_type(meant):  # nothing tells which type was meant
+            meant["msg"], kept = "; or: ".join(detail["msg"] for detail in details), [meant]
+        for detail in kept:
+            detail["loc"] = (detail["loc"][0], *detail["loc"][2:])
+            yield detail
+
+
+def _is_of_type(detail: ErrorDetails) -> bool:
+    return detail["type"].endswith(("_type", "_parsing"))
 
 
 def _is_union(field: FieldInfo | None) -> bool:
     """Tell whether an option may have several types, not counting None."""
-    if field is None or get_origin(field.annotation) not in (Union, UnionType):
-        return False
-    return len(set(get_args(field.annotation)) - {NoneType}) > 1
+    kind = None if field is None else field.annotation
+    return get_origin(kind) in (Union, UnionType) and len({*get_args(kind)} - {NoneType}) > 1
