@@ -64,7 +64,7 @@ def _cannot_run(cls: type[Any]) -> str | None:
     """Say why a class can run no batch, or what in its body is wrong; the conformance kit judges all else."""
     if inspect.isabstract(cls):
         return f"it is abstract: write {', '.join(sorted(cls.__abstractmethods__))}"
-    kinds = {type(getattr(cls, one, getattr(Backend, one))) for one in ("bracket", "place")}
+    kinds = {type(getattr(cls, part, getattr(Backend, part))) for part in ("bracket", "place")}
     if kinds != {Bracket, Place} or getattr(cls, "place", Backend.place).not_callable is not None:
         return None if kinds == {Bracket, Place} else "bracket and place are of headrace.words"
     forward = getattr(cls, "forward", None)
@@ -73,28 +73,21 @@ def _cannot_run(cls: type[Any]) -> str | None:
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         return f"it has no method forward(self, batch){derives}"
-    odd = _odd_kind(forward) if callable(forward) else None
-    if odd or not callable(forward):
-        return (
-            f"forward {odd} forward" if odd else f"forward is no method, it is {repr_of(forward)}"
-        )
-    for one, takes in (("forward", "self, batch"), ("init", "self, options, context")):
-        own = inspect.getattr_static(cls, one, None)  # not bound to the class
+    wrong = None if callable(forward) else f"is no method, it is {repr_of(forward)}"
+    if wrong is None and _is_asynchronous(forward):
+        wrong = "is asynchronous, and a backend runs in a thread: write def forward"
+    elif inspect.isgeneratorfunction(forward):
+        wrong = "has a yield, so that a call runs nothing: give parts by context.request.emit, and write no yield in forward"
+    if wrong is not None:
+        return f"forward {wrong}"
+    for method, takes in (("forward", "self, batch"), ("init", "self, options, context")):
+        own = inspect.getattr_static(cls, method, None)  # not bound to the class
         if inspect.isfunction(own) and _mismatch(own, *takes.split(", ")):
-            return f"{one} takes other arguments: write def {one}({takes})"
+            return f"{method} takes other arguments: write def {method}({takes})"
     options = getattr(cls, "Options", Options)
     if isinstance(options, type) and issubclass(options, Options):
         return range_problem(getattr(cls, "min", 1), getattr(cls, "max", None))
     return "its Options is no subclass of headrace.Options"
-
-
-def _odd_kind(forward: Any) -> str | None:
-    """Say why a call of a method would run nothing, up to its name; None where it runs."""
-    if _is_asynchronous(forward):
-        return "is asynchronous, and a backend runs in a thread: write def"
-    if inspect.isgeneratorfunction(forward):
-        return "has a yield, so that a call runs nothing: give parts by context.request.emit, and write no yield in"
-    return None
 
 
 def _is_asynchronous(function: Any) -> bool:
@@ -135,7 +128,7 @@ class FunctionBackend(Backend):
         Raises:
             ContractError: A function for batches gave another number of results, or a function gave PENDING.
         """
-        outcomes: list[Exception | None] = [None if "data" in one else no_data() for one in batch]
+        outcomes: list[Exception | None] = [None if "data" in item else no_data() for item in batch]
         if self.batched:
             self._call_once([request for request in batch if "data" in request])
             return none_if_all_ok(outcomes)

@@ -131,17 +131,18 @@ def discover() -> list[Plugin]:
     """
     from importlib.metadata import distributions
 
-    found: dict[str, Plugin] = {}
+    plugins: dict[str, Plugin] = {}
     for dist in distributions():
         try:
-            points = [one for one in dist.entry_points if one.group in _GROUPS]
-            points = [one for one in points if not _is_of_core(one)]
+            points = [point for point in dist.entry_points if point.group in _GROUPS]
+            # Entry points that name words of core are for other tools: core has its own table.
+            points = [point for point in points if not point.value.startswith("headrace.")]
             plugin = _plugin(points, dist) if points else None
         except Exception as error:  # noqa: BLE001 - its metadata may be no text, or hold no entry points
             plugin = _unreadable(dist, error)
         if plugin is not None:  # the first distribution of a name on the path hides others
-            found.setdefault(plugin.plugin, plugin)
-    return sorted(found.values(), key=lambda one: one.distribution)
+            plugins.setdefault(plugin.plugin, plugin)
+    return sorted(plugins.values(), key=attrgetter("distribution"))
 
 
 def _unreadable(dist: Distribution, error: Exception) -> Plugin | None:
@@ -151,11 +152,6 @@ def _unreadable(dist: Distribution, error: Exception) -> Plugin | None:
         if any(map(_OURS.match, plugin.requires)):
             return plugin._as_refused("broken", f"its metadata cannot be read: {error}")
     return None
-
-
-def _is_of_core(point: EntryPoint) -> bool:
-    """Tell whether an entry point names a word of core: other tools read these, core has its own table."""
-    return point.value.startswith("headrace.")
 
 
 def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:
@@ -248,26 +244,23 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
     hooks: dict[str, Any] = {name: {} for name in TABLES}
     known = {f"headrace_{name}": name for name in hooks}
     for path in modules:
-        module = import_path(path)
-        for attribute in dir(module):
-            name, function = known.get(attribute), getattr(module, attribute)
-            if "headrace_impl" not in getattr(function, "__dict__", ()):
-                if name is not None:
-                    raise TypeError(f"{attribute} has no marker @hookimpl, so nobody would call it")
-                continue
-            if name is None:
-                raise TypeError(f"{attribute} is no hook, so nobody would call it")
-            answer = function()
-            if answer is None:
-                continue
-            if not _is_right(name, answer):
+        for attribute, function in vars(import_path(path)).items():
+            name, marked = (
+                known.get(attribute),
+                "headrace_impl" in getattr(function, "__dict__", ()),
+            )
+            if marked != (name is not None):
+                wrong = "is no hook" if marked else "has no marker @hookimpl"
+                raise TypeError(f"{attribute} {wrong}, so nobody would call it")
+            answer = {} if name is None else function()
+            if answer is not None and not _is_right(name, answer):
                 raise TypeError(f"{attribute}() gave {answer!r}")
-            for key, text in answer.items():
-                _add(hooks[name], name, key, text)
+            for key, text in (answer or {}).items():
+                _add(hooks[str(name)], str(name), key, text)
     return hooks
 
 
-def _is_right(hook: str, answer: Any) -> bool:
+def _is_right(hook: str | None, answer: Any) -> bool:
     """Tell whether the answer of a hook has the right type."""
     if not isinstance(answer, dict):
         return False
@@ -293,31 +286,31 @@ def library_missing(error: BaseException, path: str) -> str | None:
     return None if module == error.name or module.startswith(f"{error.name}.") else error.name
 
 
-def load(path: str, distribution: str, what: str = "") -> Any:
+def load(path: str, distribution: str, noun: str = "") -> Any:
     """Import ``module:attribute`` of a plugin.
 
     Args:
         path: The import path.
         distribution: The distribution of the plugin.
-        what: A description for errors: ``the backend 'ResizeMat' of headrace-cv``.
+        noun: A description for errors: ``the backend 'ResizeMat' of headrace-cv``.
 
     Raises:
         PluginLoadError: The object cannot be imported.
         MissingDependencyError: Its module needs a library that is not installed.
     """
-    about = f"{what} cannot be imported from {path!r}" if what else f"cannot import {path!r}"
+    about = f"{noun} cannot be imported from {path!r}" if noun else f"cannot import {path!r}"
     try:
         return import_path(path)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, say, or what pytest skips with
-        missing, by = library_missing(error, path), distribution
+        kind: type[PluginError] = PluginLoadError
+        message = f"{about}: {error_text(error)}"
         hint = "See `headrace plugins doctor`."
-        if missing is None:
-            what = f"{about}: {error_text(error)}"
-            raise PluginLoadError(what, distribution=by, hint=hint) from error
-        hint = f"Install {missing!r}, or install {distribution} again."
-        raise MissingDependencyError(f"{about}: {error}", distribution=by, hint=hint) from error
+        if missing := library_missing(error, path):
+            kind, message = MissingDependencyError, f"{about}: {error}"
+            hint = f"Install {missing!r}, or install {distribution} again."
+        raise kind(message, distribution=distribution, hint=hint) from error
 
 
 def load_backend(name: str, path: str, distribution: str, cls: Any = None) -> type[Any]:
@@ -344,11 +337,9 @@ def _table(name: str) -> dict[str, Any]:
 CORE_BACKENDS: dict[str, str] = _table("words_of_core")
 """The import paths of core's backends, by name."""
 
-_HOOKS_OF_CORE = {
-    **_hooks_of(()),
-    "batch_policies": {"greedy": "headrace.policies:Greedy"},
-    "dispatch_policies": {"best_fit": "headrace.policies:BestFit"},
-}
+_HOOKS_OF_CORE = _hooks_of(())
+_HOOKS_OF_CORE["batch_policies"] = {"greedy": "headrace.policies:Greedy"}
+_HOOKS_OF_CORE["dispatch_policies"] = {"best_fit": "headrace.policies:BestFit"}
 CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, _HOOKS_OF_CORE)
 """Core itself, as if it were a plugin."""
 

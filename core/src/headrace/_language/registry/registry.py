@@ -69,21 +69,21 @@ class Offer:
 
 
 def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -> list[Offer]:
-    offers = []
-    for one in plugins:
-        paths = one.backends if table == "backends" else one.hooks[table]
-        for part in () if not one.usable else paths if name is None else paths.keys() & {name}:
-            by = (one.plugin, one.distribution, one.version)
-            offers.append(Offer(part, *by, paths[part]))
+    offers: list[Offer] = []
+    for plugin in plugins:
+        paths = plugin.backends if table == "backends" else plugin.hooks[table]
+        by = (plugin.plugin, plugin.distribution, plugin.version)
+        parts = () if not plugin.usable else paths if name is None else paths.keys() & {name}
+        offers += [Offer(part, *by, paths[part]) for part in parts]
     return offers
 
 
-def _may_mean(cls: type[Any], table: str) -> bool:
+def _may_mean(cls: type[Any] | None, table: str) -> bool:
     """Tell whether a name may mean a registered class where an entry of ``table`` is looked for.
 
     No probe is registered. A backend in the place of a policy is an error that says so.
     """
-    return table in _POLICIES or (table == "backends" and not is_policy(cls))
+    return cls is not None and (table in _POLICIES or (table == "backends" and not is_policy(cls)))
 
 
 def is_policy(cls: Any) -> bool:
@@ -117,7 +117,7 @@ class Registry:
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
         self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
-        self._recording: dict[int, list[tuple[str, dict[str, type[Any]]]]] = {}
+        self._recording: dict[str, dict[str, type[Any]]] = {}
 
     def plugins(self) -> list[Plugin]:
         """Return all installed plugins. The first call reads their metadata and calls their hooks.
@@ -125,12 +125,12 @@ class Registry:
         So does the first call after a change of ``sys.path``, where plugins are installed, or of
         ``HEADRACE_PLUGINS``, which allows them.
         """
-        found, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
+        known, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
         # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
         # Two threads may both discover: they find the same, and the one that assigns last wins.
-        if found is None or found[0] != where:
-            found = self._plugins = where, discover()
-        return found[1]
+        if known is None or known[0] != where:
+            known = self._plugins = where, discover()
+        return known[1]
 
     def refresh(self) -> None:
         """Forget the plugins that were discovered, so that the next call reads the metadata again."""
@@ -143,7 +143,7 @@ class Registry:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             what = f"{name!r} is no name for a backend"
             raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
-        if name in CORE_BACKENDS or any(name in CORE.hooks[one] for one in _POLICIES):
+        if name in CORE_BACKENDS or any(name in CORE.hooks[table] for table in _POLICIES):
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
@@ -161,29 +161,24 @@ class Registry:
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
-        """Return the table of the file that this thread is importing, else that of the process.
+        """Return the table of the file that is being imported here, else that of the process.
 
         A module that the file imports registers for the process, since Python runs the module only once,
         and another configuration may import it as well.
         """
-        recording = self._recording.get(threading.get_ident())
-        if not recording:
-            return self.local
         frame = sys._getframe()
         while frame.f_back is not None and frame.f_code.co_name != "<module>":
             frame = frame.f_back
-        module, table = recording[-1]
-        return table if frame.f_globals.get("__name__") == module else self.local
+        return self._recording.get(frame.f_globals.get("__name__", ""), self.local)
 
     @contextmanager
     def recording(self, module: str, table: dict[str, type[Any]]) -> Iterator[None]:
-        """Put what ``module`` registers into ``table`` while this thread imports it."""
-        stack = self._recording.setdefault(threading.get_ident(), [])
-        stack.append((module, table))
+        """Put what ``module`` registers into ``table`` while it is imported."""
+        self._recording[module] = table
         try:
             yield
         finally:
-            stack.pop()
+            del self._recording[module]
 
     def find(self, name: str, files: Files = (), table: str = "backends") -> list[Offer]:
         """Return everything that ``name``, perhaps ``plugin:Name``, may mean here.
@@ -196,20 +191,21 @@ class Registry:
         plugin, _, part = name.rpartition(":")
         nearest_first = self._candidates(part, files, table)
         if plugin:
-            return [one for offers in nearest_first for one in offers if one.plugin == plugin]
+            return [offer for offers in nearest_first for offer in offers if offer.plugin == plugin]
         return next(filter(None, nearest_first), [])
 
     def _candidates(self, name: str, files: Files, table: str) -> Iterator[list[Offer]]:
         """Return what core, imported files, the process and plugins have under a name, in this order."""
         # A policy of core for the other key is found as well: the error says that it is none for this one.
         tables = _POLICIES if table in _POLICIES else (table,)
-        yield [one for its in tables for one in _offers_of([CORE], its, name)]
-        found = [(path, classes[name]) for path, classes in files if name in classes]
-        may = [(path, cls) for path, cls in found if _may_mean(cls, table)]
-        yield [Offer(name, Path(path).stem, path, cls=cls) for path, cls in may]
+        yield [offer for policies in tables for offer in _offers_of([CORE], policies, name)]
+        named = [(path, Path(path).stem, classes.get(name)) for path, classes in files]
+        yield [
+            Offer(name, stem, path, cls=cls) for path, stem, cls in named if _may_mean(cls, table)
+        ]
         cls = self.local.get(name)
-        known = cls is not None and _may_mean(cls, table)
-        yield [Offer(name, cls.__module__, cls.__module__, cls=cls)] if known else []
+        module = getattr(cls, "__module__", "")
+        yield [Offer(name, module, module, cls=cls)] if _may_mean(cls, table) else []
         yield _offers_of(self.plugins(), table, name)
 
     def names(self, files: Files = ()) -> list[str]:
@@ -217,31 +213,30 @@ class Registry:
         names = set(CORE_BACKENDS)
         for table in (self.local, *(table for _, table in files)):
             names.update(name for name, cls in table.items() if not is_policy(cls))
-        names.update(name for one in self.plugins() if one.usable for name in one.backends)
-        return sorted(names)
+        return sorted(names.union(*(plugin.backends for plugin in self.plugins() if plugin.usable)))
 
     def unknown(self, name: str, known: Iterable[str], near: str | None = None) -> Problem:
         """Say why ``name`` is unknown and what to do about it. ``near`` was perhaps meant, else the nearest known name."""
-        plugin, _, part = name.rpartition(":")
+        qualifier, _, part = name.rpartition(":")
         plugins = self.plugins()
-        for one in plugins:
-            has_it = part in one.backends or KNOWN_ELSEWHERE.get(part) == one.distribution
-            if not one.usable and (plugin == one.plugin or (has_it and not plugin)):
-                by = f"{one.distribution} {one.version}"
-                what = f"{name!r} comes with {by}, which cannot be used: {one.reason}"
-                return Problem("plugin_" + one.state, what, hint=one.remedy)
         brings = KNOWN_ELSEWHERE.get(part)
-        if brings is not None and brings not in {one.distribution for one in plugins}:
-            what = f"{name!r} comes with {brings}, which is not installed"
-            return Problem("missing_plugin", what, hint=how_to_install(brings))
+        for plugin in plugins:
+            has_it = not qualifier and (part in plugin.backends or brings == plugin.distribution)
+            if not plugin.usable and (has_it or qualifier == plugin.plugin):
+                by = f"{plugin.distribution} {plugin.version}"
+                message = f"{name!r} comes with {by}, which cannot be used: {plugin.reason}"
+                return Problem("plugin_" + plugin.state, message, hint=plugin.remedy)
+        if brings is not None and brings not in {plugin.distribution for plugin in plugins}:
+            message = f"{name!r} comes with {brings}, which is not installed"
+            return Problem("missing_plugin", message, hint=how_to_install(brings))
         if part in REPLACED:
             return Problem("unknown_backend", f"unknown backend {name!r}", hint=REPLACED[part])
         names = [*known]
         near = near or nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
         # Which words a plugin translates is known from its hooks alone, and those of a broken one may have failed.
-        broken = [one for one in plugins if one.state == "broken"]
-        how.extend(f"{one.distribution} cannot be used: {one.reason}." for one in broken)
+        broken = [plugin for plugin in plugins if plugin.state == "broken"]
+        how.extend(f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in broken)
         hint = None if near else " ".join(how)
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
 
