@@ -32,15 +32,15 @@ def lazy_names(
         A function that imports a name when it is first used, and raises AttributeError for any other. And one that lists
         them, and what else the package has in ``__all__``.
     """
-    pairs = [(home, one.split(":")) for home, names in homes.items() for one in names.split()]
-    found = {name: (home, *other) for home, (name, *other) in pairs}
+    pairs = [(home, name.split(":")) for home, names in homes.items() for name in names.split()]
+    places = {name: (home, *other) for home, (name, *other) in pairs}
 
     def get(name: str) -> Any:
         here = sys.modules[package]
-        if name not in found:
+        if name not in places:
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=here)  # Python suggests the nearest name
-        home, *other = found[name]
+        home, *other = places[name]
         value: Any = import_module(f"{package}.{home or name}")
         if home:
             value = getattr(value, *(other or [name]))
@@ -48,6 +48,6 @@ def lazy_names(
         return value
 
     def names() -> list[str]:
-        return sorted({*found, *sys.modules[package].__all__})
+        return sorted({*places, *sys.modules[package].__all__})
 
     return get, names

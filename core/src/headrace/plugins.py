@@ -216,7 +216,7 @@ class BuiltExpression:
         self._blueprint = replace(blueprint, probes={**blueprint.probes, **(probes or {})})
         (self._node,) = start(self._blueprint).nodes.values()
         self._scheduled = self._node.scheduler.instances
-        self.instances = [cast("Backend", one.backend) for one in self._scheduled]
+        self.instances = [cast("Backend", instance.backend) for instance in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
         root = self._by_element.get(plan.backend)
@@ -224,13 +224,13 @@ class BuiltExpression:
         read = keys_read_by(plan.instance, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
         self.needs = tuple(self._node.scheduler.needs)
-        for one in self._scheduled if seen is not None else ():
-            one.liveness.node = None  # its requests come from another process, past the queue
+        for instance in self._scheduled if seen is not None else ():
+            instance.liveness.node = None  # its requests come from another process, past the queue
 
     @property
     def lost(self) -> bool:
         """Whether an instance can serve no more: a backend in it has raised InstanceLostError."""
-        return any(one.liveness.lost for one in self._scheduled)
+        return any(instance.liveness.lost for instance in self._scheduled)
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
         """Call an instance in the thread that owns it, if any. Give an exception or None per request.
@@ -305,8 +305,8 @@ def resolve(
 
     config = _config_of(source)
     plan = _only_node(config) if node is None else config._plan.nodes[node]
-    found = plan.backend if key == "backend" else trees_of(plan).get(key)
-    return None if found is None else _element(found)
+    root = plan.backend if key == "backend" else trees_of(plan).get(key)
+    return None if root is None else _element(root)
 
 
 def policies(
@@ -370,6 +370,8 @@ def library(name: str, install: str, purpose: str = "") -> Any:
     try:
         return import_module(name)
     except ImportError as error:
-        what = f"{purpose and f'{purpose}: '}{name.partition('.')[0]} cannot be imported: {error}"
+        message = (
+            f"{purpose and f'{purpose}: '}{name.partition('.')[0]} cannot be imported: {error}"
+        )
         by, hint = install.partition("[")[0], f'Type `pip install "{install}"`.'
-        raise MissingDependencyError(what, distribution=by, hint=hint) from error
+        raise MissingDependencyError(message, distribution=by, hint=hint) from error

@@ -66,8 +66,8 @@ class Table(Written):
     def of(cls, keys: dict[str, Written], base: Path, file: str | None) -> Table:
         """Make the table of these keys."""
         value = {
-            key: one.value if one.base == base else _with_base(one.value, one.base)
-            for key, one in keys.items()
+            key: part.value if part.base == base else _with_base(part.value, part.base)
+            for key, part in keys.items()
         }
         return cls(value, base, file, keys=keys)
 
@@ -143,13 +143,13 @@ class _Reader:
             resolved = path.resolve()
             if resolved in stack:
                 shown = " extends ".join(map(str, [*stack[stack.index(resolved) :], resolved]))
-                what = f"files that extend each other in a cycle: {shown}"
-                return self._refuse("extends_cycle", what, None, by)
+                message = f"files that extend each other in a cycle: {shown}"
+                return self._refuse("extends_cycle", message, None, by)
             if resolved in self._read:
                 return self._read[resolved]
             if len(stack) > MAX_DEPTH:
-                what = f"more than {MAX_DEPTH} files that extend each other"
-                return self._refuse("nesting", what, None, by)
+                message = f"more than {MAX_DEPTH} files that extend each other"
+                return self._refuse("nesting", message, None, by)
             tables, base = self._tables_at(path)  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
             own = None if path.suffix == ".toml" else _NO_EXPRESSION
@@ -298,8 +298,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
         hint = "JSON? Write it as TOML, or give headrace.pipe the dict that json.load returns."
     elif lines[line - 1][column - 1 :].startswith(":"):
         hint = "YAML? Write key = value, or give headrace.pipe the dict of yaml.safe_load."
-    what = message.replace(place[0], "" if place[1] else ", the text ends here")
-    message = f"this is no TOML: line {line}, column {column}: {what}"
+    message = message.replace(place[0], "" if place[1] else ", the text ends here")
+    message = f"this is no TOML: line {line}, column {column}: {message}"
     where = {"line": line, "column": column}
     return {"message": message, "span": (offset, offset + 1), "text": text, "hint": hint, **where}
 
@@ -307,11 +307,11 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
 def _merge(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Written]:
     """Merge new keys into known ones, table by table and key by key; the new value wins."""
     merged = dict(known)
-    for key, one in new.items():
+    for key, part in new.items():
         below = merged.get(key)
-        if isinstance(one, Table) and isinstance(below, Table):
-            one = Table.of(_merge(below.keys, one.keys), one.base, one.file)
-        merged[key] = one
+        if isinstance(part, Table) and isinstance(below, Table):
+            part = Table.of(_merge(below.keys, part.keys), part.base, part.file)
+        merged[key] = part
     return merged
 
 

@@ -56,10 +56,10 @@ class Environment(dict[str, str]):
             return text
 
         texts = {key: getattr(problem, key) for key in ("message", "hint", "text")}
-        found: dict[str, Any] = {key: text and mask(text) for key, text in texts.items()}
+        masked: dict[str, Any] = {key: text and mask(text) for key, text in texts.items()}
         if problem.text and problem.span:
-            found["span"] = tuple(len(mask(problem.text[:at])) for at in problem.span)
-        return replace(problem, **found)
+            masked["span"] = tuple(len(mask(problem.text[:at])) for at in problem.span)
+        return replace(problem, **masked)
 
 
 class Problems:
@@ -78,9 +78,6 @@ class Problems:
     def __iter__(self) -> Iterator[Problem]:
         return iter(self._found.values())
 
-    def __contains__(self, problem: Problem) -> bool:
-        return _identity_of(problem) in self._found
-
     def add(self, code: str, message: str, **place: Any) -> None:
         """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
         self._take(Problem(code, message, **place))
@@ -93,7 +90,8 @@ class Problems:
 
     def _take(self, problem: Problem) -> None:
         problem = self.environ.hide(problem) if self.environ else problem
-        same = _identity_of(problem)
+        place = (problem.file, problem.path, problem.span, problem.text)
+        same = (problem.code, problem.message, *place)
         known = self._found.setdefault(same, problem)
         if known.suggestion is None and problem.suggestion is not None:
             self._found[same] = problem
@@ -112,14 +110,8 @@ class Problems:
             SetupError: The configuration is right, but this machine lacks the backends that it names.
             ConfigError: There is any other problem.
         """
-        found = with_lines(self)
-        if found:
-            raise ConfigError(found)
-
-
-def _identity_of(problem: Problem) -> tuple[object, ...]:
-    """Return what tells a problem from others: all but its advice."""
-    return problem.code, problem.message, problem.file, problem.path, problem.span, problem.text
+        if self._found:
+            raise ConfigError(with_lines(self))
 
 
 def key_place(
@@ -171,10 +163,10 @@ def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
     """Return problems with line and column, where these are found in the file of the problem."""
     pieces_of = cache(_pieces_of)  # each file is read once
     return tuple(
-        one
-        if one.file is None or one.path is None
-        else _with_line(one, one.path, pieces_of(one.file))
-        for one in problems
+        _with_line(problem, problem.path, pieces_of(problem.file))
+        if problem.file is not None and problem.path is not None
+        else problem
+        for problem in problems
     )
 
 
@@ -221,8 +213,8 @@ def _with_line(problem: Problem, path: str, pieces: _Pieces) -> Problem:
 def _offset(problem: Problem, piece: str) -> int:
     """Find the text of a problem in the lines of its key, else the wrong part of it, else where the value begins."""
     text, (first, last) = problem.text or "", problem.span or (0, 0)
-    if text and (found := re.search(rf"(?<![\w-]){re.escape(text)}", piece)):
-        return found.start() + first
+    if text and (match := re.search(rf"(?<![\w-]){re.escape(text)}", piece)):
+        return match.start() + first
     wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
     once = wrong != "" and piece.count(wrong, begin) == 1
     return piece.find(wrong, begin) if once else len(piece) - len(piece[begin:].lstrip())

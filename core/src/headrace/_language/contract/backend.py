@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from headrace._language.contract import groups
-from headrace._language.contract.life import Living
+from headrace._language.contract.addresses import fetch_all
 from headrace._language.contract.options import Options as _Options
-from headrace._run.checked import Outcomes
-from headrace.errors import ContractError
+from headrace._run.checked import Checked, Outcomes, range_problem
+from headrace._texts import error_text
+from headrace.errors import ContractError, MissingDependencyError, SetupError
 from headrace.keys import Request
 
 
@@ -35,7 +36,7 @@ def no_progress(total: int | None, unit: str) -> AbstractContextManager[Progress
     return nullcontext(_silent)
 
 
-class Backend(Living):
+class Backend(Checked):
     """Computes ``result`` from ``data`` for a list of requests.
 
     Subclass it and write `init`, `forward` and `close`. Only `forward` is needed::
@@ -264,6 +265,54 @@ class Backend(Living):
 
         Called once, and only after an `init` that succeeded.
         """
+
+    # The life from `init` to `close`, as the builder leads it: with errors that say where.
+
+    def _start(self, options: Any, context: Any) -> None:
+        """Run `init` once; its errors say which backend and node failed."""
+        if self._state != "new":
+            raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
+        self._node, self._index = context.node_name, context.instance_index
+        try:
+            with self._setting_up():
+                fetch_all(options)
+                self.init(options, context)
+                self._note_range()
+        except Exception:
+            self._state = "failed"
+            raise
+        self._state = "ready"
+
+    def _warm(self) -> None:
+        """Run `warm_up`, with errors like those of `_start`."""
+        with self._setting_up("warm_up failed: "):
+            self.warm_up()
+
+    @contextmanager
+    def _setting_up(self, failed: str = "") -> Iterator[None]:
+        try:
+            yield
+        except (MissingDependencyError, SetupError) as error:
+            self._locate(error)
+            raise
+        except ImportError as error:
+            message = f"{self._label()} needs a library that cannot be imported: {error}"
+            hint = "Install it, or look at what `headrace plugins doctor` says."
+            raise self._locate(MissingDependencyError(message, hint=hint)) from error
+        except Exception as error:
+            raise self._locate(SetupError(failed + error_text(error))) from error
+
+    def _note_range(self) -> None:
+        if (problem := range_problem(self.min, self.max)) is not None:
+            raise SetupError(problem, hint="min is an int above 0, max None or at least min.")
+        self._bounded = self.max is not None or self.min > 1
+        self._takes_one = self.min == 1
+
+    def _stop(self) -> None:
+        """Run `close` once, and only after an `init` that succeeded."""
+        if self._state == "ready":
+            self._state = "closed"
+            self.close()
 
 
 def _never() -> bool:

@@ -11,12 +11,12 @@ from headrace.errors import ContractError
 from headrace.keys import Request
 
 
-def _no_batch(function: Callable[[], object]) -> None:
-    """Ignore the function: outside of a pipeline there is no end of a batch."""
+def _nothing(*_: object, **__: object) -> None:
+    """Do nothing and know of nothing: outside of a pipeline there is nobody to tell, and no batch ends."""
 
 
-def _not_kept(request: Request, *_: object) -> bool:
-    """Know of no request that is kept: outside of a pipeline there is none."""
+def _not_kept(*_: object, **__: object) -> bool:
+    """Know of no request that is kept or read: outside of a pipeline there is none."""
     return False
 
 
@@ -30,15 +30,6 @@ def _no_node(request: Request, node: str, *_: object) -> Any:
     raise ContractError(f"there is no pipeline here whose node {node!r} could be called")
 
 
-def _nobody_reads(request: Request, part: Any, *, waits: bool | None = None) -> bool:
-    """Drop a part of an answer: outside of a pipeline nobody takes it."""
-    return False
-
-
-def _nobody_hears(*, takes_batches: bool = False) -> None:
-    """Tell nobody: outside of a pipeline no instance is waited for."""
-
-
 def _keys_unknown(place: int = 0) -> tuple[tuple[str, ...], str | None]:
     """Know of ``data`` alone: outside of a pipeline nobody has looked at the children."""
     return ("data",), "the child"
@@ -47,10 +38,6 @@ def _keys_unknown(place: int = 0) -> tuple[tuple[str, ...], str | None]:
 def _result_written(place: int = 0) -> tuple[str, ...]:
     """Know of ``result`` alone, as of no other key that is read."""
     return ("result",)
-
-
-def _nothing_entered(request: Request) -> None:
-    """Know of nothing: outside of a pipeline no request enters, and none has a deadline."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +61,7 @@ class Batch:
     max: int | None = None
     sizes: tuple[int, ...] | None = None
     pad: bool = False
-    at_end: Callable[[Callable[[], object]], None] = _no_batch
+    at_end: Callable[[Callable[[], object]], None] = _nothing
 
 
 @dataclass(frozen=True)
@@ -158,9 +145,9 @@ class Requests:
             backend that keeps an order.
     """
 
-    deadline: Callable[[Request], float | None] = _nothing_entered
-    entered: Callable[[Request], Any] = _nothing_entered
-    emit: Callable[..., bool] = _nobody_reads
+    deadline: Callable[[Request], float | None] = _nothing
+    entered: Callable[[Request], Any] = _nothing
+    emit: Callable[..., bool] = _not_kept
     call: Callable[..., Callable[[], object]] = _no_node
     resume: Callable[..., bool] = _not_kept
     finish: Callable[[Request, Any], bool] = _not_kept
@@ -211,8 +198,8 @@ class Health:
         back: ``back()`` ends ``away()``. Without that it does nothing.
     """
 
-    away: Callable[..., None] = _nobody_hears
-    back: Callable[[], None] = _nobody_hears
+    away: Callable[..., None] = _nothing
+    back: Callable[[], None] = _nothing
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from headrace._texts import nearest
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def nearest_file(path: Path) -> str | None:
@@ -18,12 +15,14 @@ def nearest_file(path: Path) -> str | None:
     to nothing.
     """
     try:
-        found = islice(path.parent.iterdir(), 1000)
-        beside = [one.name for one in found if one.name.isprintable() and one.exists()]
+        files = islice(path.parent.iterdir(), 1000)
+        beside = [file.name for file in files if file.name.isprintable() and file.exists()]
     except OSError:
         return None
-    alike = [one for one in beside if nearest(path.stem, [path.with_name(one).stem])]
-    near = nearest(path.name, alike) or next((f for f in beside if f == f"{path.name}.toml"), None)
+    alike = [name for name in beside if nearest(path.stem, [Path(name).stem])]
+    near = nearest(path.name, alike) or next(
+        (name for name in beside if name == f"{path.name}.toml"), None
+    )
     return None if near is None else str(path.with_name(near))
 
 

@@ -20,8 +20,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         byte = f"byte 0x{error.object[error.start]:02x}"
-        what = f"{os.fspath(path)}:{line}: this is no text in UTF-8 ({byte}). Save it as UTF-8."
-        raise ValueError(what) from error
+        message = f"{os.fspath(path)}:{line}: this is no text in UTF-8 ({byte}). Save it as UTF-8."
+        raise ValueError(message) from error
 
 
 def read_lines(path: str | os.PathLike[str]) -> list[str]:

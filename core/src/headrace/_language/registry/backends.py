@@ -42,8 +42,8 @@ def as_backend(cls: Any) -> type[Backend]:
     if cls in _made:
         return _made[cls]
     if wrong := _cannot_run(cls):
-        what = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {wrong}"
-        raise PluginError(what, hint="See headrace.Backend for what a class may say.")
+        message = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {wrong}"
+        raise PluginError(message, hint="See headrace.Backend for what a class may say.")
     if issubclass(cls, Backend):
         _right.add(cls)
         return cls
@@ -185,9 +185,9 @@ def no_data(expected: str = "what the function takes") -> InputError:
 
 
 def _results_error(got: str) -> ContractError:
-    what = f"the function returned {got}"
+    message = f"the function returned {got}"
     hint = "A function for batches takes a list of data and returns a list of as many results."
-    return ContractError(what, hint=hint)
+    return ContractError(message, hint=hint)
 
 
 def mismatch_of(function: Any, further: Mapping[str, Any]) -> str | None:
@@ -207,8 +207,8 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     if wrong := mismatch_of(function, {}):
         raise PluginError(f"the function {named!r} {wrong}", hint="It is called as function(data).")
     if batched and inspect.isgeneratorfunction(function):
-        what = f"the function {named!r} is a generator, which answers one request, and is registered as batched"
-        raise PluginError(what, hint="Register it without batched, or return a list.")
+        message = f"the function {named!r} is a generator, which answers one request, and is registered as batched"
+        raise PluginError(message, hint="Register it without batched, or return a list.")
     body = {
         "__doc__": inspect.getdoc(function),
         "__module__": getattr(function, "__module__", None) or "builtins",

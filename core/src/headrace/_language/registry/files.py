@@ -14,12 +14,12 @@ from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError, SetupError, among
 
 
-def _only(offers: list[Offer], what: str, file: str | None = None) -> Offer | None:
+def _only(offers: list[Offer], done: str, file: str | None = None) -> Offer | None:
     """Return the one offer, None where there is none."""
     if len({offer.plugin for offer in offers}) > 1:
         by = " and ".join(f"by {offer.distribution} ({offer.name})" for offer in offers)
         hint = "Disable one of them with HEADRACE_PLUGINS."
-        raise ConfigError(Problem("plugin", f"{what} {by}", file=file, hint=hint))
+        raise ConfigError(Problem("plugin", f"{done} {by}", file=file, hint=hint))
     return offers[0] if offers else None
 
 
@@ -68,13 +68,13 @@ def tables_of(path: str | Path) -> dict[str, Any] | None:
         tables = offer.load("reader")(path)
         if isinstance(tables, dict):
             return tables
-        what, cause = f"gave {tables!r:.80}, not the tables of a TOML file", None
+        message, cause = f"gave {tables!r:.80}, not the tables of a TOML file", None
     except (ConfigError, PluginError):
         raise
     except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
-        what, cause = f"cannot read it: {error_text(error)}", without_locals(error)
-    what = f"{offer.distribution} (headrace_readers, {offer.name!r}) {what}"
-    raise ConfigError(Problem("reader", what, file=str(path))) from cause
+        message, cause = f"cannot read it: {error_text(error)}", without_locals(error)
+    message = f"{offer.distribution} (headrace_readers, {offer.name!r}) {message}"
+    raise ConfigError(Problem("reader", message, file=str(path))) from cause
 
 
 def what_is_read(path: Path) -> str:
@@ -103,8 +103,8 @@ def find_place(address: str) -> Path:
         is_here = any(offer.distribution == "headrace-models" for offer in offers)
         install = None if is_here else how_to_install("headrace-models")
         hint = among(scheme, [offer.name for offer in offers], install)
-        what = f"nothing installed fetches {scheme}:// ({address})"
-        raise ConfigError(Problem("fetch", what, hint=hint))
+        message = f"nothing installed fetches {scheme}:// ({address})"
+        raise ConfigError(Problem("fetch", message, hint=hint))
     fetcher: Any = offer.load("fetcher")
     place: Fetched = fetcher(str(address))
     places[str(place.path)] = place

@@ -58,8 +58,8 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
                 raise
             except BaseException as error:
                 line, hint = ("", _HINT) if path is None else _told(error, path)
-                what = f"{item!r} failed{line}: {error_text(error)}"
-                raise PluginLoadError(what, hint=hint) from error
+                message = f"{item!r} failed{line}: {error_text(error)}"
+                raise PluginLoadError(message, hint=hint) from error
     return tuple(tables.items())
 
 
@@ -142,8 +142,8 @@ def _import_lock(name: str) -> Iterator[None]:
     with _gate:
         if name in _running:
             why = "what it runs loads a configuration that imports it"
-            what = f"code is being imported already, so {name!r} cannot be: {why}"
-            raise PluginLoadError(what, hint=_ELSEWHERE)
+            message = f"code is being imported already, so {name!r} cannot be: {why}"
+            raise PluginLoadError(message, hint=_ELSEWHERE)
         _running.append(name)
         try:
             yield

@@ -64,8 +64,8 @@ class Offer:
         """
         if noun == "backend":
             return load_backend(self.name, self.path, self.distribution, self.cls)
-        what = f"the {noun} {self.name!r} of {self.distribution}"
-        return self.cls or load(self.path, self.distribution, what)
+        about = f"the {noun} {self.name!r} of {self.distribution}"
+        return self.cls or load(self.path, self.distribution, about)
 
 
 def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -> list[Offer]:
@@ -141,23 +141,23 @@ class Registry:
         from headrace._language.registry.backends import as_backend, of_function
 
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            what = f"{name!r} is no name for a backend"
-            raise PluginError(what, hint="A letter or _, then letters, digits and _ . - /")
+            message = f"{name!r} is no name for a backend"
+            raise PluginError(message, hint="A letter or _, then letters, digits and _ . - /")
         if name in CORE_BACKENDS or any(name in CORE.hooks[table] for table in _POLICIES):
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
         elif batched:
-            what = f"{cls!r} is a class, and batched=True is for functions"
+            message = f"{cls!r} is a class, and batched=True is for functions"
             hint = "The forward(self, batch) of a class is given batches anyway."
-            raise PluginError(what, hint=hint)
+            raise PluginError(message, hint=hint)
         elif not is_policy(cls):
             as_backend(cls)
         table = self._table()
         known = table.get(name)
         if known is not None and not replace and not _is_again(known, cls):
-            what = f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}"
-            raise PluginError(what, hint="Choose another name, or pass replace=True.")
+            message = f"{name!r} is registered already, as {known.__module__}.{known.__qualname__}"
+            raise PluginError(message, hint="Choose another name, or pass replace=True.")
         table[name] = cls
 
     def _table(self) -> dict[str, type[Any]]:
