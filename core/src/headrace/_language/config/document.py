@@ -207,6 +207,7 @@ class _Reader:
             own = self._copy(tables, None, file, 0)
         except RecursionError:
             self.problems.add("nesting", TOO_DEEP, file=file)
+            return document
         if len(self.problems) > before:
             return document
         for parent in self._texts(own, "extends", file):

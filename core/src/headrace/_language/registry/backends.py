@@ -156,10 +156,18 @@ class FunctionBackend(Backend):
     def _call_once(self, batch: list[Request]) -> None:
         if not batch:
             return
-        results = _as_list(self.function([request["data"] for request in batch]))
-        if len(results) != len(batch):
-            raise _results_error(f"{len(results)} results for {len(batch)} items")
-        for request, result in zip(batch, map(_answer, results), strict=True):
+        results, rows = self.function([request["data"] for request in batch]), None
+        if not isinstance(results, (str, bytes, bytearray, Mapping)):
+            with contextlib.suppress(TypeError, LookupError):  # also the rows of an array
+                rows = [results[index] for index in range(len(results))]
+        if rows is None or len(rows) != len(batch):
+            got = f"a {type(results).__name__}"
+            got = got if rows is None else f"{len(rows)} results for {len(batch)} items"
+            hint = (
+                "A function for batches takes a list of data and returns a list of as many results."
+            )
+            raise ContractError(f"the function returned {got}", hint=hint)
+        for request, result in zip(batch, map(_answer, rows), strict=True):
             request["result"] = result
 
 
@@ -171,23 +179,9 @@ def _answer(result: Any) -> Any:
     return result
 
 
-def _as_list(results: Any) -> list[Any]:
-    """Return a list, or the rows of an array, as a list."""
-    if not isinstance(results, (str, bytes, bytearray, Mapping)):
-        with contextlib.suppress(TypeError, LookupError):
-            return [results[index] for index in range(len(results))]
-    raise _results_error(f"a {type(results).__name__}")
-
-
 def no_data(expected: str = "what the function takes") -> InputError:
     """Make the error of a request without ``data``."""
     return InputError("the request has no 'data'", key="data", expected=expected, got="nothing")
-
-
-def _results_error(got: str) -> ContractError:
-    message = f"the function returned {got}"
-    hint = "A function for batches takes a list of data and returns a list of as many results."
-    return ContractError(message, hint=hint)
 
 
 def mismatch_of(function: Any, further: Mapping[str, Any]) -> str | None:
