@@ -135,10 +135,7 @@ TOP_KEYS = ("extends", "import", "global")
 
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
-EXPRESSION_KEYS = (
-    *("backend", "init"),
-    *("batch_policy", "dispatch_policy", "probes"),
-)
+EXPRESSION_KEYS = ("backend", "init", "batch_policy", "dispatch_policy", "probes")
 """Keys whose value is an expression or a list of expressions; the parser replaces their placeholders."""
 
 LINK_KEYS = tuple(keys_of(LinkKeys))

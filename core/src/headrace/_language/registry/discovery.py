@@ -252,15 +252,16 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
             if marked != (name is not None):
                 wrong = "is no hook" if marked else "has no marker @hookimpl"
                 raise TypeError(f"{attribute} {wrong}, so nobody would call it")
-            answer = {} if name is None else function()
-            if answer is not None and not _is_right(name, answer):
+            if name is None or (answer := function()) is None:
+                continue
+            if not _is_right(name, answer):
                 raise TypeError(f"{attribute}() gave {answer!r}")
-            for key, text in (answer or {}).items():
-                _add(hooks[str(name)], str(name), key, text)
+            for key, text in answer.items():
+                _add(hooks[name], name, key, text)
     return hooks
 
 
-def _is_right(hook: str | None, answer: Any) -> bool:
+def _is_right(hook: str, answer: Any) -> bool:
     """Tell whether the answer of a hook has the right type."""
     if not isinstance(answer, dict):
         return False

@@ -69,13 +69,13 @@ class Offer:
 
 
 def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -> list[Offer]:
-    offers: list[Offer] = []
-    for plugin in plugins:
-        paths = plugin.backends if table == "backends" else plugin.hooks[table]
-        by = (plugin.plugin, plugin.distribution, plugin.version)
-        parts = () if not plugin.usable else paths if name is None else paths.keys() & {name}
-        offers += [Offer(part, *by, paths[part]) for part in parts]
-    return offers
+    return [
+        Offer(part, plugin.plugin, plugin.distribution, plugin.version, paths[part])
+        for plugin in plugins
+        if plugin.usable
+        for paths in [plugin.backends if table == "backends" else plugin.hooks[table]]
+        for part in (paths if name is None else paths.keys() & {name})
+    ]
 
 
 def _may_mean(cls: type[Any] | None, table: str) -> bool:
