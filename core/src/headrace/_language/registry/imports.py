@@ -57,7 +57,7 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
             except KeyboardInterrupt:
                 raise
             except BaseException as error:
-                line, hint = ("", _HINT) if path is None else _told(error, path)
+                line, hint = ("", _HINT) if path is None else _place_and_hint(error, path)
                 message = f"{item!r} failed{line}: {error_text(error)}"
                 raise PluginLoadError(message, hint=hint) from error
     return tuple(tables.items())
@@ -109,7 +109,7 @@ def _file_of(item: str, base: Path) -> Path | None:
     return path
 
 
-def _told(error: BaseException, path: Path) -> tuple[str, str | None]:
+def _place_and_hint(error: BaseException, path: Path) -> tuple[str, str | None]:
     """Say in which line of a file an error was raised, and of what it imports beside it; and what to do."""
     walked = traceback.walk_tb(error.__traceback__)
     frames = [(Path(frame.f_code.co_filename), line) for frame, line in walked]
