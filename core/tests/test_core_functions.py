@@ -206,6 +206,11 @@ def test_a_name_that_the_module_does_not_have_is_told_with_the_nearest_one():
     assert (caught.value.backend, caught.value.hint) == ("Call", "Did you mean 'dedent'?")
 
 
+@pytest.mark.parametrize("use", ["Call", "Forward[Call]", "S[Call,Call]"])
+def test_a_call_that_an_ioc_builds_is_called_by_its_name(use):
+    assert answers(f"IoC[Call(html:unescape);{use}]", [{"data": "&lt;"}]) == ["<"]
+
+
 def test_a_call_is_checked_without_importing_anything(tmp_path):
     write(tmp_path / "heavy_package" / "__init__.py", "raise SystemError('imported')\n")
     write(tmp_path / "heavy_package" / "inner.py", "def work(data):\n    return data\n")

@@ -13,13 +13,16 @@ import headrace
 SOURCE = Path(headrace.__file__).parent
 
 
-@pytest.mark.parametrize("package", ["_plan", "_build"])
+@pytest.mark.parametrize("package", ["plan", "build"])
 def test_planner_and_builder_import_no_word(package):
-    for file in SOURCE.joinpath(package).glob("*.py"):
+    files = [*SOURCE.joinpath("_language", package).glob("*.py")]
+    assert files
+    for file in files:
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             modules = [node.module] if isinstance(node, ast.ImportFrom) else []
             modules += [one.name for one in node.names] if isinstance(node, ast.Import) else []
-            assert not [m for m in modules if m and m.startswith("headrace.words")], file.name
+            words = ("headrace.words", "headrace._language.words")
+            assert not [m for m in modules if m and m.startswith(words)], file.name
 
 
 @pytest.mark.parametrize(

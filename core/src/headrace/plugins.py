@@ -209,7 +209,7 @@ class BuiltExpression:
     ) -> None:
         from headrace._language.build.builder import ComposedNode
         from headrace._language.build.compose import compose
-        from headrace._language.plan.word import keys_read_by
+        from headrace._language.plan.key_use import keys_read_by
         from headrace._run.starting import start
 
         plan, blueprint = _only_node(config), compose(config, seen=seen)

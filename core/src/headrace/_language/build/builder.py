@@ -15,7 +15,7 @@ from headrace._language.build.wrappers import BatchEnd, InThread
 from headrace._language.expression.nesting import with_room
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.publish import public_element, trees_of
-from headrace._language.plan.word import required_keys
+from headrace._language.plan.key_use import required_keys
 from headrace._run.starting import BuiltNode
 from headrace._run.instance import Instance
 from headrace.errors import SetupError

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
 from headrace._run.checked import PENDING
-from headrace._language.plan.word import way_through
+from headrace._language.plan.ways import way_through
 from headrace._run.tracebacks import with_cause, without_locals
 from headrace._texts import error_text
 from headrace.errors import BackendError, SetupError

@@ -21,7 +21,9 @@ def static_range(element: Element) -> Range:
     Raises:
         ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
-    cls = element.cls
+    cls, named = element.cls, element.named
+    if named is not None and named.element is not None and not named.registered:
+        return named.element.range
     if not element.phases:
         return cls.min, cls.max
     children = [(child.name, child.range) for child in element.children]

@@ -24,8 +24,8 @@ from headrace._language.plan.element import (
     place_of,
     with_aliased,
 )
+from headrace._language.plan.key_use import keys_required_by
 from headrace._language.plan.parameters import check_keys, place_at
-from headrace._language.plan.word import keys_required_by
 from headrace._run.route import KEPT, closure, pairs_of, parallel
 from headrace.plan import Links
 

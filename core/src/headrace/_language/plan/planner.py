@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._language.config.problems import SUGGESTED
 from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._language.expression.tree import Call
+from headrace._language.plan.checks import check_arity, check_placed, check_prefixes
 from headrace._language.plan.declared import narrow, no_batch, static_range
 from headrace._language.plan.element import (
     Element,
@@ -25,29 +26,19 @@ from headrace._language.plan.parameters import (
     Parameters,
     check_keys,
     place_at,
-    read_expression_of,
     report_keys,
     with_keys_of,
 )
-from headrace._language.plan.planning import (
-    MAX_TEXTS,
-    Planning,
-    Scope,
-    join_phases,
-)
-from headrace._language.plan.word import (
-    Use,
+from headrace._language.plan.planning import Planning, Scope
+from headrace._language.plan.role import core_role
+from headrace._language.plan.ways import (
     called_in_other_threads,
-    callee_of,
-    check_arity,
-    check_prefixes,
-    core_word,
     edges,
     give_thread,
-    joins,
     way_through,
-    word_of,
+    why_not_callable,
 )
+from headrace._language.plan.word import Use, word_of
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, SYNONYMS
 from headrace._language.registry.registry import Offer, registry
 from headrace._texts import starting
@@ -126,7 +117,8 @@ class Planner(Planning):
                 what = f"{name.name} owns its thread, and is called here in another one"
                 hint = "Leave out the BackgroundThread around the name: the whole instance has a thread."
                 self.add("thread", what, name.call, hint=hint)
-        self.check_called(instance)
+        if (why := why_not_callable(instance)) is not None:
+            self.add("not_callable", f"{instance.name} {why} and cannot be called", instance.call)
         self._check_range(plan, instance)
         self._check_outermost(plan.roots, instance)
         self._check_instances(plan)
@@ -142,9 +134,9 @@ class Planner(Planning):
 
     def at_key(self, key: str) -> Element | None:
         """Plan the expression under a key of the present node. None where the key is missing."""
-        if (found := self.parameters.key(key)) is None:
-            return None
-        return self.plan_expression_at(found.value, found.source, Scope())
+        written = self.parameters.key(key)
+        call = None if written is None else self.read(written.value, written.source)
+        return None if call is None else self.plan(call, Scope())
 
     def instance(self) -> Element | None:
         """Plan an instance of ``backend``."""
@@ -213,39 +205,10 @@ class Planner(Planning):
             # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
             # are no backends that could be planned.
             near = self._nearest(call, scope) if call.phases else None
-            inside = call.children[core_word(near or "")._names :]
+            inside = call.children[core_role(near or "")._names :]
             self.plan_all((one for one in inside if one.name not in self.shape.nodes), scope)
             return None
         return self._backend(call, offers[0], cls, scope)
-
-    # Expressions of the configuration.
-
-    def read(self, text: Any, source: Source) -> Call | None:
-        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
-        self.parameters.texts += 1
-        if self.parameters.texts > MAX_TEXTS:
-            self.report_too_many(source)
-            return None
-        call = read_expression_of(text, source, self.known_node, self.problems)
-        self.parameters.unresolved += call is None
-        if call is None or call.prefix is None:
-            return call
-        message = "nobody understands the prefix of the outermost name"
-        hint = "A prefix belongs to a child in [ ]."
-        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
-        return call.replace(prefix=None)
-
-    def plan_expression_at(self, text: Any, source: Source, scope: Scope) -> Element | None:
-        """Parse an expression and plan it; None when something in it is wrong."""
-        call = self.read(text, source)
-        return None if call is None else self.plan(call, scope)
-
-    def check_called(self, element: Element) -> None:
-        """Check that the element through which a node or the pipeline is called can be called."""
-        callee = callee_of(element)
-        if (why := callee.cls.place.not_callable) is not None:
-            message = f"{element.name} {why} and cannot be called"
-            self.add("not_callable", message, element.call)
 
     # Names of instances.
 
@@ -254,13 +217,9 @@ class Planner(Planning):
         before, target = len(self.problems), named.element
         self._check_named(call, named)
         self.plan_all(call.children, scope)
-        if target is None:
+        if target is None or len(self.problems) != before:
             return None
-        element = Element(
-            call.name, call, target.offer, target.cls, named=named, range=target.range
-        )
-        word_of(target.cls)._check(Use(self, element, scope, call.phases))
-        return element if len(self.problems) == before else None
+        return Element(call.name, call, target.offer, target.cls, named=named, range=target.range)
 
     def _check_named(self, call: Call, named: Named) -> None:
         if len(call.args):
@@ -290,10 +249,8 @@ class Planner(Planning):
             self.parameters.excused += bool(getattr(options, cls.bracket.left_out_option, None))
         element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
         phases = call.phases
-        if word._joins:
-            phases = join_phases(
-                phases, lambda one: joins(one) and not self.instance_named(one.name, scope)
-            )
+        if word._in_turn:
+            phases = tuple(self._joined(phase, scope) for phase in phases)
         use = Use(self, element, scope, phases)
         good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
         check_prefixes(use)
@@ -309,8 +266,25 @@ class Planner(Planning):
             self.add("range", f"{element.name}: {error}", element.call)
             return None
         before = len(self.problems)
+        check_placed(use)
         word._check(use)
         return element if len(self.problems) == before else None
+
+    def _joined(self, phase: tuple[Call, ...], scope: Scope) -> tuple[Call, ...]:
+        """Return the elements of a phase, with those of a plain sequence in its place."""
+        row: list[Call] = []
+        for call in phase:
+            plain = call.prefix is None and not len(call.args) and len(call.phases) == 1
+            if (
+                plain
+                and core_role(call.name)._in_turn
+                and call.phases[0][0].prefix is None
+                and self.instance_named(call.name, scope) is None
+            ):
+                row += self._joined(call.phases[0], scope)
+            else:
+                row.append(call)
+        return tuple(row)
 
     def _needs_thread(self, cls: type[Backend], options: Options | None) -> bool:
         """Ask a class whether it needs a thread of its own on one of the devices of the node."""

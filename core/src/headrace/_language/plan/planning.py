@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -12,12 +11,12 @@ from headrace._language.contract.options import map_leaves
 from headrace._language.expression.nesting import with_room
 from headrace._language.expression.tree import Args, Call
 from headrace._language.plan.element import Element, Named, NodePlan, Prefix, Source, place_of
-from headrace._language.plan.parameters import Parameters
+from headrace._language.plan.parameters import Parameters, read_expression_of
 from headrace._texts import nearest
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from headrace._language.config.problems import Problems
     from headrace._language.config.sections import Sections
@@ -92,7 +91,7 @@ class Planning(ABC):
     def __post_init__(self) -> None:
         self.parameters = Parameters("global", self.shape)
 
-    # What `Planner` adds.
+    # What `Planner` adds, and words ask for.
 
     @abstractmethod
     def plan(self, call: Call, scope: Scope) -> Element | None:
@@ -101,10 +100,6 @@ class Planning(ABC):
     @abstractmethod
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance."""
-
-    @abstractmethod
-    def read(self, text: Any, source: Source) -> Call | None:
-        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
 
     @abstractmethod
     def plan_node(self, name: str) -> None:
@@ -167,14 +162,25 @@ class Planning(ABC):
         self.parameters.unresolved += 1
         return None
 
-    def report_too_many(self, source: Source) -> None:
-        """Report an expression whose parameters use each other too often, once in a configuration."""
-        self.parameters.unresolved += 1
-        if not self.too_many:
-            self.too_many = True
-            what = f"its parameters are used more than {MAX_TEXTS} times"
-            hint = "Parameters that use each other twice double with each level: build less, or write it out."
-            self.problems.add("nesting", what, hint=hint, file=source.file, path=source.path)
+    def read(self, text: Any, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
+        self.parameters.texts += 1
+        if self.parameters.texts > MAX_TEXTS:
+            self.parameters.unresolved += 1
+            if not self.too_many:
+                self.too_many = True
+                message = f"its parameters are used more than {MAX_TEXTS} times"
+                hint = "Parameters that use each other twice double with each level: build less, or write it out."
+                self.problems.add("nesting", message, hint=hint, file=source.file, path=source.path)
+            return None
+        call = read_expression_of(text, source, self.known_node, self.problems)
+        self.parameters.unresolved += call is None
+        if call is None or call.prefix is None:
+            return call
+        message = "nobody understands the prefix of the outermost name"
+        hint = "A prefix belongs to a child in [ ]."
+        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
+        return call.replace(prefix=None)
 
     def refuse_cycle(self, call: Call) -> bool:
         """Report a name of an unfinished node: that node needs itself. False for any other."""
@@ -196,16 +202,6 @@ class Planning(ABC):
             # Nodes that name each other may be a long chain.
             with_room(lambda: self.plan_node(node))
         return None if node in self._unfinished else self.registered.get(name)
-
-
-def join_phases(phases: Phases, joins: Callable[[Call], bool]) -> Phases:
-    """Replace each name for which ``joins`` is true by its children."""
-
-    def flat(phase: Iterable[Call]) -> tuple[Call, ...]:
-        parts = (flat(call.phases[0]) if joins(call) else (call,) for call in phase)
-        return tuple(itertools.chain.from_iterable(parts))
-
-    return tuple(map(flat, phases))
 
 
 # Values of args.

@@ -17,7 +17,7 @@ from headrace._language.config.problems import with_lines
 from headrace._language.contract.options import keys_of
 from headrace._language.plan.declared import narrow
 from headrace._language.plan.element import elements_of
-from headrace._language.plan.word import owns_thread, word_of
+from headrace._language.plan.ways import owns_thread
 from headrace._run.checked import largest_size
 from headrace._run.route import roots
 from headrace._texts import error_text
@@ -135,13 +135,21 @@ def public_element(
         range=range_,
         built=said,
         children=tuple(public_element(child, built, one) for child, one in children),
-        waits=word_of(element.cls)._waits(element),
+        waits=_waits(element),
         instance=None if element.named is None else element.named.name,
         target=next(iter(element.goes_on_at), None),
         own_thread=element.own_thread,
         prefixes=prefixes if any(prefixes) else (),
         stateful=element.cls.stateful,
     )
+
+
+def _waits(element: Element) -> str | None:
+    """Say for what an element waits while it holds its instance; None where it waits for nothing."""
+    state, options = element.cls.place.waits_while, element.options
+    if state is None or options is None:
+        return None
+    return f"holds its instance while {state.format_map(dict(options))}"
 
 
 def _value(value: Any, origin: Any) -> public.Value:

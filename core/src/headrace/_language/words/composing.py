@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._language.build.callees import child_call, no_result, run_child, select
 from headrace._language.contract.groups import Bracket
-from headrace._language.plan.declared import RequiredKeys, combine_ranges, keys_named
-from headrace._language.plan.word import Use, Word, keys_required_by, way_to_called
+from headrace._language.plan.declared import combine_ranges, keys_named
+from headrace._language.plan.ways import way_to_called
+from headrace._language.plan.word import Use, Word
 from headrace._run.tracebacks import none_if_all_ok
-from headrace.keys import DATA, RESULT, Request
+from headrace.keys import RESULT, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from headrace._language.build.elements import ElementBuilder
     from headrace._language.build.parts import BuildSite
@@ -61,7 +62,6 @@ class Sequential(Word):
 
     takes = (1, None)
     bracket = Bracket(prefixes=("or", "key="), combine_ranges=combine_ranges)
-    _joins = True
     _in_turn = True
 
     @classmethod
@@ -79,22 +79,6 @@ class Sequential(Word):
             hint = f"Write (or){after.name} to run it on the data that {silent.name} had, or let that write a result too."
             use.add("no_result", what, after.call, hint=hint)
         return planned
-
-    @classmethod
-    def _through(cls, element: Element, place: int) -> Element | None:
-        """Return the first element or the last one."""
-        return element.children[place]
-
-    @classmethod
-    def _required_keys(cls, element: Element, built: Mapping[Element, Backend]) -> RequiredKeys:
-        """Return the keys that the first element needs, unless an item may pass it by."""
-        first, *rest = element.children
-        if any(element.prefixes[0]):
-            return {DATA: element.name}  # an item that passes by ends with its data as result
-        for child, (flags, _) in zip(rest, element.prefixes[1:], strict=True):
-            if "or" in flags and DATA in keys_required_by(child, built):
-                return {DATA: child.name}  # (or) runs on the data of an item that has no result
-        return keys_required_by(first, built)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take over the children."""

@@ -52,13 +52,6 @@ class Forward(Word):
         """Find the instance."""
         return stand_for(use, *use.children)
 
-    @classmethod
-    def _check(cls, use: Use) -> None:
-        """Take the range of the instance; a node takes any number, as requests of their own."""
-        named = use.element.named
-        if named is not None and named.element is not None and not named.registered:
-            use.element.range = named.element.range
-
 
 def stand_for(use: Use, call: Call) -> Element | None:
     """Let the word stand for the instance that ``call`` names."""

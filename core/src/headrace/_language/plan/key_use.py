@@ -1,0 +1,136 @@
+"""Which keys of a request an element needs, and on which ones its answer depends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace._language.contract.backend import Backend
+from headrace._language.plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
+from headrace._language.plan.role import role_of
+from headrace.keys import DATA
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace._language.plan.element import Element
+
+    Built = Mapping[Element, Backend]
+    """The backends that are built, by element. A built backend may say more than its class."""
+
+
+def required_keys(root: Element, built: Built) -> tuple[str, ...]:
+    """Return the keys without which a request is refused on entry.
+
+    That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
+    with several inputs reads the keys that have the names of the inputs.
+    """
+    keys = keys_required_by(root, built)
+    return (DATA,) if DATA in keys else tuple(sorted(keys))
+
+
+def keys_required_by(element: Element, built: Built) -> RequiredKeys:
+    """Return the keys that every request needs when it comes to an element, as far as they are known."""
+    if element.named is not None:
+        target = None if element.named.registered else element.named.element
+        return {DATA: element.name} if target is None else keys_required_by(target, built)
+    in_turn = role_of(element.cls)._in_turn
+    return (_keys_required_in_turn if in_turn else _keys_required)(element, built)
+
+
+def _keys_required(element: Element, built: Built) -> RequiredKeys:
+    """Return what the class, or the built backend, says that it reads, and what all its children need.
+
+    A container has to say so in ``init`` (``self.reads = ()`` for just the keys that all its children need). What its
+    `bracket` gives to them no request has to bring.
+    """
+    children, bracket = element.children, element.cls.bracket
+    if (child := _child_read(element, built)) is not None:
+        return keys_required_by(child, built)
+    told = getattr(built.get(element), "needs", None)
+    if element.cls.builds_elsewhere and told is not None:
+        return dict.fromkeys(told, element.name)  # as what was built there has said
+    if len(children) == 1 and bracket.keys_option is not None:
+        return keys_required_by(children[0], built)  # what it compares need not be there
+    made = built.get(element, element.cls)
+    if children and not _says_reads(made):
+        return {DATA: element.name}  # a container that does not say which keys it needs
+    reads = keys_named(made, element.options, "reads")
+    own = {key: element.name for key in reads if key == DATA or key not in OPTIONAL}
+    if not children or (len(children) == 1 and bracket.divides):
+        return own  # an item may pass by the only child
+    given = {*keys_named(made, element.options, "bracket.gives")}
+    first, *others = [keys_required_by(child, built) for child in children]
+    shared = {key: first[key] for key in first if all(key in other for other in others)}
+    return {**{key: name for key, name in shared.items() if key not in given}, **own}
+
+
+def _keys_required_in_turn(element: Element, built: Built) -> RequiredKeys:
+    """Return the keys that the first of children needs of which each gets the result of the one before."""
+    first, *rest = element.children
+    if any(element.prefixes[0]):
+        return {DATA: element.name}  # an item that passes by ends with its data as result
+    for child, (flags, _) in zip(rest, element.prefixes[1:], strict=True):
+        if "or" in flags and DATA in keys_required_by(child, built):
+            return {DATA: child.name}  # (or) runs on the data of an item that has no result
+    return keys_required_by(first, built)
+
+
+def keys_read_by(element: Element, built: Built) -> ReadKeys:
+    """Return all keys of a request on which what an element writes may depend.
+
+    That is what the class, or the built backend, says that it reads, and what its children read. None is among them
+    where a backend does not say.
+    """
+    named = element.named
+    if named is not None:
+        known = None if named.registered else named.element
+        return {None: element.name} if known is None else keys_read_by(known, built)
+    if role_of(element.cls)._in_turn:
+        return _keys_read_in_turn(element, built)
+    keys = keys_read_in(element.children, built)
+    if _child_read(element, built) is not None:
+        return keys
+    option = element.cls.bracket.keys_option
+    if option is not None:
+        if (more := getattr(element.options, option, None)) is None:
+            return keys
+        keys = {DATA if key is None else key: name for key, name in keys.items()}
+        return {**keys, **dict.fromkeys(more, element.name)}
+    made = built.get(element, element.cls)
+    if not _says_reads(made):
+        return {**keys, None: element.name}
+    compared = [values["key"] for _, values in element.prefixes if "key" in values]
+    own = keys_named(made, element.options, "reads", optional=True)
+    return {**keys, **dict.fromkeys([*own, *compared], element.name)}
+
+
+def keys_read_in(elements: Iterable[Element], built: Built) -> ReadKeys:
+    """Return all keys on which what any of several elements writes may depend."""
+    return {key: name for each in elements for key, name in keys_read_by(each, built).items()}
+
+
+def _keys_read_in_turn(element: Element, built: Built) -> ReadKeys:
+    """Return what children read of which each gets the result of the one before, unless a prefix lets an item pass by."""
+    keys: ReadKeys = {}
+    passes = True  # whether `data` may still be that of the request
+    for child, (flags, named) in zip(element.children, element.prefixes, strict=True):
+        inner = keys_read_by(child, built)
+        keys |= {key: name for key, name in inner.items() if key != DATA or passes or "or" in flags}
+        keys |= dict.fromkeys(named.values(), element.name)
+        passes = passes and bool(flags or named)
+    return {**keys, DATA: element.name} if passes else keys
+
+
+def _child_read(element: Element, built: Built) -> Element | None:
+    """Return the child whose keys are those of an element, as its class or the built backend says; None for none."""
+    place = element.cls.bracket.keys_of_child
+    if place is None and element in built:
+        place = built[element].bracket.keys_of_child
+    return element.children[place] if element.children and place is not None else None
+
+
+def _says_reads(backend: type[Backend] | Backend) -> bool:
+    """Tell whether a class, or a built backend, says what it reads: the default of `Backend` stands for no word of it."""
+    cls = backend if isinstance(backend, type) else type(backend)
+    said = (vars(base) for base in (backend, *cls.__mro__) if base is not Backend)
+    return any("reads" in names for names in said)

@@ -1,0 +1,100 @@
+"""The ways of a batch through a tree of elements: what it passes first and last, what is called, and in which thread."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace._language.plan.role import role_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace._language.plan.element import Element, NodePlan
+
+
+def way_to_called(element: Element) -> list[Element]:
+    """Return an element, the names and wiring words that are followed from it, and the element called in the end.
+
+    The way ends at a name whose calls wait in a queue: a node is called there.
+    """
+    way = [element]
+    while True:
+        named, children = way[-1].named, way[-1].children
+        if named is not None:
+            inner = None if named.registered else named.element
+        else:
+            inner = children[-1] if role_of(way[-1].cls)._wiring and children else None
+        if inner is None:
+            return way
+        way.append(inner)
+
+
+def why_not_callable(element: Element) -> str | None:
+    """Tell why the backend of an element cannot be called; None when it can."""
+    return way_to_called(element)[-1].cls.place.not_callable
+
+
+def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
+    """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
+
+    The way ends at a name, with ``threads`` False also at the first element inside that has a thread of its own.
+    """
+    element = root
+    while True:
+        yield element
+        if element.named is not None or not (threads or element is root or not element.own_thread):
+            return
+        role, children = role_of(element.cls), element.children
+        if role._wiring or role._in_turn or (threads and role._threaded):
+            element = children[place if role._in_turn else -1]
+        else:
+            return  # what runs something of its own before or after its children
+
+
+def edges(root: Element) -> list[Element]:
+    """Return the elements of an expression that give items their outcome there: the outermost, the last of an S, ..."""
+    *_, last = way = [*way_through(root, -1)]
+    if last.cls.bracket.divides and last.named is None:
+        way += [edge for child in last.children for edge in edges(child)]
+    return [element for element in way if element.named is None]
+
+
+# Elements that own a thread.
+
+
+def give_thread(root: Element) -> None:
+    """Put a thread around an expression if a backend in it owns one, and no thread or process is around that yet."""
+    root.own_thread |= _needs_thread(root)
+
+
+def called_in_other_threads(root: Element) -> Iterator[Element]:
+    """Find the names inside a thread that stand for instances outside of it which own theirs."""
+    for thread in (element for element in root.walk() if role_of(element.cls)._threaded):
+        inside = [*thread.walk()]
+        made = set(map(id, inside))
+        for element in inside:  # and what it names
+            named = element.named
+            target = None if named is None or named.registered else named.element
+            if target is None or id(target) in made:
+                continue
+            made.add(id(target))
+            inside += target.walk()
+            if _needs_thread(target):
+                yield element
+
+
+def _needs_thread(root: Element) -> bool:
+    """Tell whether a backend that owns a thread runs in the thread that runs ``root``."""
+    inside = root.walk(lambda element: _runs_here(element) and not element.cls.builds_elsewhere)
+    return any(
+        element.owns_thread and element.named is None and _runs_here(element) for element in inside
+    )
+
+
+def _runs_here(element: Element) -> bool:
+    return not (element.own_thread or role_of(element.cls)._threaded)
+
+
+def owns_thread(node: NodePlan) -> bool:
+    """Tell whether the instances of a node have a thread of their own."""
+    return not all(map(_runs_here, way_to_called(node.instance)))
