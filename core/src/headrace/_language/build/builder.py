@@ -7,7 +7,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._language.build.callees import Alias, NodeCall
+from headrace._language.build.node_calls import Alias, NodeCall
 from headrace._language.build.elements import Build, ElementBuilder, device_of
 from headrace._language.build.elsewhere import ChildConfig
 from headrace._language.build.parts import BuildSite, CloseStack

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -21,8 +20,7 @@ from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 from headrace._run.policies import BestFit
 
 if TYPE_CHECKING:
-    from headrace._language.contract.options import Options
-    from headrace._language.plan.element import NodePlan
+    from headrace._language.plan.element import NamedPlan, NodePlan
 
 
 def pipe(
@@ -60,15 +58,15 @@ def compose(
     builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
     owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
-    for one in elements_of(plan.roots) if owned else ():
-        fetch_all(one.options)  # what a check compares
+    for element in elements_of(plan.roots) if owned else ():
+        fetch_all(element.options)  # what a check compares
     builder.behind = [own.check(config, name) for name, own in owned]
     return Blueprint(
         nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
         order=tuple(plan.links),
         probes={
-            one.text: _Factory(f"the probe {one.text} of {one.distribution}", one.cls, one.options)
-            for one in plan.probes
+            probe.text: partial(_made, f"the probe {probe.text} of {probe.distribution}", probe)
+            for probe in plan.probes
         },
         listen=partial(setattr, builder.commons, "probes"),
         store=builder.commons.store,
@@ -86,28 +84,26 @@ def _fetched(config: PipelineConfig) -> dict[str, Any]:
 
 
 def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
-    plan, build = builder.plan, partial(builder.node, node.name)
     batch, dispatch = (
-        _Factory(f"the policy {one.cls.__name__}", one.cls, one.options, node.name)
+        partial(_made, f"the policy {one.cls.__name__}", one, node.name)
         for one in (node.batch_policy, node.dispatch_policy)
     )
-    other = dispatch if dispatch.cls is not batch.cls else None
-    limits = limits_of(node, plan.keys.deadlock_after_s)
-    return NodeBlueprint(plan.links[node.name], build, batch, other, limits)
-
-
-def limits_of(node: NodePlan, deadlock_after_s: float) -> Limits:
-    """Return the queue keys of a node."""
     keys = node.keys
-    return Limits(
-        queue_size=keys.queue_size,
-        queue_full=keys.queue_full,
-        timeout_ms=keys.timeout_ms,
-        batching_timeout_ms=keys.batching_timeout,
-        batch_sizes=keys.batch_sizes or (),
-        pad=keys.pad,
-        deadlock_after_s=deadlock_after_s,
-        shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
+    return NodeBlueprint(
+        links=builder.plan.links[node.name],
+        build=partial(builder.node, node.name),
+        batch_policy=batch,
+        dispatch_policy=dispatch if node.dispatch_policy.cls is not node.batch_policy.cls else None,
+        limits=Limits(
+            queue_size=keys.queue_size,
+            queue_full=keys.queue_full,
+            timeout_ms=keys.timeout_ms,
+            batching_timeout_ms=keys.batching_timeout,
+            batch_sizes=keys.batch_sizes or (),
+            pad=keys.pad,
+            deadlock_after_s=builder.plan.keys.deadlock_after_s,
+            shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
+        ),
     )
 
 
@@ -122,22 +118,17 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
     return own and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
 
 
-@dataclass(frozen=True)
-class _Factory:
-    """Makes a policy or a probe, and raises a SetupError when the class raises."""
+def _made(what: str, plan: NamedPlan, node: str | None = None) -> Any:
+    """Make a policy or a probe.
 
-    what: str
-    cls: type[Any]
-    options: Options | None
-    node: str | None = None
-
-    def __call__(self) -> Any:
-        try:
-            takes = self.options is not None and signature(self.cls).parameters
-            fetch_all(self.options)
-            return self.cls(self.options) if takes else self.cls()
-        except HeadraceError:
-            raise
-        except Exception as error:
-            message = f"{self.what} could not be made: {error_text(error)}"
-            raise SetupError(message, node=self.node) from error
+    Raises:
+        SetupError: Its class has raised.
+    """
+    try:
+        takes = plan.options is not None and signature(plan.cls).parameters
+        fetch_all(plan.options)
+        return plan.cls(plan.options) if takes else plan.cls()
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise SetupError(f"{what} could not be made: {error_text(error)}", node=node) from error

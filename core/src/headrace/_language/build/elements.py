@@ -9,7 +9,7 @@ from functools import cache, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.build.callees import Alias, NodeCall, SharedUse, begin_calls
+from headrace._language.build.node_calls import Alias, NodeCall, begin_calls
 from headrace._language.build.measuring import Measuring
 from headrace._language.build.parts import BuildSite, CloseStack, PipelineState
 from headrace._language.build.wrappers import BatchEnd, InThread
@@ -128,11 +128,10 @@ class ElementBuilder:
     def child(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that another element will call."""
         built = self.element(element, at)
-        if not isinstance(built, NodeCall):
-            return built
-        use = SharedUse(built)
-        at.end.exit(use, element)
-        return use
+        if isinstance(built, NodeCall):
+            built = NodeCall(built.scheduler, built.each)  # an exit of its own
+            at.end.exit(built, element)
+        return built
 
     # Backends.
 

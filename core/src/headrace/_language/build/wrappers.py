@@ -120,7 +120,7 @@ class BatchEnd:
         """
         self._exits.append((backend, element))
 
-    def around(self, built: Backend, root: Element | None = None) -> Backend:
+    def around(self, built: Backend, root: Element) -> Backend:
         """Return a backend that runs ``built`` and then the functions. ``built`` itself where there are none.
 
         Args:
@@ -130,8 +130,7 @@ class BatchEnd:
         if not self.functions:
             return built
         first, last = (
-            [*way_through(root, place, threads=False)][-1] if root is not None else None
-            for place in (0, -1)
+            [*way_through(root, place, threads=False)][-1] for place in (0, -1)
         )
         for backend, element in self._exits:
             if element is not first:  # before the very first element there is nothing to end yet

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._language.build.callees import child_call, no_result, run_child, select
+from headrace._language.build.children import child_call, run_child, select
 from headrace._language.contract.groups import Bracket
 from headrace._language.plan.declared import combine_ranges, keys_named
 from headrace._language.plan.ways import way_to_called
 from headrace._language.plan.word import Use, Word
 from headrace._run.tracebacks import none_if_all_ok
+from headrace.errors import NoResultError
 from headrace.keys import RESULT, Request
 
 if TYPE_CHECKING:
@@ -147,7 +148,8 @@ class Sequential(Word):
                 if not ready[i] and not step.otherwise:
                     after = step.child._label()
                     before = self._last_label(request, index)
-                    outcomes[i] = no_result(before, f" for the next element, {after}")
+                    what = f"{before} wrote no 'result' for the next element, {after}"
+                    outcomes[i] = NoResultError(what, backend=before)
                     continue
                 if ready[i] and "result" in request:
                     request["data"] = request.pop("result")

@@ -1,0 +1,129 @@
+"""Calls of nodes: from inside an expression, by a backend, and by a node that stands for another one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from headrace._language.contract.backend import Backend
+from headrace._run.batch import entry_here
+from headrace._run.box import ask, post
+from headrace._run.checked import PENDING, Outcomes
+from headrace._run.entry import NEW
+from headrace._run.keeping import Keeping
+from headrace._run.node_request import NodeRequest, Sent
+from headrace._run.room import Ticket
+from headrace._run.runners import wait_for
+from headrace._run.tracebacks import none_if_all_ok, with_cause
+from headrace.errors import ClosedError, ContractError
+from headrace.keys import Request
+
+if TYPE_CHECKING:
+    from headrace._run.blueprint import Links
+    from headrace._run.checked import Liveness
+    from headrace._run.node import Node
+
+    Then = Callable[[Request, BaseException | None], object]
+
+
+class NodeCall(Backend):
+    """A call of a node from inside an expression: each item becomes a request of its own at that node.
+
+    Where the node has ``each``, every element of the item's list becomes a request, and the results are
+    gathered.
+    """
+
+    def __init__(self, scheduler: Node, each: Links | None = None) -> None:
+        self.scheduler, self.each = scheduler, each
+        self._name = f"node.{scheduler.name}"
+        self._state = "ready"
+
+    def describe(self) -> dict[str, Any]:
+        """Say which node is called."""
+        return {"calls_node": self.scheduler.name}
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Hand the items to the node and wait for them. Deadline and priority are kept."""
+        entry_of, items = entry_here(), []
+        for request in batch:
+            request.pop("result", None)
+            items.append(NodeRequest(self, request, entry_of(request), Ticket(None)))
+        entries = [entry for item in items for entry in item.entries]
+        if entries:
+            wait_for(self.scheduler, [e for e in entries if e.state == NEW], internal=True)
+        outcomes = [item.answer() for item in items]
+        if none_if_all_ok(outcomes) is None:
+            return None
+        try:
+            return [None if e is None else _outcome_of(e) for e in outcomes]
+        finally:
+            del outcomes  # see `Entry.take_error`
+
+
+class Alias(Backend):
+    """What stands for a node whose whole backend is ``Forward[node.x]``: x answers each item, and no thread waits."""
+
+    keeps = True
+    _is_last = True
+
+    def __init__(self, node: NodeCall, liveness: Liveness) -> None:
+        self._called, self._liveness = node, liveness
+        liveness.keeps = True
+        self._name, self.describe = node._name, node.describe  # type: ignore[method-assign]
+        self._state = "ready"
+        self._keeping = Keeping(self)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The keys without which no request may enter; ``each`` makes its target itself."""
+        each = self._called.each
+        return tuple(
+            key for key in self._called.scheduler.needs if each is None or key != each._each_keys[1]
+        )
+
+    def forward(self, batch: list[Request]) -> Outcomes:
+        """Send the items on."""
+        for request in batch:
+            self._keeping.send(request, self._called)
+        return [PENDING for _ in batch]
+
+
+def begin_calls(
+    keeping: Keeping,
+    request: Request,
+    node: str,
+    batch: Sequence[Request],
+    then: Then,
+    parts: bool | str = True,
+) -> Callable[[], object]:
+    """Let a node run new requests on behalf of one that runs here: ``context.request.call``; see `headrace.InitContext`."""
+    called: NodeCall = keeping.call_node(node, "context.request.call")
+    if type(parts) not in (bool, str):
+        raise TypeError(f"context.request.call: parts is True, False or a text, got {parts!r}")
+    outer, box = entry_here()(request), called.scheduler.box
+
+    def end(made: Request, error: BaseException | None) -> None:
+        box.later(then, made, None if error is None else _outcome_of(error))
+
+    sent = [Sent(called, made, outer, partial(end, made), parts) for made in batch]
+
+    def start() -> None:
+        for request_sent in sent:
+            request_sent.start()
+
+    def give_up() -> None:
+        for request_sent in sent:
+            request_sent.give_up()
+
+    post(box, start)
+    return partial(ask, box, give_up)
+
+
+def _outcome_of(error: BaseException) -> Exception:
+    """Make an item's outcome of the error that a node, a queue or the graph has raised for it."""
+    if isinstance(error, ClosedError):  # it tells of this pipeline, so it is passed on unwrapped
+        return error._passing()
+    if isinstance(error, Exception):
+        return error
+    return with_cause(ContractError(f"{type(error).__name__} ended a request"), error)
