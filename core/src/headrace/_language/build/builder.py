@@ -52,8 +52,8 @@ class ComposedNode(BuiltNode):
         plan, described = self.plan, super().describe(following)
         own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
         built = self.elements.by_element
-        trees = {key: public_element(one, built) for key, one in trees_of(plan).items()}
-        return {**own, **{key: one.to_dict() for key, one in trees.items()}}
+        trees = trees_of(plan).items()
+        return {**own, **{key: public_element(root, built).to_dict() for key, root in trees}}
 
 
 class Builder(Build):
@@ -109,10 +109,10 @@ class Builder(Build):
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
         backends = builder.instances(node.instance, at)
-        made = [_instance(i, one, node.keys) for i, one in enumerate(backends)]
+        made = [_instance(i, backend, node.keys) for i, backend in enumerate(backends)]
         scheduler = schedule(made)
         _report_who_limits(made, node, builder.by_element)
-        alias = next((one for one in backends if isinstance(one, Alias)), None)
+        alias = next((backend for backend in backends if isinstance(backend, Alias)), None)
         needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
         scheduler.need(needs)
         links = self.plan.links[node.name]
@@ -127,15 +127,15 @@ def _report_who_limits(
     instances: Sequence[Instance], node: NodePlan, built: Mapping[Element, Backend]
 ) -> None:
     """Note which backend sets the ``max`` of each instance; log it where the node asks for more."""
-    for one in instances:
-        if (most := one.backend.max) is None or most != one.max:
+    for instance in instances:
+        if (most := instance.backend.max) is None or most != instance.max:
             continue
         those = (built[i] for i in node.instance.walk() if i in built and not i.children)
         name = next((each._label() for each in those if each.max == most), None)
-        one.limit = (name or one.backend._label(), most)
-        if one.index == 0 and (asked := node.keys.max) is not None and asked > most:
-            what = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"
-            _log.warning(what, node.name, asked, *one.limit, most)
+        instance.limit = (name or instance.backend._label(), most)
+        if instance.index == 0 and (asked := node.keys.max) is not None and asked > most:
+            text = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"
+            _log.warning(text, node.name, asked, *instance.limit, most)
 
 
 def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
@@ -147,8 +147,8 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     alias = isinstance(backend, Alias)
     low, high = narrow((backend.min, backend.max), keys, alias=alias)
     if high is not None and low > high:
-        what = no_batch(backend._label(), (backend.min, backend.max), keys)
-        raise backend._locate(SetupError(what, hint="Change the node's min, max or batch_sizes."))
+        message = no_batch(backend._label(), (backend.min, backend.max), keys)
+        raise backend._locate(SetupError(message, hint="Change the node's min, max or batch_sizes."))
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child

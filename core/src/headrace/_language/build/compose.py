@@ -85,8 +85,8 @@ def _fetched(config: PipelineConfig) -> dict[str, Any]:
 
 def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
     batch, dispatch = (
-        partial(_made, f"the policy {one.cls.__name__}", one, node.name)
-        for one in (node.batch_policy, node.dispatch_policy)
+        partial(_made, f"the policy {policy.cls.__name__}", policy, node.name)
+        for policy in (node.batch_policy, node.dispatch_policy)
     )
     keys = node.keys
     return NodeBlueprint(

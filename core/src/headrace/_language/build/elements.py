@@ -141,9 +141,9 @@ class ElementBuilder:
         try:
             backend = cls()
         except Exception as error:
-            what = f"{cls.__name__}() failed: {error_text(error)}"
+            message = f"{cls.__name__}() failed: {error_text(error)}"
             hint = "A backend is made without arguments; the work belongs in init."
-            raise self.build_error(what, element.name, at, hint) from error
+            raise self.build_error(message, element.name, at, hint) from error
         backend._name, backend._liveness = element.name, at.liveness
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
@@ -272,8 +272,8 @@ class ElementBuilder:
         try:
             thread.start()
         except RuntimeError as error:  # no more threads, or the interpreter ends
-            what = f"no thread could be started for it: {error}"
-            raise self.build_error(what, name, at) from error
+            message = f"no thread could be started for it: {error}"
+            raise self.build_error(message, name, at) from error
         inside = replace(at, thread=thread, parts=parts, end=BatchEnd())
         child = inside.end.around(thread.call(build, inner, inside, look_s=LOOK_S), inner)
         outer = InThread(child, thread, name)

@@ -162,7 +162,7 @@ class BatchEnd:
             return outcomes
         given = outcomes or [None] * len(batch)
         try:
-            return [errors[0] if one is None or one is PENDING else one for one in given]
+            return [errors[0] if outcome is None or outcome is PENDING else outcome for outcome in given]
         finally:
             del errors  # see `Entry.take_error`
 

@@ -242,18 +242,18 @@ class _Parser:
 
     def unexpected_error(self, expected: str, hint: str | None = None) -> ConfigError:
         """Make the error for a token that stands where ``expected`` has to stand."""
-        found, bracket = self.peek(), self.open[-1] if self.open else None
-        if not found:
+        character, bracket = self.peek(), self.open[-1] if self.open else None
+        if not character:
             return self._end_error(expected, bracket)
         last = self.text[self.end - 1]
-        if bracket is not None and found == bracket.closer and last in ",;":
+        if bracket is not None and character == bracket.closer and last in ",;":
             return self.refuse(f"trailing {last!r}: expected {expected} after it", self.end - 1)
-        got = describe(found)
-        if bracket is not None and found in ")]" and found != bracket.closer:
+        got = describe(character)
+        if bracket is not None and character in ")]" and character != bracket.closer:
             got += f"; open is the {self.text[bracket.at]!r} at {bracket.at}"
-        elif is_hidden(found):
+        elif is_hidden(character):
             hint = "Remove it; control and invisible characters are allowed nowhere."
-        elif not found.isascii():
+        elif not character.isascii():
             hint = "Put the text in quotes: outside them only ASCII is allowed."
         else:
             hint = hint or self._path_hint()
@@ -294,23 +294,23 @@ class _Parser:
         """Read an element."""
         prefix, args = None, EMPTY
         phases: tuple[tuple[Call, ...], ...] = ()
-        found, start = self.peek(), self.at
+        character, start = self.peek(), self.at
         if len(self.open) > MAX_DEPTH:
             raise self.too_deep()
-        if found == "(":
+        if character == "(":
             prefix = self.arguments(may_be_empty=False)
             self.peek()
         name_start, word = self.at, self.word()
         if not word:
             raise self.unexpected_error("a name")
         name, name_span = self.name_of(word, name_start), (name_start, self.end)
-        if (found := self.peek()) == "(":
+        if (character := self.peek()) == "(":
             args = self.arguments()
-            found = self.peek()
-        if found == "[":
+            character = self.peek()
+        if character == "[":
             phases = self.phases()
-            found = self.peek()
-        if found in ("(", "["):
+            character = self.peek()
+        if character in ("(", "["):
             raise self.refuse("a name has one '( )', and after it one '[ ]': A(c)[B]", self.at)
         span = (start, self.end)
         where = {"span": span, "name_span": name_span, "text": self.text, "source": self.source}
@@ -373,10 +373,10 @@ class _Parser:
 
     def value(self) -> Value:
         """Read an argument or an element of a list."""
-        found, start = self.peek(), self.at
-        if found in ("'", '"'):
+        character, start = self.peek(), self.at
+        if character in ("'", '"'):
             return self.read_quoted()
-        if found == "[":
+        if character == "[":
             return self.list_of_values()
         word = self.word()
         if not word:
@@ -475,7 +475,7 @@ def read_expression(
         raise ConfigError(error.problem((0, len(text)), text)) from None
     except ConfigError as error:
         where = f"in the value of {shorten(text.strip())}: "
-        problems = [replace(one, message=where + one.message) for one in error.problems]
+        problems = [replace(problem, message=where + problem.message) for problem in error.problems]
         raise ConfigError(problems) from None
 
 

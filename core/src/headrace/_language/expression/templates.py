@@ -116,7 +116,7 @@ def split(text: str, at: int, end: int, piece: re.Pattern[str] = BARE) -> list[P
         else:
             run.append(match["plain"] or _LITERALS.get(match[0], match[0]))
     pieces.append(_decode(text, begun, "".join(run), double=double))
-    return [one for one in pieces if one] or [""]
+    return [part for part in pieces if part] or [""]
 
 
 def _placeholder(text: str, match: re.Match[str], *, double: bool) -> Placeholder:
@@ -189,8 +189,8 @@ class Values(NamedTuple):
             hint = "Set it, or give a default: ${NAME:-default}."
             raise MissingError(f"the environment variable {shorten(name)!r} is not set", hint)
         if has_surrogate(value):
-            what = f"the environment variable {shorten(name)!r} is no text"
-            raise MissingError(what, "Use UTF-8 in it.")
+            message = f"the environment variable {shorten(name)!r} is no text"
+            raise MissingError(message, "Use UTF-8 in it.")
         return value
 
     def join(self, pieces: Sequence[Piece]) -> str:
@@ -221,18 +221,18 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
     problems: list[Problem] = []
 
     def value(match: re.Match[str]) -> str:
-        found = match[0]
-        if found == "$$":
+        written = match[0]
+        if written == "$$":
             return "$"
-        what = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
-        wrong = MissingError(what, "Write '$$' for '$'.")
-        if found != "${":
+        expected = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
+        wrong = MissingError(expected, "Write '$$' for '$'.")
+        if written != "${":
             try:
                 return values.of(Placeholder(match["name"], match["default"]))
             except MissingError as error:
                 wrong = error
         problems.append(wrong.problem(match.span(), text))
-        return found
+        return written
 
     result = _IN_TEXT.sub(value, text)
     if problems:

@@ -153,7 +153,7 @@ def _write(node: Any, out: list[str]) -> None:
     """Add the text of an element, or of args, piece by piece."""
     if isinstance(node, Args):
         mark = "("
-        for key, value in (*[(None, one) for one in node.positional], *node.named):
+        for key, value in (*[(None, plain) for plain in node.positional], *node.named):
             out.append(mark if key is None else f"{mark}{key}=")
             _write_value(value, out)
             mark = ","
@@ -180,9 +180,9 @@ def _write_value(value: Value, out: list[str]) -> None:
         out.append("" if len(value.args) or value.phases else "()")  # else it reads as a word
     elif isinstance(value, tuple):
         mark = "["
-        for one in value:
+        for part in value:
             out.append(mark)
-            _write_value(one, out)
+            _write_value(part, out)
             mark = ","
         out.append("]" if value else "[]")
     else:

@@ -52,12 +52,12 @@ def states_range(cls: type[Backend]) -> bool:
     return cls.min != 1 or cls.max is not None
 
 
-def narrow(found: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
+def narrow(range_: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
     """Return the range of a node: its keys narrow the range of its backend.
 
     Without any max the max is 1. An alias has none then, since another node runs what comes to it.
     """
-    low, high = found
+    low, high = range_
     least, most, sizes = keys.min, keys.max, keys.batch_sizes
     if sizes:
         least = sizes[0] if least is None else least
@@ -167,34 +167,34 @@ RequiredKeys = dict[str, str]
 
 
 def keys_named(
-    backend: type[Backend] | Backend, options: Any, what: str, *, optional: bool = False
+    backend: type[Backend] | Backend, options: Any, attribute: str, *, optional: bool = False
 ) -> Iterable[str]:
     """Return the keys that a backend names in ``reads``, ``writes`` or ``bracket.gives``.
 
     Args:
         backend: The class, or an instance, whose `init` may have named other keys.
         options: Its checked options, from which the key of ``{option}`` is taken. None for none.
-        what: ``"reads"``, ``"writes"`` or ``"bracket.gives"``.
+        attribute: ``"reads"``, ``"writes"`` or ``"bracket.gives"``.
         optional: Whether the optional keys of a TypedDict count.
     """
-    named: Any = attrgetter(what)(backend)
+    named: Any = attrgetter(attribute)(backend)
     if isinstance(named, property):  # of the class: only the built backend tells them
         return []
     if isinstance(named, str):
         named = (named,)
     if isinstance(named, type):
         return _keys_of_type(named, optional=optional)
-    found: list[str] = []
+    keys: list[str] = []
     for key in named:
         if not (key.startswith("{") and key.endswith("}")):
-            found.append(key)
+            keys.append(key)
             continue
         value: Any = getattr(options, key[1:-1], None)
         if isinstance(value, dict):
             value = list(value.values())
         values = value if isinstance(value, (list, tuple, set, frozenset)) else [value]
-        found += [one for one in values if isinstance(one, str)]
-    return found
+        keys += [part for part in values if isinstance(part, str)]
+    return keys
 
 
 def _keys_of_type(named: type, *, optional: bool) -> list[str]:

@@ -111,44 +111,45 @@ class _Graph:
 
     def _map(self, name: str, value: Any) -> dict[str, dict[str, str | tuple[str, ...]]]:
         if isinstance(value, str):
-            found = self._map_text(name, value)
+            pairs_by_node = self._map_text(name, value)
         else:
-            found = {node: pairs_of(sources) for node, sources in (value or {}).items()}
-        if not found:
+            pairs_by_node = {node: pairs_of(sources) for node, sources in (value or {}).items()}
+        if not pairs_by_node:
             return {}
-        targets = [target for pairs in found.values() for _, target in pairs]
+        targets = [target for pairs in pairs_by_node.values() for _, target in pairs]
         for target in _twice(targets):
             self.report(name, "map", f"two sources go to the key {target!r}")
         if "data" not in targets:
-            hint = f"Write {next(iter(found))}[result:data]."
+            hint = f"Write {next(iter(pairs_by_node))}[result:data]."
             self.report(name, "map", "nothing goes to 'data'", hint=hint)
         if "result" in targets:
             self.report(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
-        return {node: _table(pairs) for node, pairs in found.items()}
+        return {node: _table(pairs) for node, pairs in pairs_by_node.items()}
 
     def _map_text(self, name: str, text: str) -> dict[str, Pairs]:
-        found: dict[str, Pairs] = {}
+        pairs_by_node: dict[str, Pairs] = {}
         at = 0
         while True:
             match = _PART.match(text, at)
             pairs = match[2].split(",") if match is not None else []
-            wrong = next((one for one in pairs if _PAIR.fullmatch(one) is None), None)
+            wrong = next((pair for pair in pairs if _PAIR.fullmatch(pair) is None), None)
             if match is None or wrong is not None:
                 start = at if match is None else text.index(str(wrong), match.start(2))
                 span = (start, len(text) if wrong is None else start + len(wrong))
                 hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
                 place = {"text": text, "span": span} if text.strip() else {}
-                what = "expected node[source:target,...]"
-                self.report(name, "map", what, "syntax", hint=hint, **place)
+                message = "expected node[source:target,...]"
+                self.report(name, "map", message, "syntax", hint=hint, **place)
                 return {}
-            if match[1] in found:
-                what = f"{match[1]!r} stands there twice"
-                self.report(name, "map", what, span=match.span(1), text=text)
-            new = ([part.strip() for part in one.split(":")] for one in pairs)
-            found[match[1]] = found.get(match[1], []) + [(one, to) for one, to in new]
+            if match[1] in pairs_by_node:
+                message = f"{match[1]!r} stands there twice"
+                self.report(name, "map", message, span=match.span(1), text=text)
+            new = ([part.strip() for part in pair.split(":")] for pair in pairs)
+            kept = pairs_by_node.setdefault(match[1], [])
+            kept += [(source, target) for source, target in new]
             at = match.end()
             if not match[3]:
-                return found
+                return pairs_by_node
 
     def _each(self, name: str, value: str | None) -> str | None:
         if value is None:
@@ -171,45 +172,47 @@ class _Graph:
             Whether all names in ``next`` are nodes, and these form no cycle.
         """
         links = self.links
-        for one in links.values():
-            for key, names in (("next", one.next), ("map", one.map)):
+        for link in links.values():
+            for key, names in (("next", link.next), ("map", link.map)):
                 for name in names:
                     if name not in links:
                         near = self.problems.nearest(name, links)
-                        self.report(one.name, key, f"no node is called {name!r}", suggestion=near)
+                        self.report(link.name, key, f"no node is called {name!r}", suggestion=near)
                     elif key == "next":
-                        self.before[name].append(one.name)
+                        self.before[name].append(link.name)
         if (cycle := cycle_of(self.before)) is not None:
             self.report(cycle[0], "next", f"the nodes form a cycle: {' > '.join(cycle)}")
         if cycle is not None or not self.complete:
             return False
-        for one in links.values():
-            self._check_predecessors(one)
-        return all(name in links for one in links.values() for name in one.next)
+        for link in links.values():
+            self._check_predecessors(link)
+        return all(name in links for link in links.values() for name in link.next)
 
-    def _check_predecessors(self, one: Links) -> None:
+    def _check_predecessors(self, link: Links) -> None:
         """Check ``or`` and ``map`` of a node against its predecessors."""
-        before, wrong = self.before[one.name], partial(self.report, one.name)
-        if one.otherwise and len(before) != 1:
+        before, wrong = self.before[link.name], partial(self.report, link.name)
+        if link.otherwise and len(before) != 1:
             wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
-        if not one.map:
-            written = self.shape.nodes[one.name].get("map")
+        if not link.map:
+            written = self.shape.nodes[link.name].get("map")
             if len(before) > 1 and (written is None or written.value is None):
                 hint = f'Write map = "{before[0]}[result:data],...": the keys to take from each.'
-                what = f"the node follows {' and '.join(before)}, and has no map"
-                wrong("map", what, hint=hint)
+                message = f"the node follows {' and '.join(before)}, and has no map"
+                wrong("map", message, hint=hint)
             return
         if not before:
             wrong("map", "nothing comes before this node")
             return
         for missing in before:
-            if len(before) > 1 and missing not in one.map:
+            if len(before) > 1 and missing not in link.map:
                 wrong("map", f"the predecessor {missing!r} is not named")
-        for name in one.map:
-            if name == one.name:
+        for name in link.map:
+            if name == link.name:
                 wrong("map", f"{name!r} is this node, which has yet to run")
-            elif name not in before and name in self.before and not self._is_needed(name, one.name):
-                wrong("map", f"a request can reach {one.name!r} without passing {name!r}")
+            elif (
+                name not in before and name in self.before and not self._is_needed(name, link.name)
+            ):
+                wrong("map", f"a request can reach {link.name!r} without passing {name!r}")
 
     def _is_needed(self, name: str, node: str) -> bool:
         """Tell whether every way from a root to ``node`` goes through ``name``."""
@@ -222,13 +225,16 @@ class _Graph:
         """Add to the links what the expressions say: the nodes at which requests go on, and those that are called."""
         for name, node in self.nodes.items():
             run = elements_of(node.roots)
-            self.reposts[name] = {to: one for one in run for to in one.goes_on_at}
-            named = [one.named for one in run if one.named is not None]
+            self.reposts[name] = {to: each for each in run for to in each.goes_on_at}
+            named = [each.named for each in run if each.named is not None]
             told = [
-                to for one in run if one.options for to in one.cls.nodes_called(one.options) or ()
+                to
+                for each in run
+                if each.options
+                for to in each.cls.nodes_called(each.options) or ()
             ]
-            every = [*[one.node for one in named], *told]
-            calls = dict.fromkeys([one for one in every if one not in (None, name)])
+            every = [*[each.node for each in named], *told]
+            calls = dict.fromkeys([each for each in every if each not in (None, name)])
             self.links[name] = replace(
                 self.links[name], reposts=tuple(self.reposts[name]), calls=tuple(calls)
             )
@@ -238,18 +244,18 @@ class _Graph:
         if not any(self.reposts.values()):
             return
         apart = parallel(self.links, self.links)
-        for name, found in self.reposts.items():
-            for target, one in found.items():
-                does = f"{one.name} lets a request go on at {target!r}"
+        for name, targets in self.reposts.items():
+            for target, element in targets.items():
+                does = f"{element.name} lets a request go on at {target!r}"
                 if self.links[name].each is not None:
-                    what = f"{does}, and node {name!r} runs once per element, which goes to no other node"
+                    message = f"{does}, and node {name!r} runs once per element, which goes to no other node"
                     hint = "Put it into a node after this one."
                 elif name in apart:
-                    what = f"{does}, and node {name!r} stands in one of several branches"
+                    message = f"{does}, and node {name!r} stands in one of several branches"
                     hint = "Put it before the branches part, or after they have joined."
                 else:
                     continue
-                self.problems.add("graph", what, hint=hint, **place_of(one.call))
+                self.problems.add("graph", message, hint=hint, **place_of(element.call))
 
     def check_keys_read(self) -> None:
         """Report each key that a node reads first and that the ``map`` before it does not bring.
@@ -258,13 +264,13 @@ class _Graph:
         that a ``map`` takes from a node that has not written them.
         """
         # Requests that go on at a node come to it without its map.
-        entered = {name for one in self.links.values() for name in one.reposts}
-        for name, one in self.links.items():
-            if not one.map or name in entered:
+        entered = {name for link in self.links.values() for name in link.reposts}
+        for name, link in self.links.items():
+            if not link.map or name in entered:
                 continue
             there = {
                 *KEPT,
-                *(target for found in one.map.values() for _, target in pairs_of(found)),
+                *(target for sources in link.map.values() for _, target in pairs_of(sources)),
             }
             needs: RequiredKeys = {}
             way = with_aliased(self.nodes, name)
@@ -276,10 +282,10 @@ class _Graph:
                 there.add(target)
             needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
             for key in (key for key in needs if key not in there and key not in OPTIONAL):
-                what = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
-                source = next(iter(one.map))
+                message = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
+                source = next(iter(link.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
-                self.report(name, "map", what, hint=hint)
+                self.report(name, "map", message, hint=hint)
 
 
 def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:

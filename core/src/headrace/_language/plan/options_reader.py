@@ -72,10 +72,10 @@ class OptionsReader:
         origins = dict.fromkeys(self.keys, "default")
         values: dict[str, Any] = {}
         for key in self.keys:
-            found = parameters.find(self.names, key, arguments.get(key))
-            if found is not None:
-                self._found[key], origins[key] = found, found.origin
-                values[key] = self._value(key, found)
+            winner = parameters.find(self.names, key, arguments.get(key))
+            if winner is not None:
+                self._found[key], origins[key] = winner, winner.origin
+                values[key] = self._value(key, winner)
             elif given is not None and key in given:
                 values[key], origins[key] = given[key]
         options = self._validate(values)
@@ -85,23 +85,23 @@ class OptionsReader:
         """Return the args of the element by key, and report those that its class does not take."""
         call = self.call
         positional = getattr(self.options, "positional", ())
-        found: dict[str, Found] = {}
+        arguments: dict[str, Found] = {}
         for index, value in enumerate(call.args.positional):
             if index >= len(positional) or positional[index] not in self.keys:
                 self._refuse_positional(index, positional)
                 break
-            found[positional[index]] = argument(call, index, value_of_expression(value))
+            arguments[positional[index]] = argument(call, index, value_of_expression(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
                 near = self.planning.problems.nearest(key, self.keys)
                 hint = hint_for(key, self.keys)
                 message = f"{call.name} has no option {key!r}"
                 self._add("unknown_option", message, index, suggestion=near, hint=hint)
-            elif key in found:
+            elif key in arguments:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
-                found[key] = argument(call, key, value_of_expression(value))
-        return found
+                arguments[key] = argument(call, key, value_of_expression(value))
+        return arguments
 
     def _refuse_positional(self, index: int, positional: tuple[str, ...]) -> None:
         name, got = self.call.name, len(self.call.args.positional)
@@ -122,8 +122,8 @@ class OptionsReader:
 
     def _validate(self, values: dict[str, Any]) -> Options | None:
         bases = {}
-        for key, found in self._found.items():
-            bases[self.keys[key]] = found.source.base
+        for key, winner in self._found.items():
+            bases[self.keys[key]] = winner.source.base
         told = {"allow_import": self.planning.refused is None, "find_place": find_place}
         context = {"bases": bases, "of": self.options, **told}
         try:
@@ -166,13 +166,13 @@ class OptionsReader:
         message, about = detail["msg"], detail.get("ctx", {})
         is_whole = detail["type"] == "no_file" or message.endswith((".", "?"))
         got = "" if is_whole else f", got {format_value(detail['input'])}"
-        what = f"{key}{inner}: {message}{got}" if key else message
-        found = self._found.get(key or "")
-        place = {} if found is None else found.place()
+        said = f"{key}{inner}: {message}{got}" if key else message
+        written = self._found.get(key or "")
+        place = {} if written is None else written.place()
         near = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
         hint = "Quotes make it a text." if bare else about.get("hint")
-        self._add("option", f"{self.call.name}: {what}", suggestion=near, hint=hint, **place)
+        self._add("option", f"{self.call.name}: {said}", suggestion=near, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
@@ -269,10 +269,10 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
     if (cls := planning.load(call, offers, kind.noun)) is None:
         return None
     if not kind.has(cls):
-        what = f"{offers[0].path!r} of {offers[0].distribution}"
-        what = what if offers[0].cls is None else repr(call.name)
+        shown = f"{offers[0].path!r} of {offers[0].distribution}"
+        shown = shown if offers[0].cls is None else repr(call.name)
         hint = _names_offered(planning, kind)[1]
-        planning.add(kind.noun, f"{what} is no {kind.wanted}", call, hint=hint)
+        planning.add(kind.noun, f"{shown} is no {kind.wanted}", call, hint=hint)
         return None
     if (lacks := kind.lacks(cls)) is not None:
         planning.add("contract", f"the {kind.noun} {call.name} is wrong: {lacks}", call)
@@ -312,13 +312,18 @@ def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
     if batch.cls is not dispatch.cls:
         return batch, dispatch
     # One class for both keys makes one object for both, with the args of the key that has some.
-    found = planning.parameters.key("dispatch_policy")
-    if found is not None and len(batch.args) and len(dispatch.args) and batch.args != dispatch.args:
-        what = f"{dispatch.text!r} stands for both policies and is made once, with other args in batch_policy"
+    written = planning.parameters.key("dispatch_policy")
+    if (
+        written is not None
+        and len(batch.args)
+        and len(dispatch.args)
+        and batch.args != dispatch.args
+    ):
+        message = f"{dispatch.text!r} stands for both policies and is made once, with other args in batch_policy"
         hint = "Write its args at one of the two."
-        planning.problems.add("policy", what, hint=hint, **found.place())
-    one = batch if len(batch.args) else dispatch
-    return one, one
+        planning.problems.add("policy", message, hint=hint, **written.place())
+    policy = batch if len(batch.args) else dispatch
+    return policy, policy
 
 
 def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
@@ -341,19 +346,19 @@ def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
 
     The present parameters must be those of ``[global]``.
     """
-    if (found := planning.parameters.key("probes")) is None:
+    if (written := planning.parameters.key("probes")) is None:
         return ()
-    texts = [found.value] if isinstance(found.value, str) else found.value
+    texts = [written.value] if isinstance(written.value, str) else written.value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         hint = 'Write probes = ["Name"] or ["Name(a=1)"].'
-        planning.problems.add("type", "probes is a list of texts", hint=hint, **found.place())
+        planning.problems.add("type", "probes is a list of texts", hint=hint, **written.place())
         return ()
     planned: dict[str, NamedPlan] = {}
     for text in texts:
-        one = _find_class(planning, PROBE, text, planning.read(text, found.source))
-        if one is not None and one.text in planned:
-            what = f"the probe {one.text} is listed twice"
-            planning.problems.add("twice", what, **found.place())
-        elif one is not None:
-            planned[one.text] = one
+        probe = _find_class(planning, PROBE, text, planning.read(text, written.source))
+        if probe is not None and probe.text in planned:
+            message = f"the probe {probe.text} is listed twice"
+            planning.problems.add("twice", message, **written.place())
+        elif probe is not None:
+            planned[probe.text] = probe
     return tuple(planned.values())

@@ -282,43 +282,43 @@ def _report_unknown(
     if owner == "global":
         nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
-    used = {path for one in nodes for path in one.met}
+    used = {path for node in nodes for path in node.met}
     own = OWN_KEYS.difference(others)
     others_of = (key_of(owner, key, table[key], owner) for key in table if key not in own)
-    strange = [found for found in others_of if found.source.path not in used]
+    strange = [written for written in others_of if written.source.path not in used]
     if not strange:
         return
-    known = OWN_KEYS.union(*(one.asked for one in nodes))
-    excused = any(one.excused for one in nodes)
-    incomplete = any(one.unresolved for one in nodes)
-    for found in strange:
-        key, place = str(found.key), found.place(at_key=True)
+    known = OWN_KEYS.union(*(node.asked for node in nodes))
+    excused = any(node.excused for node in nodes)
+    incomplete = any(node.unresolved for node in nodes)
+    for written in strange:
+        key, place = str(written.key), written.place(at_key=True)
         if key in others:
             problems.add(message=f"{key!r} {belongs}", **elsewhere, **place)
         elif key in TOP_KEYS:
             message = f"{key!r} belongs to the top of the configuration"
             problems.add("top_key", message, hint="Move it above all tables.", **place)
         elif not excused:
-            _report_nobody_has(found, nobody, known, problems, incomplete=incomplete)
+            _report_nobody_has(written, nobody, known, problems, incomplete=incomplete)
 
 
 def _report_nobody_has(
-    found: Found, nobody: str, known: Iterable[str], problems: Problems, *, incomplete: bool
+    written: Found, nobody: str, known: Iterable[str], problems: Problems, *, incomplete: bool
 ) -> None:
     """Report a key that no backend has, unless it may be an option of one that is not known."""
-    key, place = str(found.key), found.place(at_key=True)
+    key, place = str(written.key), written.place(at_key=True)
     missing = registry.unknown(key, ()) if key in KNOWN_ELSEWHERE else None
     if missing is not None and missing.code != "unknown_backend":
         problems.add_all([replace(missing, **place)])
         return
     with suppress(ConfigError):
-        found.read(problems)
-    near = _meant(found, known, problems, incomplete)
+        written.read(problems)
+    near = _meant(written, known, problems, incomplete)
     if near is None and incomplete:
         return
     message, hint = f"{nobody} has an option {key!r}", None
-    options = sorted(one for one in known if one not in OWN_KEYS and "::" not in one)
-    if isinstance(found.value, dict):
+    options = sorted(option for option in known if option not in OWN_KEYS and "::" not in option)
+    if isinstance(written.value, dict):
         hint = "A table is a node only at the top level, with no backend beside it."
     elif key in REPLACED:
         near, hint = None, REPLACED[key]
@@ -327,23 +327,25 @@ def _report_nobody_has(
     problems.add("unknown_key", message, suggestion=near, hint=hint, **place)
 
 
-def _meant(found: Found, known: Iterable[str], problems: Problems, incomplete: bool) -> str | None:
+def _meant(
+    written: Found, known: Iterable[str], problems: Problems, incomplete: bool
+) -> str | None:
     """Return the known key that was probably meant by a key that no backend has, or None.
 
     For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as well. Where
     the key may be an option of a backend that is not known, only a nearly equal key of nodes is given.
     """
-    key = str(found.key)
+    key = str(written.key)
     part = key.rpartition("::")[2]
-    table = nearest(key, ["global"]) if isinstance(found.value, dict) else None
-    if table is not None and found.origin != "global":
+    table = nearest(key, ["global"]) if isinstance(written.value, dict) else None
+    if table is not None and written.origin != "global":
         return table
     if part in NODE_KEYS:
         return part
     if incomplete:
         near = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
         return near and KEYS_ELSEWHERE.get(part, near)
-    others = NODE_KEYS if isinstance(found.value, dict) else ()  # whose values are no tables
+    others = NODE_KEYS if isinstance(written.value, dict) else ()  # whose values are no tables
     possible = {*known, "extends", "import"}.difference(others)
     return KEYS_ELSEWHERE.get(part) or problems.nearest(key, possible)
 
@@ -365,14 +367,14 @@ def check_keys(
     origins = dict.fromkeys(keys_of(model), "default")
     given = shape.nodes.get(name, {}).keys() | shape.globals.keys()
     for key in origins:
-        if key not in given or (found := value_written(key, name, shape)) is None:
+        if key not in given or (written := value_written(key, name, shape)) is None:
             continue
-        places[key], origins[key] = found.place, found.origin
+        places[key], origins[key] = written.place, written.origin
         if key not in EXPRESSION_KEYS:
             with suppress(ConfigError):
-                values[key] = found.read(problems)
-        elif isinstance(found.value, (str, Call)):  # the parser reports any other type
-            values[key] = str(found.value)
+                values[key] = written.read(problems)
+        elif isinstance(written.value, (str, Call)):  # the parser reports any other type
+            values[key] = str(written.value)
     while True:
         try:
             return model.model_validate(values), origins
@@ -427,8 +429,8 @@ def _report_keys(
             continue
         key = str(detail["loc"][0])
         if key not in wrong:  # one report for all items of a list is enough
-            what = f"{message}, got {format_value(detail['input'])}"
-            problems.add("key", what, suggestion=nearest_choice(detail), **places[key]())
+            text = f"{message}, got {format_value(detail['input'])}"
+            problems.add("key", text, suggestion=nearest_choice(detail), **places[key]())
         wrong.add(key)
     return wrong
 

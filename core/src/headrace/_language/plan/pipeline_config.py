@@ -82,7 +82,7 @@ class PipelineConfig:
         all_names = not len(problems)
         shape = rewrite(read_sections(document, problems), problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
-        if not again and any(one.code.startswith(_LACKS) for one in problems):
+        if not again and any(problem.code.startswith(_LACKS) for problem in problems):
             registry.refresh()  # pip may have been run since, in a notebook say
             return cls._of(document, allow_import, again=True)
         problems.raise_if_any()

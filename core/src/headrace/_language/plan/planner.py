@@ -100,7 +100,7 @@ class Planner(Planning):
     def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
         own = tuple(filter(None, self._keys_of_plugins()))
-        for sizes in filter(None, (getattr(one, "batch_sizes", None) for one in own)):
+        for sizes in filter(None, (getattr(options, "batch_sizes", None) for options in own)):
             keys = keys.model_copy(update={"batch_sizes": sizes})
             self.parameters.keys, origins["batch_sizes"] = keys, "node"
         if (policies := plan_policies(self)) is not None:
@@ -114,9 +114,9 @@ class Planner(Planning):
         for root in plan.roots:
             give_thread(root)
             for name in called_in_other_threads(root):
-                what = f"{name.name} owns its thread, and is called here in another one"
+                message = f"{name.name} owns its thread, and is called here in another one"
                 hint = "Leave out the BackgroundThread around the name: the whole instance has a thread."
-                self.add("thread", what, name.call, hint=hint)
+                self.add("thread", message, name.call, hint=hint)
         if (why := why_not_callable(instance)) is not None:
             self.add("not_callable", f"{instance.name} {why} and cannot be called", instance.call)
         self._check_range(plan, instance)
@@ -147,21 +147,25 @@ class Planner(Planning):
 
     def _check_outermost(self, roots: list[Element], runs: Element) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
-        special = [one for one in elements_of(roots) if one.cls.place.outermost or one.goes_on_at]
+        special = [
+            element
+            for element in elements_of(roots)
+            if element.cls.place.outermost or element.goes_on_at
+        ]
         if not special:
             return
         ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
         alone = [first for first, last in ways if first is last and first.named is None][-1:]
         last = edges(runs)
-        for one in special:
-            if one.goes_on_at and one not in last:
-                what = f"{one.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
+        for element in special:
+            if element.goes_on_at and element not in last:
+                message = f"{element.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
                 hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
-                self.add("word", what, one.call, hint=hint)
-            if one.cls.place.outermost and one not in alone:
-                what = f"{one.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
+                self.add("word", message, element.call, hint=hint)
+            if element.cls.place.outermost and element not in alone:
+                message = f"{element.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
-                self.add("word", what, one.call, hint=hint)
+                self.add("word", message, element.call, hint=hint)
 
     def _check_instances(self, plan: NodePlan) -> None:
         """Check that no backend in this process refuses as many instances."""
@@ -206,7 +210,7 @@ class Planner(Planning):
             # are no backends that could be planned.
             near = self._nearest(call, scope) if call.phases else None
             inside = call.children[core_role(near or "")._names :]
-            self.plan_all((one for one in inside if one.name not in self.shape.nodes), scope)
+            self.plan_all((child for child in inside if child.name not in self.shape.nodes), scope)
             return None
         return self._backend(call, offers[0], cls, scope)
 

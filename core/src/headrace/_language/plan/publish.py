@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 def public_plan(plan: PipelinePlan) -> public.Plan:
     """Return the public plan of a configuration without problems."""
     nodes = plan.nodes.values()
-    policies = [one for node in nodes for one in (node.batch_policy, node.dispatch_policy)]
-    brought = {(one.distribution, one.version) for one in (*policies, *plan.probes)} - {("", "")}
+    policies = [policy for node in nodes for policy in (node.batch_policy, node.dispatch_policy)]
+    brought = {(policy.distribution, policy.version) for policy in (*policies, *plan.probes)} - {
+        ("", "")
+    }
     return public.Plan(
         headrace=__version__,
         threads=plan.threads,
@@ -77,7 +79,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},
         processes=_processes(node),
         picked_by=node.batch_policy.cls.__name__ if node.batch_policy.cls.picks else None,
-        **{key: public_element(one) for key, one in trees_of(node).items()},
+        **{key: public_element(tree) for key, tree in trees_of(node).items()},
     )
 
 
@@ -134,7 +136,7 @@ def public_element(
         options={key: _value(values[key], origin) for key, origin in element.origins.items()},
         range=range_,
         built=said,
-        children=tuple(public_element(child, built, one) for child, one in children),
+        children=tuple(public_element(child, built, inner) for child, inner in children),
         waits=_waits(element),
         instance=None if element.named is None else element.named.name,
         target=next(iter(element.goes_on_at), None),

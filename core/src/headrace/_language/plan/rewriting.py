@@ -47,18 +47,18 @@ def rewrite(shape: Sections, problems: Problems) -> Sections:
 
 def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
     """Return the offers whose name is a key here, or stands in a text, as words do."""
-    by_name = {one.name: one for one in offers}
+    by_name = {offer.name: offer for offer in offers}
     if not by_name:
         return []
     names = re.escape("\n".join(by_name)).replace("\\\n", "|")  # each of them, by one call
     word = re.compile(rf"\b(?:{names})\b")
-    found: set[str] = set()
+    names_here: set[str] = set()
     for table in (*shape.nodes.values(), shape.globals):
-        found.update(by_name.keys() & table.keys())
+        names_here.update(by_name.keys() & table.keys())
         for written in table.values():
             if isinstance(written.value, str):
-                found.update(word.findall(written.value))
-    return [one for name, one in by_name.items() if name in found]
+                names_here.update(word.findall(written.value))
+    return [offer for name, offer in by_name.items() if name in names_here]
 
 
 class _Rewriting:
@@ -72,7 +72,7 @@ class _Rewriting:
         """Call the function of a plugin."""
         function: Any = load(offer.path or "", offer.distribution)
         plain = {
-            name: {key: one.value for key, one in table.items()}
+            name: {key: written.value for key, written in table.items()}
             for name, table in self._tables.items()
         }
         try:
@@ -82,14 +82,16 @@ class _Rewriting:
             self._problems.raise_if_any()
             raise
         except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
-            what = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
-            raise PluginError(what, hint="Report it to its author.") from without_locals(error)
-        found = {
+            message = (
+                f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
+            )
+            raise PluginError(message, hint="Report it to its author.") from without_locals(error)
+        nodes = {
             name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()
         }
-        shared = found.pop(GLOBAL, {})
-        return replace(self._shape, nodes=found, globals=shared)
+        shared = nodes.pop(GLOBAL, {})
+        return replace(self._shape, nodes=nodes, globals=shared)
 
     def _parse(self, table: str, key: str) -> Call | None:
         """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
@@ -97,10 +99,10 @@ class _Rewriting:
         written = self._tables[owner].get(key)
         if written is None or written.value is None:
             return None
-        found = key_of(owner, key, written, "node")
+        there = key_of(owner, key, written, "node")
         node = None if table == GLOBAL else table
         before = len(self._problems)
-        call = read_expression_of(found.value, found.source, node, self._problems)
+        call = read_expression_of(there.value, there.source, node, self._problems)
         if call is None:
             raise ConfigError(list(self._problems)[before:])
         return call

@@ -110,8 +110,8 @@ class Call(FunctionBackend, Word):
         name = use.element.name
         function = options.function
         if (why := use.planning.refused) is not None:
-            what = f"{name} imports {function!r}, and running its code is not allowed: {why}"
-            use.add("import_refused", what, hint=HOW_TO_ALLOW)
+            refusal = f"{name} imports {function!r}, and running its code is not allowed: {why}"
+            use.add("import_refused", refusal, hint=HOW_TO_ALLOW)
         elif module_of(module := function.partition(":")[0], use.planning.files) is not None:
             return
         elif not use.scope.late and (missing := _missing_module(module)) is not None:
@@ -137,9 +137,9 @@ class Call(FunctionBackend, Word):
             try:
                 function = getattr(function, part)
             except AttributeError:
-                hint = among(part, [one for one in dir(function) if one[:1] != "_"], "")
-                what = f"{options.function!r}: {module} has no {name!r}"
-                raise SetupError(what, hint=hint or None) from None
+                hint = among(part, [public for public in dir(function) if public[:1] != "_"], "")
+                message = f"{options.function!r}: {module} has no {name!r}"
+                raise SetupError(message, hint=hint or None) from None
         if not callable(function):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
         if wrong := mismatch_of(function, options.kwargs):

@@ -76,9 +76,9 @@ class Sequential(Word):
         planned = super()._plan(use)
         for silent, after in _without_data(planned) if planned is not None else ():
             keys = ", ".join(keys_named(silent.cls, silent.options, "writes")) or "nothing"
-            what = f"{after.name} gets the result of {silent.name}, which writes {keys} and no 'result'"
+            text = f"{after.name} gets the result of {silent.name}, which writes {keys} and no 'result'"
             hint = f"Write (or){after.name} to run it on the data that {silent.name} had, or let that write a result too."
-            use.add("no_result", what, after.call, hint=hint)
+            use.add("no_result", text, after.call, hint=hint)
         return planned
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -148,8 +148,8 @@ class Sequential(Word):
                 if not ready[i] and not step.otherwise:
                     after = step.child._label()
                     before = self._last_label(request, index)
-                    what = f"{before} wrote no 'result' for the next element, {after}"
-                    outcomes[i] = NoResultError(what, backend=before)
+                    message = f"{before} wrote no 'result' for the next element, {after}"
+                    outcomes[i] = NoResultError(message, backend=before)
                     continue
                 if ready[i] and "result" in request:
                     request["data"] = request.pop("result")

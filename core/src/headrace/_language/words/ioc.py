@@ -59,9 +59,9 @@ class IoC(Wiring):
         for child in first:
             if child.name in frame:
                 use.add("twice", f"{child.name!r} stands twice before ';'", child)
-            one = use.plan(child, frames=frames)
-            named.append(one)
-            frame[child.name] = Named(child.name, one)
+            instance = use.plan(child, frames=frames)
+            named.append(instance)
+            frame[child.name] = Named(child.name, instance)
         body, *_ = [use.plan(child, frames=frames) for child in last]
         planned = use.holding(named, [body])
         if body is None or planned is None:

@@ -121,11 +121,11 @@ class Reflect(Wiring):
         mark = f"{planning.node}.{key}"
         if mark in scope.reflecting:
             chain = (*scope.reflecting[scope.reflecting.index(mark) :], mark)
-            shown = " uses ".join(one.partition(".")[2] for one in chain)
+            shown = " uses ".join(used.partition(".")[2] for used in chain)
             use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
-        if (found := parameter(use, key)) is not None:
-            call = planning.read(found.value, found.source)
+        if (written := parameter(use, key)) is not None:
+            call = planning.read(written.value, written.source)
             reflecting = (*scope.reflecting, mark)
             child = call and use.plan(call, reflecting=reflecting)
             if child is not None and not use.may_call(child):
@@ -157,6 +157,8 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
         file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
-        others = [one for one in ("backend", *planning.parameters.unused_keys()) if one != key]
+        others = [
+            other for other in ("backend", *planning.parameters.unused_keys()) if other != key
+        ]
         near = nearest(key, others)
         planning.add("missing_option", message, call, suggestion=near, hint=hint)
