@@ -7,17 +7,17 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._language.build.node_calls import Alias, NodeCall
 from headrace._language.build.elements import Build, ElementBuilder, device_of
 from headrace._language.build.elsewhere import ChildConfig
+from headrace._language.build.node_calls import Alias, NodeCall
 from headrace._language.build.parts import BuildSite, CloseStack
 from headrace._language.build.wrappers import BatchEnd, InThread
 from headrace._language.expression.nesting import with_room
 from headrace._language.plan.declared import narrow, no_batch
-from headrace._language.plan.publish import public_element, trees_of
 from headrace._language.plan.key_use import required_keys
-from headrace._run.starting import BuiltNode
+from headrace._language.plan.publish import public_element, trees_of
 from headrace._run.instance import Instance
+from headrace._run.starting import BuiltNode
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -86,23 +86,19 @@ class Builder(Build):
     def node(self, name: str, schedule: Schedule) -> ComposedNode:
         """Build one node and register it."""
         node = self.plan.nodes[name]
-        self.nodes[name] = built = self._run_locked(lambda: self._node(node, schedule))
+        self.nodes[name] = built = with_room(lambda: self._node(node, schedule))  # it recurses
         for look in filter(None, self.behind if len(self.nodes) == len(self.plan.nodes) else ()):
             look()
         return built
 
-    def _run_locked(self, build: Callable[[], ComposedNode]) -> ComposedNode:
-        """Run ``build`` under the lock for which `close` waits, with enough stack for its recursion."""
-
-        def locked() -> ComposedNode:
-            with self._builds:
-                if self.cancelled.is_set():
-                    raise SetupError("the build was given up")
-                return build()
-
-        return with_room(locked)
-
     def _node(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
+        """Build a node under the lock for which `close` waits."""
+        with self._builds:
+            if self.cancelled.is_set():
+                raise SetupError("the build was given up")
+            return self._node_locked(node, schedule)
+
+    def _node_locked(self, node: NodePlan, schedule: Schedule) -> ComposedNode:
         parts = self._all.add_inner()
         builder = ElementBuilder(self, node, parts)
         at = BuildSite.begin(parts)
@@ -148,7 +144,9 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     low, high = narrow((backend.min, backend.max), keys, alias=alias)
     if high is not None and low > high:
         message = no_batch(backend._label(), (backend.min, backend.max), keys)
-        raise backend._locate(SetupError(message, hint="Change the node's min, max or batch_sizes."))
+        raise backend._locate(
+            SetupError(message, hint="Change the node's min, max or batch_sizes.")
+        )
     thread = None
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child

@@ -12,11 +12,11 @@ from headrace._run.checked import Answers, Filler, Outcomes, filler, weight_of
 from headrace._run.entry import Entry
 from headrace._run.tracebacks import none_if_all_ok
 from headrace.errors import BatchRangeError
-from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._language.build.wrappers import Forward
     from headrace._language.contract.backend import Backend
+    from headrace.keys import Request
 
 
 def run_child(

@@ -9,22 +9,22 @@ from functools import cache, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.build.node_calls import Alias, NodeCall, begin_calls
 from headrace._language.build.measuring import Measuring
+from headrace._language.build.node_calls import Alias, NodeCall, begin_calls
 from headrace._language.build.parts import BuildSite, CloseStack, PipelineState
 from headrace._language.build.wrappers import BatchEnd, InThread
 from headrace._language.contract.backend import Backend, InitContext, ProgressFactory, no_progress
-from headrace._run.shared import Shared
 from headrace._language.plan.declared import keys_named, of_children
 from headrace._language.plan.key_use import keys_read_by
 from headrace._language.plan.role import role_of
 from headrace._language.plan.ways import edges
 from headrace._language.plan.word import Word, word_of
-from headrace._texts import error_text
 from headrace._run.batch import deadline_here, enter_result_of
-from headrace._run.starting import LOOK_S
 from headrace._run.keeping import Keeping
+from headrace._run.shared import Shared
+from headrace._run.starting import LOOK_S
 from headrace._run.threads import OwnThread
+from headrace._texts import error_text
 from headrace.errors import SetupError
 from headrace.keys import DATA
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         Element,
         NodePlan,
         PipelinePlan,
-        Range,
     )
 
 
@@ -113,7 +112,8 @@ class ElementBuilder:
         named = element.named
         if named is None:
             return word_of(element.cls)._build(self, element, at)
-        return self.node_call(named.name) if named.registered else at.local[named.element]  # type: ignore[index]
+        built = self.build.registered if named.registered else at.local
+        return built[named.name if named.registered else named.element]  # type: ignore[index]
 
     def build_plain(self, element: Element, at: BuildSite) -> Backend:
         """Build an element that is no word, and all below it."""
@@ -175,16 +175,12 @@ class ElementBuilder:
         if vars(backend).keys() & {"min", "max"}:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
-        self.set_range(backend, lambda: of_children(type(backend), ranges, element.prefixes), at)
-
-    def set_range(self, backend: Backend, find: Callable[[], Range | None], at: BuildSite) -> None:
-        """Set the range of a backend, where ``find`` gives one."""
         try:
-            found = find()
+            own = of_children(type(backend), ranges, element.prefixes)
         except ValueError as error:
             raise self.build_error(str(error), backend._label(), at) from error
-        if found is not None:
-            backend.min, backend.max = found
+        if own is not None:
+            backend.min, backend.max = own
             backend._note_range()
 
     def build_error(
@@ -256,10 +252,6 @@ class ElementBuilder:
             self.instance_parts.append(parts)
         return made
 
-    def node_call(self, name: str) -> Backend:
-        """Return what is called for a node."""
-        return self.build.registered[name]
-
     # Backends that own a thread.
 
     def in_thread(self, element: Element, inner: Element, at: BuildSite) -> InThread:
@@ -295,11 +287,12 @@ class LateChild:
         """Build it; what a build that fails has left is closed."""
         builder, known = self._builder, dict(self._builder.by_element)
         trial = replace(self._at, parts=self._at.parts.add_inner())
+        registered = [*trial.end.functions]
         try:
-            with trial.end.trial():
-                return builder.child(self._element, trial)
+            return builder.child(self._element, trial)
         except Exception:
             trial.parts.close()
+            trial.end.functions[:] = registered
             builder.by_element = known  # what has failed is not to be described
             raise
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     """The method of a probe, the path of the element below its root, and the arguments after that path."""
 
 _RUNS = ("element_began", "element_done")
-_REPORTED = ("element_done", "span_done")
 
 
 def paths_of(root: Element) -> dict[Element, str]:
@@ -64,17 +63,17 @@ class Measuring:
 
     def methods_reported(self, element: Element) -> list[str]:
         """Return what probes ask of an element that is built in another process: methods of a probe."""
-        return [*filter(self._commons.probes.hears, _REPORTED)] if element in self._paths else []
+        return [
+            method
+            for method in ("element_done", "span_done")
+            if element in self._paths and self._commons.probes.hears(method)
+        ]
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
         """Take the runs of an element that was built in another process."""
-        for (
-            event,
-            below,
-            about,
-        ) in reports:  # none of an element without a path, see `methods_reported`
-            path = self._paths[element] + below
-            self._commons.probes.notify(event, self._node, instance, path, *about)
+        path = self._paths[element]  # nothing asks for those without one, see `methods_reported`
+        for event, below, about in reports:
+            self._commons.probes.notify(event, self._node, instance, path + below, *about)
 
 
 def _with_timing(run: Run, commons: PipelineState, about: tuple[str, int, str]) -> Run:

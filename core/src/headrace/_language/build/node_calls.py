@@ -17,12 +17,12 @@ from headrace._run.room import Ticket
 from headrace._run.runners import wait_for
 from headrace._run.tracebacks import none_if_all_ok, with_cause
 from headrace.errors import ClosedError, ContractError
-from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._run.blueprint import Links
     from headrace._run.checked import Liveness
     from headrace._run.node import Node
+    from headrace.keys import Request
 
     Then = Callable[[Request, BaseException | None], object]
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace._language.build.wrappers import BatchEnd
 from headrace._language.contract.backend import Backend
 from headrace._run.checked import Liveness
-from headrace._run.shared import Shared
 from headrace._run.probes import Probes
+from headrace._run.shared import Shared
 from headrace._run.threads import OwnThread
 
 if TYPE_CHECKING:
@@ -166,10 +166,8 @@ class PipelineState:
 
     Attributes:
         store: What backends share by ``context.store.pipeline``.
-        registered: The registered instances, by name.
         probes: The probes that are switched on now.
     """
 
     store: Shared = field(default_factory=Shared)
-    registered: dict[str, Backend] = field(default_factory=dict)
     probes: Probes = field(default_factory=Probes)

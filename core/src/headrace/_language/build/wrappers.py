@@ -9,44 +9,27 @@ changed.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
-from headrace._run.checked import PENDING
 from headrace._language.plan.ways import way_through
+from headrace._run.checked import PENDING
 from headrace._run.tracebacks import with_cause, without_locals
 from headrace._texts import error_text
 from headrace.errors import BackendError, SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace._run.checked import Outcomes
     from headrace._language.plan.element import Element
+    from headrace._run.checked import Outcomes
     from headrace._run.threads import OwnThread
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]
 
 
-class Wrapper(Backend):
-    """Base of the backends that stand for another backend."""
-
-    def __init__(self, child: Backend) -> None:
-        self.child = child
-        self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
-        self._name, self._node, self._index = child._label(), child._node, child._index
-        self._liveness = child._liveness
-        self._bounded, self._takes_one = child._bounded, child._takes_one
-        self._state = "ready"
-        self._has_emitted = child._has_emitted  # type: ignore[method-assign]
-
-    def _last_label(self, request: Request) -> str:
-        return self.child._last_label(request)
-
-
-class Around(Wrapper):
+class Around(Backend):
     """Base of the backends that run another one in a way of their own: in a thread, ...
 
     Attributes:
@@ -55,6 +38,18 @@ class Around(Wrapper):
 
     run: Forward
     keeps = _is_last = True  # what it stands around has its own say
+
+    def __init__(self, child: Backend, run: Forward, name: str = "") -> None:
+        self.child, self.run = child, run
+        self.min, self.max, self.rerun = child.min, child.max, child.rerun  # type: ignore[misc]
+        self._name, self._node, self._index = name or child._label(), child._node, child._index
+        self._liveness = child._liveness
+        self._bounded, self._takes_one = child._bounded, child._takes_one
+        self._state = "ready"
+        self._has_emitted = child._has_emitted  # type: ignore[method-assign]
+
+    def _last_label(self, request: Request) -> str:
+        return self.child._last_label(request)
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Run the other backend in that way."""
@@ -65,23 +60,12 @@ class InThread(Around):
     """A backend that one thread owns: its ``init``, every ``forward`` and its ``close``."""
 
     def __init__(self, child: Backend, thread: OwnThread, name: str) -> None:
-        super().__init__(child)
-        self.thread, self.run = thread, thread.call
-        self._name = name
+        super().__init__(child, thread.call, name)
+        self.thread = thread
 
 
 class WithBatchEnd(Around):
     """A backend after whose batches the functions of a `BatchEnd` are called."""
-
-    def __init__(self, child: Backend, run: Forward) -> None:
-        """Stand around a backend.
-
-        Args:
-            child: The backend.
-            run: `BatchEnd.run`, which calls a function with a batch, and then the functions.
-        """
-        super().__init__(child)
-        self.run = run
 
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
         """Run a batch; a closed backend refuses it, and the functions of the end are not called."""
@@ -129,23 +113,11 @@ class BatchEnd:
         """
         if not self.functions:
             return built
-        first, last = (
-            [*way_through(root, place, threads=False)][-1] for place in (0, -1)
-        )
+        first, last = ([*way_through(root, place, threads=False)][-1] for place in (0, -1))
         for backend, element in self._exits:
             if element is not first:  # before the very first element there is nothing to end yet
                 self._run_before_exit(backend, last=element is last)
         return WithBatchEnd(built, self.run)
-
-    @contextmanager
-    def trial(self) -> Iterator[None]:
-        """Forget the functions that were registered inside the ``with``, when it raises."""
-        count = len(self.functions)
-        try:
-            yield
-        except BaseException:
-            del self.functions[count:]
-            raise
 
     def run(self, forward: Callable[..., Outcomes], batch: list[Request], *args: Any) -> Outcomes:
         """Call ``forward`` with a batch, and then the functions, unless the last exit has called them."""
@@ -162,7 +134,9 @@ class BatchEnd:
             return outcomes
         given = outcomes or [None] * len(batch)
         try:
-            return [errors[0] if outcome is None or outcome is PENDING else outcome for outcome in given]
+            return [
+                errors[0] if outcome is None or outcome is PENDING else outcome for outcome in given
+            ]
         finally:
             del errors  # see `Entry.take_error`
 

@@ -39,17 +39,13 @@ def of_children(
         ValueError: The range is empty, or a branch asks for more than one item.
     """
     combine = cls.bracket.combine_ranges
-    if not children or (combine is None and states_range(cls)):
+    states_range = cls.min != 1 or cls.max is not None
+    if not children or (combine is None and states_range):
         return None
     conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
     found = [Ranged(*child, one) for child, one in zip(children, conditional, strict=True)]
     result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(found)
     return result
-
-
-def states_range(cls: type[Backend]) -> bool:
-    """Tell whether a class states its range; otherwise it has the range of its children."""
-    return cls.min != 1 or cls.max is not None
 
 
 def narrow(range_: Range, keys: NodeKeys, *, alias: bool = False) -> Range:

@@ -12,7 +12,6 @@ from headrace._language.expression.nesting import with_room
 from headrace._language.expression.tree import Args, Call
 from headrace._language.plan.element import Element, Named, NodePlan, Prefix, Source, place_of
 from headrace._language.plan.parameters import Parameters, read_expression_of
-from headrace._texts import nearest
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -138,12 +137,6 @@ class Planning(ABC):
     ) -> None:
         """Report a problem at ``call``, or at one of its args."""
         self.problems.add(code, message, **{**place_of(call, which), **more})
-
-    def add_unknown(self, code: str, what: str, call: Call, name: str, known: list[str]) -> None:
-        """Report an unknown name, with the nearest known one and a list of all."""
-        near = nearest(name, known)
-        hint = f"There are: {', '.join(known)}." if known else None
-        self.add(code, f"no {what} is called {call.name!r}", call, suggestion=near, hint=hint)
 
     def load(self, call: Call, offers: Sequence[Offer], noun: str = "backend") -> type[Any] | None:
         """Give the class that a name means; None where two offer it or it cannot be imported, which is reported."""

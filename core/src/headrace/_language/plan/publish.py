@@ -40,7 +40,7 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
     return public.Plan(
         headrace=__version__,
         threads=plan.threads,
-        asks_for=distributions_of(_roots_written(plan), {("headrace", __version__), *brought}),
+        asks_for=_distributions(plan, {("headrace", __version__), *brought}),
         warnings=with_lines(plan.warnings),
         nodes={name: _node(plan, plan.nodes[name]) for name in plan.links},
         probes=tuple(probe.text for probe in plan.probes),
@@ -48,19 +48,16 @@ def public_plan(plan: PipelinePlan) -> public.Plan:
     )
 
 
-def distributions_of(
-    roots: Iterable[Element], brought: Iterable[tuple[str, str]] = ()
+def _distributions(
+    plan: PipelinePlan, brought: Iterable[tuple[str, str]]
 ) -> tuple[public.Asked, ...]:
-    """Return the distributions that bring the elements of some expressions, and others, each with its version."""
-    found: dict[tuple[str, str], set[str]] = {one: set() for one in brought}
+    """Return the distributions that bring the backends of a plan, and others, each with its version."""
+    names: dict[tuple[str, str], set[str]] = {by: set() for by in brought}
+    # As written: nobody has written the `Reflect` of an instance.
+    roots = (root for node in plan.nodes.values() for root in trees_of(node).values())
     for offer in (element.offer for element in elements_of(roots)):
-        found.setdefault((offer.distribution, offer.version), set()).add(offer.name)
-    return tuple(public.Asked(*by, tuple(sorted(names))) for by, names in sorted(found.items()))
-
-
-def _roots_written(plan: PipelinePlan) -> list[Element]:
-    """Return the expressions that somebody has written: not the `Reflect` of an instance, which nobody has."""
-    return [one for node in plan.nodes.values() for one in trees_of(node).values()]
+        names.setdefault((offer.distribution, offer.version), set()).add(offer.name)
+    return tuple(public.Asked(*by, tuple(sorted(names[by]))) for by in sorted(names))
 
 
 def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:

@@ -70,8 +70,9 @@ def _report_unknown(use: Use, call: Call) -> None:
     if not planning.refuse_cycle(call):
         nodes = (f"node.{name}" for name in planning.shape.nodes)
         known = sorted({*planning.registered, *nodes}.union(*use.scope.frames))
-        meant = node if node in known else call.name
-        planning.add_unknown("unknown_instance", "instance", call, meant, known)
+        near = nearest(node if node in known else call.name, known)
+        message, hint = f"no instance is called {call.name!r}", f"There are: {', '.join(known)}."
+        planning.add("unknown_instance", message, call, suggestion=near, hint=hint)
 
 
 class Wiring(Word):
