@@ -34,6 +34,7 @@ import copyreg
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP, with_room
@@ -103,6 +104,7 @@ class _Parser:
 
     Attributes:
         text: The whole text.
+        refuse: Makes the error for a place in it, which the caller raises; see `error_at`.
         at: The offset of the next token.
         end: The offset after the last token.
         literal: Whether there are no placeholders: ``$``, ``{`` and ``}`` are ordinary characters then.
@@ -115,7 +117,7 @@ class _Parser:
     def __init__(
         self, text: str, *, literal: bool = False, values: Values | None = None, source: Any = None
     ) -> None:
-        self.text = text
+        self.text, self.refuse = text, partial(error_at, text)
         self.at = 0
         self.end = 0
         self.literal = literal
@@ -230,16 +232,6 @@ class _Parser:
 
     # Making errors, which the caller raises.
 
-    def refuse(
-        self, message: str, start: int, end: int | None = None, *, hint: str | None = None
-    ) -> ConfigError:
-        """Make the error for a place in the text."""
-        return error_at(self.text, start, message, hint, end=end)
-
-    def too_deep(self) -> ConfigError:
-        """Make the error for a name or list that is nested too deep."""
-        return error_at(self.text, self.at, TOO_DEEP, code="nesting")
-
     def unexpected_error(self, expected: str, hint: str | None = None) -> ConfigError:
         """Make the error for a token that stands where ``expected`` has to stand."""
         character, bracket = self.peek(), self.open[-1] if self.open else None
@@ -296,7 +288,7 @@ class _Parser:
         phases: tuple[tuple[Call, ...], ...] = ()
         character, start = self.peek(), self.at
         if len(self.open) > MAX_DEPTH:
-            raise self.too_deep()
+            raise self.refuse(TOO_DEEP, self.at, code="nesting")
         if character == "(":
             prefix = self.arguments(may_be_empty=False)
             self.peek()
@@ -392,7 +384,7 @@ class _Parser:
     def list_of_values(self) -> tuple[Value, ...]:
         """Read a list."""
         if len(self.open) > MAX_DEPTH:
-            raise self.too_deep()
+            raise self.refuse(TOO_DEEP, self.at, code="nesting")
         self.enter("]", "',' or ']'")
         found: list[Value] = []
         mark = self.separator(",") if self.peek() == "]" else ","

@@ -52,11 +52,11 @@ Piece = str | Placeholder
 
 def error_at(
     text: str,
-    at: int,
     message: str,
-    hint: str | None = None,
-    *,
+    at: int,
     end: int | None = None,
+    *,
+    hint: str | None = None,
     code: str = "syntax",
 ) -> ConfigError:
     """Make the error for a place in an expression, which is one character unless ``end`` is given."""
@@ -69,7 +69,7 @@ def _piece_error(text: str, at: int, *, quoted: bool) -> ConfigError:
     character, message = text[at], f"{text[at]!r} belongs to no placeholder"
     if character == "\\":
         hint = "Double quotes have JSON's escapes: \\\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX."
-        return error_at(text, at, f"unknown escape {text[at : at + 2]!r}", hint)
+        return error_at(text, f"unknown escape {text[at : at + 2]!r}", at, hint=hint)
     if text.startswith("${", at):
         where = "" if quoted else " (outside quotes a default has word characters only)"
         message = f"expected ${{NAME}} or ${{NAME:-default}}{where}"
@@ -77,7 +77,7 @@ def _piece_error(text: str, at: int, *, quoted: bool) -> ConfigError:
         inside, closer, _ = text[at : at + 40].partition("}")
         message = f"unknown placeholder {inside + closer!r}: only {{node_name}} and ${{NAME}} exist"
     hint = f"Write '{character}{character}{'{' if quoted else ''}' for the character itself."
-    return error_at(text, at, message, hint, code="placeholder")
+    return error_at(text, message, at, hint=hint, code="placeholder")
 
 
 def split_quoted(text: str, start: int, end: int, *, double: bool, literal: bool) -> list[Piece]:
@@ -127,7 +127,7 @@ def _placeholder(text: str, match: re.Match[str], *, double: bool) -> Placeholde
     inner = _INNER.search(default)
     if inner is not None:
         message = "a default cannot hold a placeholder"
-        raise error_at(text, at + inner.start(), message, code="placeholder")
+        raise error_at(text, message, at + inner.start(), code="placeholder")
     return Placeholder(match["name"], _decode(text, at, default, double=double))
 
 
@@ -138,9 +138,8 @@ def _decode(text: str, at: int, run: str, *, double: bool) -> str:
     decoded: str = json.loads(f'"{run}"')
     if has_surrogate(decoded):
         lone = re.search(r"\\u[dD][89a-fA-F]", text[at:])
-        raise error_at(
-            text, at + lone.start() if lone else at, "a lone surrogate cannot be encoded"
-        )
+        at += lone.start() if lone else 0
+        raise error_at(text, "a lone surrogate cannot be encoded", at)
     return decoded
 
 

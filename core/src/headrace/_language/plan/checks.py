@@ -102,9 +102,9 @@ def _check_stands_alone(use: Use) -> None:
     inside = [element for child in use.element.children for element in child.walk()]
     own = {id(element) for element in inside}
     for element in inside:
-        named, hint = element.named, None
+        hint, target = None, element.target
         texts = [value for _, value in element.options or () if isinstance(value, str)]
-        outer = named is not None and (named.registered or id(named.element) not in own)
+        outer = element.named is not None and (target is None or id(target) not in own)
         if outer or element.cls.uses_pipeline:
             why = "it reaches for something of the pipeline, which another process does not have"
         elif getattr(source_of(element.cls), "__module__", None) == "__main__":

@@ -21,9 +21,9 @@ def static_range(element: Element) -> Range:
     Raises:
         ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
-    cls, named = element.cls, element.named
-    if named is not None and named.element is not None and not named.registered:
-        return named.element.range
+    if element.target is not None:
+        return element.target.range
+    cls = element.cls
     if not element.phases:
         return cls.min, cls.max
     children = [(child.name, child.range) for child in element.children]

@@ -96,6 +96,11 @@ class Element:
         return tuple(dict.fromkeys(self.cls.goes_on_at(self.options))) if known else ()
 
     @property
+    def target(self) -> Element | None:
+        """The element of the instance of an ``IoC`` for which its name stands; None for any other name."""
+        return None if self.named is None or self.named.registered else self.named.element
+
+    @property
     def children(self) -> list[Element]:
         """The elements in its bracket, all phases one after the other."""
         return list(chain.from_iterable(self.phases))

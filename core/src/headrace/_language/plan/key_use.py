@@ -30,9 +30,10 @@ def required_keys(root: Element, built: Built) -> tuple[str, ...]:
 
 def keys_required_by(element: Element, built: Built) -> RequiredKeys:
     """Return the keys that every request needs when it comes to an element, as far as they are known."""
+    if element.target is not None:
+        return keys_required_by(element.target, built)
     if element.named is not None:
-        target = None if element.named.registered else element.named.element
-        return {DATA: element.name} if target is None else keys_required_by(target, built)
+        return {DATA: element.name}
     in_turn = role_of(element.cls)._in_turn
     return (_keys_required_in_turn if in_turn else _keys_required)(element, built)
 
@@ -78,15 +79,18 @@ def _keys_required_in_turn(element: Element, built: Built) -> RequiredKeys:
 def keys_read_by(element: Element, built: Built) -> ReadKeys:
     """Return all keys of a request on which what an element writes may depend.
 
-    That is what the class, or the built backend, says that it reads, and what its children read. None is among them
-    where a backend does not say.
+    None is among them where a backend does not say.
     """
-    named = element.named
-    if named is not None:
-        known = None if named.registered else named.element
-        return {None: element.name} if known is None else keys_read_by(known, built)
-    if role_of(element.cls)._in_turn:
-        return _keys_read_in_turn(element, built)
+    if element.target is not None:
+        return keys_read_by(element.target, built)
+    if element.named is not None:
+        return {None: element.name}
+    in_turn = role_of(element.cls)._in_turn
+    return (_keys_read_in_turn if in_turn else _keys_read)(element, built)
+
+
+def _keys_read(element: Element, built: Built) -> ReadKeys:
+    """Return what the class, or the built backend, says that it reads, and what its children read."""
     keys = keys_read_in(element.children, built)
     if _child_read(element, built) is not None:
         return keys

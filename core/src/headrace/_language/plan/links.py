@@ -111,23 +111,23 @@ class _Graph:
 
     def _map(self, name: str, value: Any) -> dict[str, dict[str, str | tuple[str, ...]]]:
         if isinstance(value, str):
-            pairs_by_node = self._map_text(name, value)
+            taken = self._map_text(name, value)
         else:
-            pairs_by_node = {node: pairs_of(sources) for node, sources in (value or {}).items()}
-        if not pairs_by_node:
+            taken = {node: pairs_of(sources) for node, sources in (value or {}).items()}
+        if not taken:
             return {}
-        targets = [target for pairs in pairs_by_node.values() for _, target in pairs]
+        targets = [target for pairs in taken.values() for _, target in pairs]
         for target in _twice(targets):
             self.report(name, "map", f"two sources go to the key {target!r}")
         if "data" not in targets:
-            hint = f"Write {next(iter(pairs_by_node))}[result:data]."
+            hint = f"Write {next(iter(taken))}[result:data]."
             self.report(name, "map", "nothing goes to 'data'", hint=hint)
         if "result" in targets:
             self.report(name, "map", f"nothing can go to 'result': {_WRITES_IT}")
-        return {node: _table(pairs) for node, pairs in pairs_by_node.items()}
+        return {node: _table(pairs) for node, pairs in taken.items()}
 
     def _map_text(self, name: str, text: str) -> dict[str, Pairs]:
-        pairs_by_node: dict[str, Pairs] = {}
+        taken: dict[str, Pairs] = {}
         at = 0
         while True:
             match = _PART.match(text, at)
@@ -141,15 +141,15 @@ class _Graph:
                 message = "expected node[source:target,...]"
                 self.report(name, "map", message, "syntax", hint=hint, **place)
                 return {}
-            if match[1] in pairs_by_node:
+            if match[1] in taken:
                 message = f"{match[1]!r} stands there twice"
                 self.report(name, "map", message, span=match.span(1), text=text)
             new = ([part.strip() for part in pair.split(":")] for pair in pairs)
-            kept = pairs_by_node.setdefault(match[1], [])
+            kept = taken.setdefault(match[1], [])
             kept += [(source, target) for source, target in new]
             at = match.end()
             if not match[3]:
-                return pairs_by_node
+                return taken
 
     def _each(self, name: str, value: str | None) -> str | None:
         if value is None:
@@ -206,12 +206,11 @@ class _Graph:
         for missing in before:
             if len(before) > 1 and missing not in link.map:
                 wrong("map", f"the predecessor {missing!r} is not named")
+        farther = self.before.keys() - {*before}
         for name in link.map:
             if name == link.name:
                 wrong("map", f"{name!r} is this node, which has yet to run")
-            elif (
-                name not in before and name in self.before and not self._is_needed(name, link.name)
-            ):
+            elif name in farther and not self._is_needed(name, link.name):
                 wrong("map", f"a request can reach {link.name!r} without passing {name!r}")
 
     def _is_needed(self, name: str, node: str) -> bool:
@@ -226,17 +225,12 @@ class _Graph:
         for name, node in self.nodes.items():
             run = elements_of(node.roots)
             self.reposts[name] = {to: each for each in run for to in each.goes_on_at}
-            named = [each.named for each in run if each.named is not None]
-            told = [
-                to
-                for each in run
-                if each.options
-                for to in each.cls.nodes_called(each.options) or ()
-            ]
-            every = [*[each.node for each in named], *told]
-            calls = dict.fromkeys([each for each in every if each not in (None, name)])
+            calls = [each.named.node for each in run if each.named is not None]
+            for each in (each for each in run if each.options):
+                calls += each.cls.nodes_called(each.options) or ()
+            called = tuple(to for to in dict.fromkeys(calls) if to and to != name)
             self.links[name] = replace(
-                self.links[name], reposts=tuple(self.reposts[name]), calls=tuple(calls)
+                self.links[name], reposts=tuple(self.reposts[name]), calls=called
             )
 
     def check_reposts(self) -> None:
@@ -268,15 +262,12 @@ class _Graph:
         for name, link in self.links.items():
             if not link.map or name in entered:
                 continue
-            there = {
-                *KEPT,
-                *(target for sources in link.map.values() for _, target in pairs_of(sources)),
-            }
+            there = {*KEPT}
+            there.update(to for sources in link.map.values() for _, to in pairs_of(sources))
             needs: RequiredKeys = {}
             way = with_aliased(self.nodes, name)
-            for source, target in (
-                self.links[node]._each_keys for node in way if self.links[node].each
-            ):
+            each = (self.links[node] for node in way)
+            for source, target in (other._each_keys for other in each if other.each):
                 if source not in there:
                     needs.setdefault(source, "each")
                 there.add(target)

@@ -19,14 +19,13 @@ def way_to_called(element: Element) -> list[Element]:
     """
     way = [element]
     while True:
-        named, children = way[-1].named, way[-1].children
-        if named is not None:
-            inner = None if named.registered else named.element
+        element = way[-1]
+        if element.named is None and role_of(element.cls)._wiring and element.children:
+            way.append(element.children[-1])
+        elif element.target is not None:
+            way.append(element.target)
         else:
-            inner = children[-1] if role_of(way[-1].cls)._wiring and children else None
-        if inner is None:
             return way
-        way.append(inner)
 
 
 def why_not_callable(element: Element) -> str | None:
@@ -73,8 +72,7 @@ def called_in_other_threads(root: Element) -> Iterator[Element]:
         inside = [*thread.walk()]
         made = set(map(id, inside))
         for element in inside:  # and what it names
-            named = element.named
-            target = None if named is None or named.registered else named.element
+            target = element.target
             if target is None or id(target) in made:
                 continue
             made.add(id(target))
