@@ -63,11 +63,8 @@ class Measuring:
 
     def methods_reported(self, element: Element) -> list[str]:
         """Return what probes ask of an element that is built in another process: methods of a probe."""
-        return [
-            method
-            for method in ("element_done", "span_done")
-            if element in self._paths and self._commons.probes.hears(method)
-        ]
+        methods = filter(self._commons.probes.hears, ("element_done", "span_done"))
+        return [*methods] if element in self._paths else []
 
     def report(self, element: Element, instance: int, reports: Iterable[Report]) -> None:
         """Take the runs of an element that was built in another process."""

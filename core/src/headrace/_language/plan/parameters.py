@@ -240,12 +240,8 @@ class Parameters:
     def unused_keys(self) -> list[str]:
         """Return the keys of the node that set no option, as far as planning has come."""
         table = self.shape.nodes.get(self.node, {})
-        others = (key for key in table if key not in OWN_KEYS)
-        return [
-            key
-            for key in others
-            if key_of(self.node, key, table[key], "node").source.path not in self.met
-        ]
+        others = (key_of(self.node, key, table[key], "") for key in table if key not in OWN_KEYS)
+        return [str(found.key) for found in others if found.source.path not in self.met]
 
 
 def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems) -> Problems:

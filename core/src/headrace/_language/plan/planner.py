@@ -90,9 +90,8 @@ class Planner(Planning):
             plan = self._plan_present(keys, origins)
             if plan is not None and len(self.problems) == before:
                 self.nodes[name] = plan
-            self.registered[f"node.{name}"] = Named(
-                f"node.{name}", None if plan is None else plan.instance, name
-            )
+            instance = None if plan is None else plan.instance
+            self.registered[f"node.{name}"] = Named(f"node.{name}", instance, name)
         self._unfinished.pop()
 
     # One node.
@@ -147,11 +146,7 @@ class Planner(Planning):
 
     def _check_outermost(self, roots: list[Element], runs: Element) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
-        special = [
-            element
-            for element in elements_of(roots)
-            if element.cls.place.outermost or element.goes_on_at
-        ]
+        special = [e for e in elements_of(roots) if e.cls.place.outermost or e.goes_on_at]
         if not special:
             return
         ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
@@ -170,13 +165,12 @@ class Planner(Planning):
     def _check_instances(self, plan: NodePlan) -> None:
         """Check that no backend in this process refuses as many instances."""
         wanted = plan.instance_num
-        if wanted == 1:
-            return
-        for one in plan.instance.walk(lambda element: not element.cls.builds_elsewhere):
-            most = None if one.named is not None else one.cls.most_instances(one.options)
+        here = plan.instance.walk(lambda element: not element.cls.builds_elsewhere)
+        for element in here if wanted > 1 else ():
+            most = None if element.named else element.cls.most_instances(element.options)
             if most is not None and most < wanted:
-                what = f"{one.name} allows no more than {most} instances in one process: instance_num is {wanted}"
-                self.add("instances", what, one.call, hint=f"Write instance_num = {most}.")
+                message = f"{element.name} allows no more than {most} instances in one process: instance_num is {wanted}"
+                self.add("instances", message, element.call, hint=f"Write instance_num = {most}.")
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
         """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
@@ -184,9 +178,8 @@ class Planner(Planning):
         if high is None or low <= high:
             return
         shown = (root if root.parameter is None else root.children[0]).name
-        *_, last = filter(
-            None, map(self.parameters.key, ("batch_policy", "min", "max", "batch_sizes"))
-        )
+        keys = map(self.parameters.key, ("batch_policy", "min", "max", "batch_sizes"))
+        *_, last = filter(None, keys)
         self.problems.add("range", no_batch(shown, root.range, plan.keys), **last.place())
 
     # Names in expressions.
@@ -219,21 +212,18 @@ class Planner(Planning):
     def reference(self, call: Call, named: Named, scope: Scope) -> Element | None:
         """Plan a name that stands for an instance."""
         before, target = len(self.problems), named.element
-        self._check_named(call, named)
+        if len(call.args):
+            message = f"{call.name!r} is an instance here and takes no args"
+            self.add("args", message, call, hint="Write them where it is built.")
+        if call.phases:
+            message = f"{call.name!r} is an instance here and takes nothing in brackets"
+            self.add("arity", message, call)
+        if named.depth > MAX_DEPTH:
+            self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
         self.plan_all(call.children, scope)
         if target is None or len(self.problems) != before:
             return None
         return Element(call.name, call, target.offer, target.cls, named=named, range=target.range)
-
-    def _check_named(self, call: Call, named: Named) -> None:
-        if len(call.args):
-            what = f"{call.name!r} is an instance here and takes no args"
-            self.add("args", what, call, hint="Write them where it is built.")
-        if call.phases:
-            what = f"{call.name!r} is an instance here and takes nothing in brackets"
-            self.add("arity", what, call)
-        if named.depth > MAX_DEPTH:
-            self.add("nesting", f"calls nested more than {MAX_DEPTH} names deep", call)
 
     # Names of backends.
 
@@ -242,8 +232,7 @@ class Planner(Planning):
     ) -> Element | None:
         word = word_of(cls)
         if cls.bracket.name_option is not None and call.phases:
-            named = self._with_name(call, cls.bracket.name_option)
-            if named is None:
+            if (named := self._with_name(call, cls.bracket.name_option)) is None:
                 return None
             call = named
         reader = OptionsReader(call, cls.Options, self, offer.plugin)
@@ -279,12 +268,8 @@ class Planner(Planning):
         row: list[Call] = []
         for call in phase:
             plain = call.prefix is None and not len(call.args) and len(call.phases) == 1
-            if (
-                plain
-                and core_role(call.name)._in_turn
-                and call.phases[0][0].prefix is None
-                and self.instance_named(call.name, scope) is None
-            ):
+            joins = plain and core_role(call.name)._in_turn and call.phases[0][0].prefix is None
+            if joins and self.instance_named(call.name, scope) is None:
                 row += self._joined(call.phases[0], scope)
             else:
                 row.append(call)
@@ -292,8 +277,8 @@ class Planner(Planning):
 
     def _needs_thread(self, cls: type[Backend], options: Options | None) -> bool:
         """Ask a class whether it needs a thread of its own on one of the devices of the node."""
-        found = self.parameters.keys.device if self.parameters.keys is not None else None
-        devices = found if isinstance(found, tuple) else (found,)
+        device = self.parameters.keys.device if self.parameters.keys is not None else None
+        devices = device if isinstance(device, tuple) else (device,)
         return options is not None and any(cls.needs_thread(options, one) for one in devices)
 
     def _with_name(self, call: Call, option: str) -> Call | None:
