@@ -11,7 +11,7 @@ from headrace._run.batch import batches_run, indices_to_repeat
 from headrace._run.checked import Answers, Filler, Outcomes, filler, weight_of
 from headrace._run.entry import Entry
 from headrace._run.tracebacks import none_if_all_ok
-from headrace.errors import BatchRangeError
+from headrace.errors import BatchRangeError, ClosedError
 
 if TYPE_CHECKING:
     from headrace._language.build.wrappers import Forward
@@ -136,5 +136,5 @@ def select(
             if outcomes[i] is None and takes(batch[i]):
                 taken.append(i)
         except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
-            outcomes[i] = odd
+            outcomes[i] = odd._passing() if isinstance(odd, ClosedError) else odd
     return taken
