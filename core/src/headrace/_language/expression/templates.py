@@ -220,18 +220,17 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
     problems: list[Problem] = []
 
     def value(match: re.Match[str]) -> str:
-        written = match[0]
-        if written == "$$":
+        if match[0] == "$$":
             return "$"
-        expected = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
-        wrong = MissingError(expected, "Write '$$' for '$'.")
-        if written != "${":
-            try:
+        message = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
+        wrong = MissingError(message, "Write '$$' for '$'.")
+        try:
+            if match[0] != "${":
                 return values.of(Placeholder(match["name"], match["default"]))
-            except MissingError as error:
-                wrong = error
+        except MissingError as error:
+            wrong = error
         problems.append(wrong.problem(match.span(), text))
-        return written
+        return match[0]
 
     result = _IN_TEXT.sub(value, text)
     if problems:

@@ -116,12 +116,8 @@ class Call(FunctionBackend, Word):
             return
         elif not use.scope.late and (missing := _missing_module(module)) is not None:
             message = f"{name} needs the module {missing!r}, which cannot be found"
-            fix = (
-                None
-                if "." in missing
-                else f"Install what brings {missing!r}, or name {missing}.py under import."
-            )
-            use.add("missing_dependency", message, hint=fix)
+            ways = f"Install what brings {missing!r}, or name {missing}.py under import."
+            use.add("missing_dependency", message, hint=None if "." in missing else ways)
 
     def _prepare(self, building: ElementBuilder, element: Element, at: BuildSite) -> None:
         self._files = building.build.plan.files

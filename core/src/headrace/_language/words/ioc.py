@@ -64,9 +64,7 @@ class IoC(Wiring):
             frame[child.name] = Named(child.name, instance)
         body, *_ = [use.plan(child, frames=frames) for child in last]
         planned = use.holding(named, [body])
-        if body is None or planned is None:
-            return None
-        return planned if use.may_call(body) else None
+        return planned if planned is not None and use.may_call(planned.children[-1]) else None
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:

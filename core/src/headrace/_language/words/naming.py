@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from headrace._language.contract.backend import Backend
     from headrace._language.expression.tree import Call
     from headrace._language.plan.element import Element
-    from headrace._language.plan.parameters import Found
     from headrace._language.plan.planning import Planning
 
 __all__ = ["Forward", "Reflect"]
@@ -50,19 +49,14 @@ class Forward(Word):
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
         """Find the instance."""
-        return stand_for(use, *use.children)
-
-
-def stand_for(use: Use, call: Call) -> Element | None:
-    """Let the word stand for the instance that ``call`` names."""
-    name, planning, element, scope = call.name, use.planning, use.element, use.scope
-    if (named := planning.instance_named(name, scope)) is None:
-        _report_unknown(use, call)
-        return None
-    if planning.reference(call.replace(prefix=None), named, scope) is None:
-        return None
-    element.named = named
-    return element
+        (call,), planning, scope = use.children, use.planning, use.scope
+        if (named := planning.instance_named(call.name, scope)) is None:
+            _report_unknown(use, call)
+            return None
+        if planning.reference(call.replace(prefix=None), named, scope) is None:
+            return None
+        use.element.named = named
+        return use.element
 
 
 def _report_unknown(use: Use, call: Call) -> None:
@@ -125,7 +119,10 @@ class Reflect(Wiring):
             shown = " uses ".join(used.partition(".")[2] for used in chain)
             use.add("cycle", f"the parameter {key!r} uses itself: {shown}", name)
             return None
-        if (written := parameter(use, key)) is not None:
+        values = planning.parameters  # a parameter is found as the value of an option is
+        names = (use.element.name,)
+        written = values.key(key) if key == "backend" else values.find(names, key)
+        if written is not None:
             call = planning.read(written.value, written.source)
             reflecting = (*scope.reflecting, mark)
             child = call and use.plan(call, reflecting=reflecting)
@@ -138,14 +135,6 @@ class Reflect(Wiring):
             return None
         use.element.parameter = key
         return use.holding([child])
-
-
-def parameter(use: Use, key: str) -> Found | None:
-    """Find a parameter by the order in which the values of an option win."""
-    parameters = use.planning.parameters
-    if key == "backend":
-        return parameters.key(key)
-    return parameters.find((use.element.name,), key)
 
 
 def _report_missing(planning: Planning, call: Call, key: str) -> None:
