@@ -65,18 +65,18 @@ def compose(
         nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
         order=tuple(plan.links),
         probes={
-            probe.text: partial(_made, f"the probe {probe.text} of {probe.distribution}", probe)
+            probe.text: partial(_make, f"the probe {probe.text} of {probe.distribution}", probe)
             for probe in plan.probes
         },
         listen=partial(setattr, builder.commons, "probes"),
         store=builder.commons.store,
         close=builder.close,
         config=config,
-        described=partial(_fetched, config),
+        described=partial(_describe_fetched, config),
     )
 
 
-def _fetched(config: PipelineConfig) -> dict[str, Any]:
+def _describe_fetched(config: PipelineConfig) -> dict[str, Any]:
     """Return what ``Pipeline.describe()`` says of the files that were fetched."""
     options = [one.options for one in elements_of(config._plan.roots)]
     found = [one.origin() for one in places_in(options)]
@@ -85,7 +85,7 @@ def _fetched(config: PipelineConfig) -> dict[str, Any]:
 
 def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
     batch, dispatch = (
-        partial(_made, f"the policy {policy.cls.__name__}", policy, node.name)
+        partial(_make, f"the policy {policy.cls.__name__}", policy, node.name)
         for policy in (node.batch_policy, node.dispatch_policy)
     )
     keys = node.keys
@@ -118,7 +118,7 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
     return own and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
 
 
-def _made(what: str, plan: NamedPlan, node: str | None = None) -> Any:
+def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:
     """Make a policy or a probe.
 
     Raises:

@@ -243,7 +243,7 @@ class Planner(Planning):
         element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
         phases = call.phases
         if word._in_turn:
-            phases = tuple(self._joined(phase, scope) for phase in phases)
+            phases = tuple(self._join(phase, scope) for phase in phases)
         use = Use(self, element, scope, phases)
         good = check_arity(use) and all(map(use.is_name, use.children[: word._names]))
         check_prefixes(use)
@@ -263,14 +263,14 @@ class Planner(Planning):
         word._check(use)
         return element if len(self.problems) == before else None
 
-    def _joined(self, phase: tuple[Call, ...], scope: Scope) -> tuple[Call, ...]:
+    def _join(self, phase: tuple[Call, ...], scope: Scope) -> tuple[Call, ...]:
         """Return the elements of a phase, with those of a plain sequence in its place."""
         row: list[Call] = []
         for call in phase:
             plain = call.prefix is None and not len(call.args) and len(call.phases) == 1
             joins = plain and core_role(call.name)._in_turn and call.phases[0][0].prefix is None
             if joins and self.instance_named(call.name, scope) is None:
-                row += self._joined(call.phases[0], scope)
+                row += self._join(call.phases[0], scope)
             else:
                 row.append(call)
         return tuple(row)
