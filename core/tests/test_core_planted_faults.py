@@ -156,7 +156,7 @@ FAULTS = {
         [
             (
                 "shortcut",
-                "if instance.holder is request:  # else it was put back before the interrupt came",
+                "if instance.holder is holder:  # else it was put back before the interrupt came",
                 "if True:",
             )
         ],

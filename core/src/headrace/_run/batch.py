@@ -102,7 +102,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
     if instance.limits.pad:
         batch += _copies(instance, entries)
     outcomes: Sequence[BaseException | None] | None
-    timed = not instance.queued & instance.mask
+    timed = not instance.batches & instance.mask
     me = get_ident()
     outer = batches_run.get(me, ())
     batches_run[me] = (entries, *outer) if outer else (entries,)
@@ -167,7 +167,7 @@ def run_alone(
     waited_s: float = 0.0,
 ) -> BaseException | None:
     """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
-    timed = may_time and not instance.unqueued & instance.mask
+    timed = may_time and not instance.batches & instance.mask
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run([request])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._run.box import ask
 from headrace._run.checked import PENDING
-from headrace._run.entry import RUNNING, Entry
+from headrace._run.entry import Entry
 from headrace._run.runners import Waiter, wait
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     def claim() -> bool | None:
         if not node.claim(instance):
             return False if type(instance.holder) is Waiter else None
-        instance.entries, instance.holder = entries, waiter
+        instance.begin(waiter, entries, node.clock(), counts=False)
         instance.ident = get_ident() if thread is None else thread.ident
         for entry in entries:
-            entry.state, entry.node = RUNNING, node
+            entry.node = node
         return True
 
     def release(kept: list[Entry]) -> None:

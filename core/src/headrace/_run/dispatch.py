@@ -256,10 +256,6 @@ class Decision:
         node = self._node
         if not node.claim(instance):
             return None
-        instance.holder = instance.entries = entries
-        instance.running_weight = weight
-        instance.queued += 1
-        instance.sizes[len(entries)] += 1
         reason, full = self._reason, instance.full
         if reason:
             reason = self._reason_of(reason)
@@ -267,17 +263,10 @@ class Decision:
             reason = "full"
         elif node.refusing is not None:
             reason = "closing"
-        if reason and reason != "idle":
-            instance.reasons[reason] += 1
-        instance.reason = reason or "idle"
+        work = Work(node, entries, instance)
+        instance.begin(work, entries, now, reason or "idle")
         node.queue.remove(entries, RUNNING)
-        timed = not instance.queued & instance.mask
-        for entry in entries:
-            entry.cut = now
-            if timed:
-                since = entry.arrival if entry.held is None else entry.held.since
-                instance.waited.add((now - since) * 1000)
-        return Work(node, instance, entries)
+        return work
 
     def _reason_of(self, reason: str) -> str:
         """Return the reason of a policy, which may give `_MOST_REASONS` different ones."""

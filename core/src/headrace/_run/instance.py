@@ -7,7 +7,8 @@ from contextvars import Context
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.checked import Liveness
+from headrace._run.checked import Liveness, as_int
+from headrace._run.entry import RUNNING
 from headrace._run.statistics import Tally
 
 if TYPE_CHECKING:
@@ -43,13 +44,12 @@ class Instance(Tally):
         backend: The backend.
         run: Runs a batch in the context of the instance, whose context variables no caller shares.
         thread: The thread that must run the instance, or None when any may.
-        holder: Who claimed the instance (any object). None while the instance is free.
+        holder: Who has the instance: the request of a caller that runs it alone, else the `Work` or whoever claimed it. None while it is free.
         ident: Identifier of the thread that runs the instance. 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
-        running_weight: Weight of the batch that runs.
         full: The greatest weight of a batch, of those that the node allows. None for no bound.
-        reason: Why the batch that runs was formed. Stale where its caller runs it alone.
-        queued: How many batches were formed from the queue. The other counts are those of `Tally`.
+        reason: Why the batch that runs was formed.
+        batches: How many batches have begun. The other counts are those of `Tally`.
         mask: A batch is timed when its number and the mask have no bit in common.
         sampling: The mask while batches are fast. 0 where probes receive every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
@@ -85,9 +85,8 @@ class Instance(Tally):
         self.holder: object = None
         self.ident = 0
         self.entries: list[Entry] | None = None
-        self.running_weight = 0
         self.reason = "idle"
-        self.queued = 0
+        self.batches = 0
         self.mask = 0
         self.sampling = SAMPLED
         self.mean_s, self.least_s = FAST_S, 0.0
@@ -107,9 +106,13 @@ class Instance(Tally):
         return self.holder is not None
 
     @property
-    def batches(self) -> int:
-        """How many batches have been started."""
-        return self.unqueued + self.queued
+    def running_weight(self) -> int:
+        """The weight of the batch that runs, 0 while none does."""
+        holder, entries = self.holder, self.entries
+        if entries is not None:
+            return sum([entry.weight for entry in entries])
+        weight = as_int(dict.get(holder, "request_size")) if isinstance(holder, dict) else 0
+        return 1 if weight is None else weight
 
     @property
     def living(self) -> bool:
@@ -125,6 +128,45 @@ class Instance(Tally):
     def ready(self) -> bool:
         """Whether the instance can run batches, and all that it computes with is there."""
         return self.living and not self.liveness.parts_away
+
+    def begin(
+        self,
+        holder: object,
+        entries: list[Entry],
+        now: float,
+        reason: str | None = None,
+        *,
+        counts: bool = True,
+    ) -> None:
+        """Begin a batch on this instance, which was claimed. `ShortCut.call` does the same for a request without entry.
+
+        Args:
+            holder: Who has the instance from now on.
+            entries: The batch.
+            now: The time, on the clock of the node.
+            reason: Why the batch was formed from the queue, which then lets go of the entries. None where it was not there.
+            counts: Whether ``stats()`` counts it.
+        """
+        self.holder, self.entries = holder, entries
+        if reason is not None:
+            self.reason = reason
+            self.sizes[len(entries)] += 1
+            if reason != "idle":
+                self.reasons[reason] += 1
+        self.batches += counts
+        timed = counts and not self.batches & self.mask
+        for entry in entries:  # up to here, and with one entry, no interrupt comes in between
+            entry.cut = now
+            if reason is None:
+                entry.state = RUNNING
+            if timed:
+                since = entry.arrival if entry.held is None else entry.held.since
+                self.waited.add((now - since) * 1000)
+
+    def end(self) -> None:
+        """End what `begin` has begun: nobody has the instance any more. `ShortCut.call` does the same for its own request."""
+        self.entries, self.ident, self.reason = None, 0, "idle"
+        self.holder = None
 
     def note_duration(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""

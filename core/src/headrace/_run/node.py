@@ -403,9 +403,7 @@ class Node:
 
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from who built it or ran it: it becomes free, unless it is away or lost."""
-        instance.entries = None
-        instance.running_weight = instance.ident = 0
-        instance.holder = None
+        instance.end()
         was_away, instance.away = instance.away, instance.liveness.pauses
         if instance.away is not was_away:
             state = "paused" if instance.away else "ready"

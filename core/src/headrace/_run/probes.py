@@ -250,7 +250,6 @@ class Reporter:
             error = interrupt = raised
         alone = [(request, started, started, request.get("request_size", 1), 0, None)]
         try:
-            instance.reason = "idle"
             ended = self._ran(instance, alone, started, [error])
             instance.note_duration(ended - started)
             instance.waited.add(0.0)

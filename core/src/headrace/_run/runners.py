@@ -27,9 +27,12 @@ class Work:
     """A batch that was formed, with the instance that was claimed for it."""
 
     __slots__ = ("entries", "instance", "node", "unbegun")
+    instance: Instance
 
-    def __init__(self, node: Any, instance: Instance, entries: list[Entry]) -> None:
-        self.node, self.instance, self.entries = node, instance, entries
+    def __init__(self, node: Any, entries: list[Entry], instance: Instance | None = None) -> None:
+        self.node, self.entries = node, entries
+        if instance is not None:
+            self.instance = instance
         self.unbegun: list[None] | None = None
 
     def assign(self) -> None:
@@ -71,7 +74,7 @@ class Work:
     def run(self, runner: Any) -> None:
         """Run it in this thread, and put its outcomes into the box."""
         node, instance = self.node, self.instance
-        instance.ident, instance.holder = get_ident(), self
+        instance.ident = get_ident()
         reporter = node.reporter
         run = batch.run if reporter is None else reporter.run
         errors = run(instance, self.entries, node)

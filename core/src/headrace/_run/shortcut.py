@@ -18,7 +18,6 @@ from headrace._run.batch import judge, run_alone, wrap_own
 from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
 from headrace._run.entry import (
     DATA_ALONE,
-    RUNNING,
     Entry,
     raise_failure,
     refuses_change,
@@ -112,18 +111,18 @@ class ShortCut:
         try:
             # One step: Ctrl-C comes before it, or finds the instance named.
             (instance,) = map(_pop, (free,), (0,))
-            instance.ident, instance.holder = me, request
+            instance.ident, instance.holder = me, request  # from here on as `Instance.begin` does
+            if node.special:  # since the look above: perhaps all that was idle then is closed
+                instance.ident = 0
+                post(node.box, self._end, instance, request)
+                instance = None
+                raise IndexError  # noqa: TRY301 - as where another caller was quicker
+            instance.batches += 1
             if called:
                 standby.until, called = 0.0, False
                 if standby.turns:
                     standby.call_in()
-            if node.special:  # since the look above: perhaps all that was idle then is closed
-                instance.ident = 0
-                post(node.box, self._put_back, instance, request)
-                instance = None
-                raise IndexError  # noqa: TRY301 - as where another caller was quicker
-            instance.unqueued += 1
-            sampled = not instance.unqueued & instance.mask
+            sampled = not instance.batches & instance.mask
             if sampled:
                 reporter = node.reporter
                 if reporter is None:
@@ -140,7 +139,7 @@ class ShortCut:
                         error = judge(instance, request, outcomes, node)
             if error is None:
                 request["data"] = data
-                instance.ident, instance.holder = 0, None
+                instance.ident, instance.holder = 0, None  # as `Instance.end` does
                 free.append(instance)
                 if standby.turns:
                     standby.left = me
@@ -209,25 +208,23 @@ class ShortCut:
             or (self._lingers and len(free) < len(node.instances))
         ):
             return False
-        work = Work(node, None, [entry])  # type: ignore[arg-type]
+        instance: Instance | None = None
+        work = Work(node, [entry])
         work.unbegun = [None]
         try:
-            (work.instance,) = map(_pop, (free,), (0,))  # one step, as in `call`
-            work.instance.holder = work
+            (instance,) = map(_pop, (free,), (0,))  # one step, as in `call`
+            work.instance, instance.holder = instance, work
             if node.special:  # as in `call`
-                post(node.box, self._put_back, work.instance, work)
-                work.instance = None  # type: ignore[assignment]
+                post(node.box, self._end, instance, work)
                 return False
-            work.instance.unqueued += 1
-            work.instance.entries, work.instance.reason = work.entries, "idle"
-            entry.state, entry.arrival, entry.node = RUNNING, node.clock(), node
+            instance.begin(work, work.entries, entry.arrival)
             if entry.deadline is not None and entry.waiter is None:
                 entry.alarm = node.box.threads.timer.call_at(
                     entry.deadline, partial(post, node.box, node.fail_late, entry)
                 )
             node.box.threads.pool.run(work.serve)
         except BaseException as raised:  # Ctrl-C, or no thread can be started
-            if work.instance is None:
+            if instance is None:
                 if isinstance(raised, IndexError):  # another caller was quicker
                     return False
             else:
@@ -254,15 +251,12 @@ class ShortCut:
 
     # Steps.
 
-    def _put_back(self, instance: Instance, holder: object) -> None:
-        """Put back an instance on which its holder has run nothing."""
-        if instance.holder is holder:
-            self._node.give_back(instance)
-        self._node.note_change()
-
-    def _end(self, instance: Instance, request: Request, error: BaseException) -> None:
-        """Put back the instance of a request that has failed, or was interrupted."""
-        if instance.holder is request:  # else it was put back before the interrupt came
-            instance.count_failure(code_of(error) if isinstance(error, Exception) else "interrupt")
+    def _end(self, instance: Instance, holder: object, error: BaseException | None = None) -> None:
+        """Put back an instance, whose holder has failed or was interrupted, or without an error has run nothing."""
+        if instance.holder is holder:  # else it was put back before the interrupt came
+            if error is not None:
+                instance.count_failure(
+                    code_of(error) if isinstance(error, Exception) else "interrupt"
+                )
             self._node.give_back(instance)
         self._node.note_change()

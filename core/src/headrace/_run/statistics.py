@@ -58,19 +58,19 @@ class Timings:
 class Tally:
     """The counts of one instance, or of several together.
 
+    What `stats()` is to count besides is one more attribute here, counted in `Instance.begin` or where it happens.
+
     Attributes:
-        unqueued: How many single requests were run by their own callers, past the queue.
         failures: How many requests failed, by code.
         sizes: How many batches of each number of requests were formed from the queue.
         reasons: How many of these were formed for each reason but ``idle``, which are what is left: counted after ``sizes``, and read before.
         forward, waited: Durations of batches, and of the wait of the requests in them.
     """
 
-    __slots__ = ("failures", "forward", "reasons", "sizes", "unqueued", "waited")
+    __slots__ = ("failures", "forward", "reasons", "sizes", "waited")
 
     def __init__(self) -> None:
-        self.unqueued = 0
-        self.failures: dict[str, int] = {}
+        self.failures: dict[str, int] = defaultdict(int)
         self.sizes: dict[int, int] = defaultdict(int)
         self.reasons: dict[str, int] = defaultdict(int)
         self.forward = Timings()
@@ -78,23 +78,18 @@ class Tally:
 
     def count_failure(self, code: str) -> None:
         """Count one request that failed."""
-        self.failures[code] = self.failures.get(code, 0) + 1
+        self.failures[code] += 1
 
-    def add(self, other: Tally, *, unqueued: int | None = None) -> None:
-        """Add the counts of ``other``; ``unqueued``, where given, is its count as read a moment ago."""
-        self.unqueued += other.unqueued if unqueued is None else unqueued
-        self.forward.add_all(other.forward)
-        self.waited.add_all(other.waited)
-        add_counts(self.failures, other.failures)
-        add_counts(self.reasons, other.reasons)
-        add_counts(self.sizes, other.sizes)
-
-
-def add_counts(total: dict[Any, int], counts: dict[Any, int]) -> None:
-    """Add ``counts`` to ``total``."""
-    # The copy is made in one step: in a destructor within a section `stats()` reads what that section changes.
-    for key, count in counts.copy().items():
-        total[key] = total.get(key, 0) + count
+    def add(self, other: Tally) -> None:
+        """Add the counts of ``other``, whatever is counted."""
+        for name in Tally.__slots__:
+            total, counts = getattr(self, name), getattr(other, name)
+            if isinstance(total, Timings):
+                total.add_all(counts)
+                continue
+            # The copy is made in one step: in a destructor within a section `stats()` reads what that section changes.
+            for key, count in counts.copy().items():
+                total[key] += count
 
 
 def statistics(node: Any) -> dict[str, Any]:
@@ -103,21 +98,21 @@ def statistics(node: Any) -> dict[str, Any]:
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
     """
     node.standby.let_in()
-    total, running = Tally(), 0
+    total, begun, running = Tally(), 0, 0
     total.add(node.counts)
     for instance in node.instances:
-        unqueued, holder = instance.unqueued, instance.holder  # in one step, as they are set
-        total.add(instance, unqueued=unqueued)
+        batches, holder = instance.batches, instance.holder  # in one step, as they are set
+        begun += batches
+        total.add(instance)
         if holder is not None:
             entries = instance.entries
             running += 1 if entries is None else sum(one.state == RUNNING for one in entries)
     waiting = node.queue.count + len(node.room.outside) + len(node.pending.open)
-    submitted = total.unqueued + node.entered
-    failed, sizes = total.failures, total.sizes
-    if total.unqueued:
-        add_counts(sizes, {1: total.unqueued})
-    batches = sum(sizes.values())
-    reasons = {"idle": batches - sum(total.reasons.values()), **total.reasons}
+    failed, sizes, reasons = dict(total.failures), total.sizes, total.reasons
+    unqueued = begun - sum(sizes.values())  # requests that their callers ran, or handed over
+    submitted = unqueued + node.entered
+    sizes[1] += unqueued
+    reasons["idle"] = begun - sum(reasons.values())
     items = sum(size * count for size, count in sizes.items())
     return {
         "waiting": waiting,
@@ -125,10 +120,10 @@ def statistics(node: Any) -> dict[str, Any]:
         "ok": submitted - sum(failed.values()) - waiting - running,
         "failed": failed,
         "cancelled": failed.get("cancelled", 0),
-        "batches": batches,
+        "batches": begun,
         "reasons": {reason: reasons[reason] for reason in sorted(reasons) if reasons[reason]},
         "batch_size": {
-            "mean": items / batches if batches else 0.0,
+            "mean": items / begun if begun else 0.0,
             "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},
         },
         "queue_ms": total.waited.summary(),
