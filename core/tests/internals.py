@@ -7,6 +7,7 @@ import itertools
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 from headrace._language.build import builder
 from headrace._language.build.parts import CloseStack
@@ -19,7 +20,8 @@ from headrace._run.batch import entry_here
 from headrace._run.box import Box, ask
 from headrace._run.engine import Engine
 from headrace._run.failures import FailureLog
-from headrace._run.statistics import Timings
+from headrace._run.instance import Instance
+from headrace._run.statistics import Tally, Timings
 from headrace._run.teardown import Pass
 from headrace._run.threads import Pool
 from headrace_testing import FakeClock
@@ -91,6 +93,49 @@ def circles_are_looked_for_at_once(monkeypatch):
 
 
 # What is open in a pipeline.
+
+
+def state_of(pipe):
+    """Return all fields of the only instance, and the counts of its node; of what differs each time only whether it is set."""
+    (node,) = pipe._engine.nodes
+    (instance,) = node.instances
+    counted = {f"node.{name}": getattr(node.counts, name) for name in Tally.__slots__}
+    counted |= {name: getattr(instance, name) for name in Tally.__slots__}
+    fields = {**vars(instance), **counted, "node.entered": node.entered, "free": [*node.free]}
+    for name, value in fields.items():
+        if isinstance(value, Timings):
+            fields[name] = value.count if name.endswith("waited") else value.summary()
+        elif isinstance(value, dict):
+            fields[name] = dict(value)
+    fields["holder"] = None if instance.holder is None else "set"
+    fields["ident"] = "this thread" if instance.ident == threading.get_ident() else instance.ident
+    fields["running_weight"] = instance.running_weight
+    shown = pipe.stats()["nodes"]["main"]
+    del shown["queue_ms"], shown["instances"][0]["utilisation"]
+    return {**fields, "shown": shown}
+
+
+def settled(pipe):
+    """Return once the steps of a pipeline that were put in have run."""
+    ask(pipe._engine.box, bool)
+
+
+def runs_take(monkeypatch, seconds):
+    """Let each run of a batch take so long, on the clock by which it is timed."""
+    times = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: next(times) * seconds)
+    monkeypatch.setattr(batches, "time", clock)
+
+
+def sets_more(monkeypatch, place, name):
+    """Let the beginning or the end of a batch change one field more: `Instance.begin` or `Instance.end`."""
+    function = getattr(Instance, place)
+
+    def changed(instance, *args, **keys):
+        function(instance, *args, **keys)
+        setattr(instance, name, "more" if name == "reason" else getattr(instance, name, 0) + 1)
+
+    monkeypatch.setattr(Instance, place, changed)
 
 
 def standing_by(pipe):

@@ -159,16 +159,10 @@ def _per_entry(
 
 
 def run_alone(
-    instance: Instance,
-    request: Request,
-    node: Any,
-    *,
-    may_time: bool = True,
-    waited_s: float = 0.0,
+    instance: Instance, request: Request, node: Any, *, timed: bool = True
 ) -> BaseException | None:
     """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
-    timed = may_time and not instance.batches & instance.mask
-    begun = time.perf_counter() if timed else 0.0
+    begun = time.perf_counter()
     try:
         outcomes = instance.run([request])
     except BaseException as error:  # noqa: BLE001 - raised past the backend's own guard
@@ -176,7 +170,6 @@ def run_alone(
     finally:
         if timed:
             instance.note_duration(time.perf_counter() - begun)
-            instance.waited.add(waited_s * 1000)
     if outcomes is None and "result" in request:
         return None
     return judge(instance, request, outcomes, node)

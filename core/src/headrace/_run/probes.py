@@ -241,7 +241,7 @@ class Reporter:
         data, started, interrupt = request["data"], self._clock(), None
         error: BaseException | None
         try:
-            error = batch.run_alone(instance, request, node, may_time=False)
+            error = batch.run_alone(instance, request, node, timed=False)
             if error is not PENDING:
                 request["data"] = data
                 if error is not None:
@@ -252,7 +252,6 @@ class Reporter:
         try:
             ended = self._ran(instance, alone, started, [error])
             instance.note_duration(ended - started)
-            instance.waited.add(0.0)
             if error is not PENDING:
                 self._end(request, started, ended, error)
             if interrupt is not None:

@@ -124,11 +124,10 @@ class ShortCut:
                     standby.call_in()
             sampled = not instance.batches & instance.mask
             if sampled:
+                instance.waited.add(stood_s * 1000)
                 reporter = node.reporter
-                if reporter is None:
-                    error = run_alone(instance, request, node, waited_s=stood_s)
-                else:
-                    error = reporter.run_alone(instance, request, node)
+                run = run_alone if reporter is None else reporter.run_alone
+                error = run(instance, request, node)
             else:  # not timed: what `run_alone` does, without the call
                 try:
                     outcomes = instance.run([request])
