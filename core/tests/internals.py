@@ -16,8 +16,8 @@ from headrace._language.registry.registry import registry
 from headrace._run import batch as batches
 from headrace._run import deadlocks, graph, pipeline, standby, threads, walk
 from headrace._run import process as at_exit
-from headrace._run.batch import entry_here
 from headrace._run.box import Box, ask
+from headrace._run.current import entries_of
 from headrace._run.engine import Engine
 from headrace._run.failures import FailureLog
 from headrace._run.instance import Instance
@@ -175,7 +175,7 @@ def expire(node, entry):
 
 def terms_of(request):
     """Return deadline and priority of a request in the batch that runs here."""
-    entry = entry_here()(request)
+    (entry,) = entries_of([request])
     return entry.deadline, entry.priority
 
 

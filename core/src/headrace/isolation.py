@@ -13,8 +13,8 @@ from typing import Any
 
 from headrace._language.build.elsewhere import ChildConfig
 from headrace._pickling import portable
-from headrace._run.batch import running_here
 from headrace._run.checked import Liveness, batch_alone
+from headrace._run.current import running_here
 from headrace._run.parts import elsewhere as _elsewhere
 from headrace._run.parts import parts_go_to, read_from
 from headrace._run.threads import run_in_pool

@@ -1,88 +1,29 @@
-"""Running one batch on the instance that was claimed for it: padding, the call, the outcomes."""
+"""Running one batch on the instance that was claimed for it: the call, and an outcome for each request."""
 
 from __future__ import annotations
 
 import time
-from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._run import box
-from headrace._run.checked import PENDING, filler
-from headrace._run.entry import Entry, own_error
-from headrace._run.threads import threads_of
+from headrace._run.checked import PENDING
+from headrace._run.current import batches_run
+from headrace._run.entry import own_error
+from headrace._run.fitting import copies
 from headrace._run.tracebacks import is_abandoned, with_cause
-from headrace.errors import BackendError, BatchRangeError, ClosedError, NoResultError, code_of
+from headrace.errors import BackendError, ClosedError, NoResultError, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from typing import TypeAlias
 
+    from headrace._run.entry import Entry
     from headrace._run.instance import Instance
     from headrace.keys import Request
 
     Errors: TypeAlias = "list[BaseException | None] | None"
     """One error or None per entry of a batch; None where all went well."""
-
-
-batches_run: dict[int, tuple[Sequence[Entry], ...]] = {}
-"""Per thread the batches from queues that it runs, the innermost first."""
-
-
-def takes(instance: Instance, weight: int) -> bool:
-    """Tell whether a batch of a weight, without copies, lies in the range and the sizes of an instance."""
-    most, sizes = instance.max, instance.limits.batch_sizes
-    if weight < instance.min or (most is not None and weight > most):
-        return False
-    return not sizes or weight in sizes
-
-
-def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
-    """Return the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
-    weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
-    hint = None
-    if instance.max is not None and weight > instance.max:
-        what = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
-    elif takes(instance, weight) or (
-        pad and indices_to_repeat(weights, instance, sizes) is not None
-    ):
-        return None
-    else:
-        allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
-        copies = ", which no number of copies of its requests gives" if pad else ""
-        what = f"the wait for other requests is over with a weight of {weight}, and the node has {allowed}{copies}"
-        also = "" if pad else "pad = true, "
-        hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
-    limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
-    return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
-
-
-def indices_to_repeat(
-    weights: Sequence[int], taker: Any, sizes: Sequence[int] | None = None
-) -> list[int] | None:
-    """Return the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
-
-    The last item is repeated as often as it fits. Earlier items fill what is left. Where that gives no allowed
-    weight, the same is tried without the last item, and so on.
-
-    Args:
-        weights: The weights of the items of the batch.
-        taker: Whose ``min`` and ``max`` hold.
-        sizes: The weights that are allowed within them. None or empty for all.
-    """
-    weight, least, most = sum(weights), max(sum(weights), taker.min), taker.max
-    places = sorted({one: place for place, one in enumerate(weights)}.values())
-    # Without sizes: copies of any one item reach one of these weights.
-    allowed = sizes or range(least, least + max(weights))
-    for size in (one for one in allowed if least <= one and (most is None or one <= most)):
-        for end in range(len(places), 0, -1):
-            found, missing = [], size - weight
-            for item in reversed(places[:end]):
-                times, missing = divmod(missing, weights[item])
-                found += [item] * times
-            if not missing:
-                return found
-    return None
 
 
 def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
@@ -100,7 +41,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
     for entry in entries:  # a comprehension would cost one call more
         batch.append(entry.request)  # noqa: PERF401
     if instance.limits.pad:
-        batch += _copies(instance, entries)
+        batch += copies(instance, entries)
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.batches & instance.mask
     me = get_ident()
@@ -126,13 +67,6 @@ def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
         return _per_entry(instance, entries, node, outcomes)
     finally:
         del outcomes  # see `Entry.take_error`
-
-
-def _copies(instance: Instance, entries: Sequence[Entry]) -> list[Any]:
-    """Return copies of items that fill a batch up."""
-    weights = [entry.weight for entry in entries]
-    items = indices_to_repeat(weights, instance, instance.limits.batch_sizes) or ()
-    return [filler(entries[item].request) for item in items]
 
 
 def _per_entry(
@@ -209,50 +143,3 @@ def wrap_own(node: str, instance: Instance, error: BaseException) -> BackendErro
     if isinstance(error, (KeyboardInterrupt, SystemExit)) and get_ident() == box.main:
         raise error
     return wrap_error(node, instance, error)
-
-
-_WITHOUT_LIMITS = Entry({})
-
-
-def running_here(request: Request) -> Entry | None:
-    """Return the entry of a request in a batch that runs here (see `entry_here`); None for any other dict."""
-    for ident in threads_of(get_ident()):
-        for batch in batches_run.get(ident, ()):
-            for entry in batch:
-                if entry.request is request:
-                    return entry
-    return None
-
-
-def enter_result_of(cls: type, request: Request) -> Any:
-    """Return what ``cls.enter`` returned for a request in a batch that runs here; else None."""
-    entry = running_here(request)
-    return None if entry is None or entry.entered is None else entry.entered.get(cls)
-
-
-def entry_of(request: Request) -> Entry:
-    """Return the entry of a request in a batch that runs here; see `entry_here` for an item that a container made."""
-    return running_here(request) or entry_here()(request)
-
-
-def deadline_here(request: Request) -> float | None:
-    """Return ``context.request.deadline(request)``."""
-    return entry_of(request).deadline
-
-
-def entry_here() -> Callable[[Request], Entry]:
-    """Return a function that finds the entry of a request in a batch that runs here, for its deadline and priority.
-
-    Here means in the calling thread, or in one that waits for its call. An item that a container has made
-    gets an entry of its own: it has the greatest priority of the entries of these batches, and their latest
-    deadline, or none when one of them has none.
-    """
-    batches = [batch for ident in threads_of(get_ident()) for batch in batches_run.get(ident, ())]
-    entries = [entry for batch in batches for entry in batch]
-    if not entries:  # a caller runs its own request
-        return lambda _: _WITHOUT_LIMITS
-    known = {id(one.request): one for one in entries}
-    latest = max([inf if one.deadline is None else one.deadline for one in entries], default=inf)
-    made = Entry({}, deadline=latest if latest < inf else None)
-    made.priority = max([one.priority for one in entries], default=0)
-    return lambda request: known.get(id(request), made)

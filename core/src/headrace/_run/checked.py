@@ -348,7 +348,7 @@ def is_one(batch: Sequence[Request]) -> bool:
 def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     """Give the batch of one item alone, filled up with copies where the node says ``pad``.
 
-    For batches of several items `headrace._run.batch.indices_to_repeat` says which copies do so.
+    For batches of several items `headrace._run.fitting.indices_to_repeat` says which copies do so.
 
     Returns:
         None where no such batch fits the range of the backend, and for an item that is itself a filler.

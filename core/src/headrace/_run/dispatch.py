@@ -8,9 +8,9 @@ from math import inf, isnan
 from operator import index
 from typing import TYPE_CHECKING, Any
 
-from headrace._run import batch
 from headrace._run.box import post
 from headrace._run.entry import RUNNING
+from headrace._run.fitting import refusal, takes
 from headrace._run.runners import Work
 from headrace._run.view import WINDOW, QueueView, places_of, unread
 from headrace._texts import error_text
@@ -142,8 +142,8 @@ class Decision:
         if entries:
             weight = sum([entry.weight for entry in entries])
             refused = None
-            if not batch.takes(instance, weight):
-                refused = batch.refusal(node.name, [entry.weight for entry in entries], instance)
+            if not takes(instance, weight):
+                refused = refusal(node.name, [entry.weight for entry in entries], instance)
             if refused is None:
                 return self._claim(instance, entries, weight, now)
             if weight >= instance.min or not self._fits_elsewhere(instance, weight):
@@ -238,7 +238,7 @@ class Decision:
         """Fail what no batch holds; a request that fits without the other requests stays, and begins where it is first."""
         node, first = self._node, entries[0]
         if instance.max is None or refused.weight <= instance.max:
-            entries = [one for one in entries if batch.refusal(node.name, [one.weight], instance)]
+            entries = [one for one in entries if refusal(node.name, [one.weight], instance)]
         if entries[:1] != [first]:
             return self._claim(instance, [first], first.weight, now)
         node.fail_waiting(refused, entries)

@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._run import threads
-from headrace._run.batch import running_here
 from headrace._run.box import NOT_YET, ask, post
+from headrace._run.current import running_here
 from headrace._run.entry import DONE, RUNNING
 from headrace._run.parts import elsewhere, may_wait, read_from
 from headrace._run.pending import tell_later

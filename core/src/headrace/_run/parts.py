@@ -13,8 +13,8 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.batch import batches_run, running_here
 from headrace._run.box import is_inside, post
+from headrace._run.current import batches_run, running_here
 from headrace._run.entry import DONE
 from headrace._run.threads import own_threads
 from headrace.keys import Request

@@ -15,8 +15,8 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.batch import batches_run
 from headrace._run.box import in_steps, post
+from headrace._run.current import batches_run
 from headrace._run.threads import calls_run, own_threads
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.batch import batches_run, indices_to_repeat
+from headrace._run.current import batches_run
+from headrace._run.fitting import indices_to_repeat
 from headrace._run.checked import Answers, Filler, Outcomes, filler, weight_of
 from headrace._run.entry import Entry
 from headrace._run.tracebacks import none_if_all_ok

@@ -19,7 +19,7 @@ from headrace._language.plan.key_use import keys_read_by
 from headrace._language.plan.role import role_of
 from headrace._language.plan.ways import edges
 from headrace._language.plan.word import Word, word_of
-from headrace._run.batch import deadline_here, enter_result_of
+from headrace._run.current import deadline_here, enter_result_of
 from headrace._run.keeping import Keeping
 from headrace._run.shared import Shared
 from headrace._run.starting import LOOK_S

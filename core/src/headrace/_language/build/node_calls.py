@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
-from headrace._run.batch import entry_here
 from headrace._run.box import ask, post
 from headrace._run.checked import PENDING, Outcomes
+from headrace._run.current import entries_of
 from headrace._run.entry import NEW
 from headrace._run.keeping import Keeping
 from headrace._run.node_request import NodeRequest, Sent
@@ -45,10 +45,10 @@ class NodeCall(Backend):
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them. Deadline and priority are kept."""
-        entry_of, items = entry_here(), []
-        for request in batch:
+        items = []
+        for request, outer in zip(batch, entries_of(batch), strict=True):
             request.pop("result", None)
-            items.append(NodeRequest(self, request, entry_of(request), Ticket(None)))
+            items.append(NodeRequest(self, request, outer, Ticket(None)))
         entries = [entry for item in items for entry in item.entries]
         if entries:
             wait_for(self.scheduler, [e for e in entries if e.state == NEW], internal=True)
@@ -101,7 +101,7 @@ def begin_calls(
     called: NodeCall = keeping.call_node(node, "context.request.call")
     if type(parts) not in (bool, str):
         raise TypeError(f"context.request.call: parts is True, False or a text, got {parts!r}")
-    outer, box = entry_here()(request), called.scheduler.box
+    (outer,), box = entries_of([request]), called.scheduler.box
 
     def end(made: Request, error: BaseException | None) -> None:
         box.later(then, made, None if error is None else _outcome_of(error))

@@ -1,0 +1,78 @@
+"""Which weights a batch may have on an instance, and the copies of its items that fill it up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace._run.checked import filler
+from headrace.errors import BatchRangeError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
+    from headrace.keys import Request
+
+
+def takes(instance: Instance, weight: int) -> bool:
+    """Tell whether a batch of a weight, without copies, lies in the range and the sizes of an instance."""
+    most, sizes = instance.max, instance.limits.batch_sizes
+    if weight < instance.min or (most is not None and weight > most):
+        return False
+    return not sizes or weight in sizes
+
+
+def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
+    """Return the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
+    weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
+    hint = None
+    if instance.max is not None and weight > instance.max:
+        what = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
+    elif takes(instance, weight) or (
+        pad and indices_to_repeat(weights, instance, sizes) is not None
+    ):
+        return None
+    else:
+        allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
+        copies = ", which no number of copies of its requests gives" if pad else ""
+        what = f"the wait for other requests is over with a weight of {weight}, and the node has {allowed}{copies}"
+        also = "" if pad else "pad = true, "
+        hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
+    limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
+    return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
+
+
+def indices_to_repeat(
+    weights: Sequence[int], taker: Any, sizes: Sequence[int] | None = None
+) -> list[int] | None:
+    """Return the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
+
+    The last item is repeated as often as it fits. Earlier items fill what is left. Where that gives no allowed
+    weight, the same is tried without the last item, and so on.
+
+    Args:
+        weights: The weights of the items of the batch.
+        taker: Whose ``min`` and ``max`` hold.
+        sizes: The weights that are allowed within them. None or empty for all.
+    """
+    weight, least, most = sum(weights), max(sum(weights), taker.min), taker.max
+    places = sorted({one: place for place, one in enumerate(weights)}.values())
+    # Without sizes: copies of any one item reach one of these weights.
+    allowed = sizes or range(least, least + max(weights))
+    for size in (one for one in allowed if least <= one and (most is None or one <= most)):
+        for end in range(len(places), 0, -1):
+            found, missing = [], size - weight
+            for item in reversed(places[:end]):
+                times, missing = divmod(missing, weights[item])
+                found += [item] * times
+            if not missing:
+                return found
+    return None
+
+
+def copies(instance: Instance, entries: Sequence[Entry]) -> list[Request]:
+    """Return copies of items that fill a batch up."""
+    weights = [entry.weight for entry in entries]
+    items = indices_to_repeat(weights, instance, instance.limits.batch_sizes) or ()
+    return [filler(entries[item].request) for item in items]
