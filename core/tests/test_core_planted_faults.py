@@ -99,7 +99,7 @@ FAULTS = {
     "an own thread is given a batch while it waits": (
         "destructors.py:own_threads",
         "deadlock|not over after|ended are",
-        [("node", "any(one.ident != thread for one in owned)", "False")],
+        [("node", "instance.thread.ident == thread != instance.ident", "False")],
     ),
     "nobody tells the callers of a long batch": (
         "standby.py:returning",

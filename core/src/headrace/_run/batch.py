@@ -133,9 +133,9 @@ def _no_result(node: str, instance: Instance, request: Request) -> NoResultError
 def wrap_error(node: str, instance: Instance, error: BaseException) -> BackendError:
     """Make the error of one request whose batch ended with ``error``, past the backend's own guard."""
     backend = instance.backend._label()
-    what = f"{backend} raised {type(error).__name__}"
+    problem = f"{backend} raised {type(error).__name__}"
     where: Any = {"node": node, "backend": backend, "instance": instance.index}
-    return with_cause(BackendError(what, **where, abandoned=is_abandoned(error)), error)
+    return with_cause(BackendError(problem, **where, abandoned=is_abandoned(error)), error)
 
 
 def wrap_own(node: str, instance: Instance, error: BaseException) -> BackendError:

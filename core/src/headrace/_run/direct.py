@@ -58,4 +58,4 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
         return [None] * len(batch) if outcomes is None else list(outcomes)
     wait(node.box, waiter, kept, bool)
     errors = iter([entry.take_error() for entry in kept])
-    return [next(errors) if one is PENDING else one for one in outcomes]  # type: ignore[misc]
+    return [next(errors) if outcome is PENDING else outcome for outcome in outcomes]  # type: ignore[misc]

@@ -69,13 +69,13 @@ class Decision:
         self.returning = 0
         while offered and node.queue.count:
             self._enough, self._reason = 0, ""
-            found = self._ask(offered)
-            if isinstance(found, Work):
-                return found
-            if found is None:  # entries have failed, or an instance is gone
+            answer = self._ask(offered)
+            if isinstance(answer, Work):
+                return answer
+            if answer is None:  # entries have failed, or an instance is gone
                 offered, wake_at, enough = [*node.free], inf, inf
                 continue
-            wake_at, enough = min(wake_at, found), min(enough, self._enough)
+            wake_at, enough = min(wake_at, answer), min(enough, self._enough)
         if node.queue.count:
             self.enough = enough if node.free else 0
             if wake_at < self._wake_at:
@@ -92,7 +92,9 @@ class Decision:
         """
         node, most = self._node, self._node.max
         now, back = node.clock(), node.queue.weight
-        back += sum([one.weight for one in entries if one.waiter is not None or one.awaited])
+        back += sum(
+            [entry.weight for entry in entries if entry.waiter is not None or entry.awaited]
+        )
         full = back if most is None else most if now < node.box.is_held_until else min(most, back)
         if not self._takes_what_waits or node.refusing or full <= max(1, node.queue.weight):
             return
@@ -167,7 +169,7 @@ class Decision:
             chosen = self.chooser.choose(weight, [*offered])  # it may change its list
         except BaseException as error:
             raise self._failure(self.chooser, error) from error
-        if chosen is None or any(one is chosen for one in offered):
+        if chosen is None or any(instance is chosen for instance in offered):
             return chosen  # type: ignore[return-value]
         raise self._failure(self.chooser, f"chose {chosen!r}, which is no free instance")
 
@@ -220,17 +222,17 @@ class Decision:
             takes = "a count (places only with picks = True),"
             if self.picks:
                 takes = "places, each once and within the queue,"
-            what = f"gave {cut!r}: expected Cut(take, wake_at), {takes} a time or None, and a reason that is a text"
-            raise self._failure(policy, what)
+            problem = f"gave {cut!r}: expected Cut(take, wake_at), {takes} a time or None, and a reason that is a text"
+            raise self._failure(policy, problem)
         if not places and cut.wake_weight is not None:
             self._enough = cut.wake_weight
         return places, inf if again_at is None else float(again_at)
 
-    def _failure(self, policy: object, what: str | BaseException) -> ContractError:
+    def _failure(self, policy: object, problem: str | BaseException) -> ContractError:
         """Make the error of a policy that raised, or whose decision is impossible."""
-        if isinstance(what, BaseException):
-            what = f"raised {error_text(what)}"
-        return ContractError(f"the policy {type(policy).__name__} {what}", node=self._node.name)
+        if isinstance(problem, BaseException):
+            problem = f"raised {error_text(problem)}"
+        return ContractError(f"the policy {type(policy).__name__} {problem}", node=self._node.name)
 
     def _refuse(
         self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float
@@ -238,7 +240,7 @@ class Decision:
         """Fail what no batch holds; a request that fits without the other requests stays, and begins where it is first."""
         node, first = self._node, entries[0]
         if instance.max is None or refused.weight <= instance.max:
-            entries = [one for one in entries if refusal(node.name, [one.weight], instance)]
+            entries = [entry for entry in entries if refusal(node.name, [entry.weight], instance)]
         if entries[:1] != [first]:
             return self._claim(instance, [first], first.weight, now)
         node.fail_waiting(refused, entries)
@@ -276,7 +278,7 @@ class Decision:
 
     def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
         """Fail the entries whose deadline has passed; tell whether there were any."""
-        late = [one for one in entries if one.deadline is not None and one.deadline <= now]
+        late = [entry for entry in entries if entry.deadline is not None and entry.deadline <= now]
         for entry in late:
             self._node.fail_late(entry)
         return bool(late)

@@ -28,7 +28,7 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
     hint = None
     if instance.max is not None and weight > instance.max:
-        what = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
+        problem = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
     elif takes(instance, weight) or (
         pad and indices_to_repeat(weights, instance, sizes) is not None
     ):
@@ -36,11 +36,11 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
     else:
         allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
         copies = ", which no number of copies of its requests gives" if pad else ""
-        what = f"the wait for other requests is over with a weight of {weight}, and the node has {allowed}{copies}"
+        problem = f"the wait for other requests is over with a weight of {weight}, and the node has {allowed}{copies}"
         also = "" if pad else "pad = true, "
         hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
     limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
-    return BatchRangeError(what, **limits, node=node, instance=instance.index, hint=hint)
+    return BatchRangeError(problem, **limits, node=node, instance=instance.index, hint=hint)
 
 
 def indices_to_repeat(
@@ -57,17 +57,17 @@ def indices_to_repeat(
         sizes: The weights that are allowed within them. None or empty for all.
     """
     weight, least, most = sum(weights), max(sum(weights), taker.min), taker.max
-    places = sorted({one: place for place, one in enumerate(weights)}.values())
+    places = sorted({weight: place for place, weight in enumerate(weights)}.values())
     # Without sizes: copies of any one item reach one of these weights.
     allowed = sizes or range(least, least + max(weights))
-    for size in (one for one in allowed if least <= one and (most is None or one <= most)):
+    for size in (size for size in allowed if least <= size and (most is None or size <= most)):
         for end in range(len(places), 0, -1):
-            found, missing = [], size - weight
+            repeated, missing = [], size - weight
             for item in reversed(places[:end]):
                 times, missing = divmod(missing, weights[item])
-                found += [item] * times
+                repeated += [item] * times
             if not missing:
-                return found
+                return repeated
     return None
 
 

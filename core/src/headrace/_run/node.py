@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import CancelledError
 from functools import partial
+from math import inf
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -299,7 +300,7 @@ class Node:
         else:
             self.tell(entry)
         if error is not None and entry.group:
-            waiting = [one for one in entry.group if one.waits]
+            waiting = [member for member in entry.group if member.waits]
             entry.group.clear()
             self.fail_waiting(CancelledError(), waiting)
 
@@ -365,7 +366,7 @@ class Node:
         """Whether no request waits, runs or is PENDING."""
         if self.queue.count or self.room.outside or self.pending.open:
             return False
-        return all(one.holder is None for one in self.instances)
+        return not self.busy()
 
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, receive every batch and request from now on."""
@@ -377,14 +378,16 @@ class Node:
     def is_held_by_this_thread(self) -> bool:
         """Tell whether the calling thread, or one that waits for its call, runs a batch here; in any thread."""
         mine = threads_of(get_ident())
-        return any(one.ident in mine for one in self.instances)
+        return any(instance.ident in mine for instance in self.instances)
 
     def is_endless_for(self, thread: int) -> bool:
         """Tell whether a thread would wait for itself: it holds an instance and none is free, or it is to run one that it does not run now."""
-        if not self.free and thread in [one.ident for one in self.instances]:
+        if not self.free and thread in [instance.ident for instance in self.instances]:
             return True
-        owned = [one for one in self.instances if one.thread and one.thread.ident == thread]
-        return any(one.ident != thread for one in owned)
+        return any(
+            instance.thread and instance.thread.ident == thread != instance.ident
+            for instance in self.instances
+        )
 
     def busy(self) -> bool:
         """Tell whether an instance has a holder."""
@@ -397,7 +400,7 @@ class Node:
         for instance in self.instances:
             instance.limits = self.limits
             instance.full = largest_size(self.limits.batch_sizes, instance.max)
-        maxima = [one.full for one in living] or [None]
+        maxima = [instance.full for instance in living] or [None]
         self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
         self.min = min((i.min for i in living), default=1)
 
@@ -433,12 +436,13 @@ class Node:
         self.special = True
         self.box.later(self.probes.instance_changed, self.name, instance.index, "lost")
         self.pending.let_go([instance])
-        living = [one for one in self.instances if one.living]
+        living = [instance for instance in self.instances if instance.living]
         self.set_range(living)
         self.lost = not living
         entries = [*self.queue, *self.room.outside]
         if living:
-            entries = [one for one in entries if self.max is not None and one.weight > self.max]
+            most = inf if self.max is None else self.max
+            entries = [entry for entry in entries if entry.weight > most]
         self.fail_waiting(self.no_instance(), entries)
 
     def no_instance(self) -> InstanceLostError:
@@ -466,4 +470,4 @@ class Node:
     @property
     def is_usual(self) -> bool:
         """Whether who puts an instance back has nothing to look at but the queue."""
-        return self.refusing is None and all(one.serves for one in self.instances)
+        return self.refusing is None and all(instance.serves for instance in self.instances)

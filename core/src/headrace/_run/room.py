@@ -81,8 +81,8 @@ class Room:
 
     def waiting_entries(self) -> list[Entry]:
         """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""
-        here = [one for one in self._node.queue.snapshot() if one.ticket is None]
-        return here + [entry for one in self.tickets.copy() for entry in one.waiting.copy()]
+        here = [entry for entry in self._node.queue.snapshot() if entry.ticket is None]
+        return here + [entry for ticket in self.tickets.copy() for entry in ticket.waiting.copy()]
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether an entry may go into the queue; else it waits outside, or is refused."""

@@ -132,7 +132,7 @@ class Waiter:
             return False
         if are_read(work.entries):
             return False
-        if work.node is not self.node and all(one.waiter is not self for one in work.entries):
+        if work.node is not self.node and all(entry.waiter is not self for entry in work.entries):
             return False
         if not self.pending:
             if work.instance.mean_s >= FAST_S:
@@ -186,7 +186,7 @@ def wait_for(node: Any, entries: Sequence[Entry], *, internal: bool = False) -> 
     """
     refuse_inside(node.name)
     node.start(entries)
-    waiter = Waiter(node, max([one.deadline or 0.0 for one in entries], default=0.0) or None)
+    waiter = Waiter(node, max([entry.deadline or 0.0 for entry in entries], default=0.0) or None)
     waiter.expects(entries)
     if waiter.pending:
         wait(node.box, waiter, entries, _start, node, entries, internal, waiter)
@@ -238,5 +238,7 @@ def withdraw(entries: Sequence[Entry]) -> bool:
     def interrupted_error(node: Any, *, running: bool) -> BackendError:
         return BackendError("the caller was interrupted", node=node.name, abandoned=running)
 
-    left = [one.node.fail(one, interrupted_error) for one in entries if one.node is not None]
+    left = [
+        entry.node.fail(entry, interrupted_error) for entry in entries if entry.node is not None
+    ]
     return True in left

@@ -55,10 +55,13 @@ class ShortCut:
             and node.decision.policy.sends_when_idle
             and not node.decision.picks
             and limits.timeout_ms is None
-            and len({(one.min, one.max) for one in node.instances}) == 1
+            and len({(instance.min, instance.max) for instance in node.instances}) == 1
             and node.min == 1
             and not limits.batch_sizes
-            and all(one.thread is None and not one.liveness.keeps for one in node.instances)
+            and all(
+                instance.thread is None and not instance.liveness.keeps
+                for instance in node.instances
+            )
             and node.refusing is None
         )
         self.max_weight = 0 if not usable else 2**63 if node.max is None else node.max

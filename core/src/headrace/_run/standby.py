@@ -65,7 +65,7 @@ class Standby:
     def set_bounds(self, max_weight: int) -> None:
         """Work out who may stand by, after keys, policies or instances have changed."""
         node = self._node
-        owned = all(one.thread is not None for one in node.instances)
+        owned = all(instance.thread is not None for instance in node.instances)
         self.lets_in = owned and node.limits.queue_full == "wait"
         self._below_s = BRIEF_S * len(node.instances) if max_weight and node.max == 1 else 0.0
 

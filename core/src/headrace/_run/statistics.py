@@ -106,7 +106,7 @@ def statistics(node: Any) -> dict[str, Any]:
         total.add(instance)
         if holder is not None:
             entries = instance.entries
-            running += 1 if entries is None else sum(one.state == RUNNING for one in entries)
+            running += 1 if entries is None else sum(entry.state == RUNNING for entry in entries)
     waiting = node.queue.count + len(node.room.outside) + len(node.pending.open)
     failed, sizes, reasons = dict(total.failures), total.sizes, total.reasons
     unqueued = begun - sum(sizes.values())  # requests that their callers ran, or handed over

@@ -44,13 +44,13 @@ class QueueView:
         self._rest = iter(queue)
         self._seen: list[Entry] = window or []
         if window is not None:
-            self._count, self.weight = len(window), sum([one.weight for one in window])
+            self._count, self.weight = len(window), sum([entry.weight for entry in window])
         self.closing = node.refusing is not None
 
     @property
     def running(self) -> int:
         """How many instances run a batch."""
-        return sum([one.holder is not None for one in self._node.instances])
+        return sum([instance.holder is not None for instance in self._node.instances])
 
     @property
     def free(self) -> int:
@@ -90,7 +90,7 @@ def unread(
         The entries whose trait could not be worked out, each with its error.
     """
     failed: list[tuple[Entry, BaseException]] = []
-    for entry in [one for one in entries if getattr(one, "trait_of", None) is not policy]:
+    for entry in [entry for entry in entries if getattr(entry, "trait_of", None) is not policy]:
         try:
             read = policy.trait if entry.held is None else policy.trait_again
             entry.trait = read(entry.request)
@@ -98,8 +98,8 @@ def unread(
             error.node = error.node or node
             failed.append((entry, error))
         except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised
-            what = f"the policy {type(policy).__name__} raised {error_text(error)}"
-            failed.append((entry, with_cause(ContractError(what, node=node), error)))
+            problem = f"the policy {type(policy).__name__} raised {error_text(error)}"
+            failed.append((entry, with_cause(ContractError(problem, node=node), error)))
         else:
             entry.trait_of = policy
     return failed
