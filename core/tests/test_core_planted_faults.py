@@ -122,7 +122,7 @@ FAULTS = {
         [
             (
                 "room",
-                "            if self.home.room.outside:\n                self.home.note_change()\n",
+                "            if home.room.outside:\n                home.note_change()\n",
                 "",
             ),
         ],

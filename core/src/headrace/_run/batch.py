@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._run import box
 from headrace._run.checked import PENDING
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
+    from headrace._run.node_state import NodeState
     from headrace.keys import Request
 
     Errors: TypeAlias = "list[BaseException | None] | None"
     """One error or None per entry of a batch; None where all went well."""
 
 
-def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
+def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors:
     """Run a batch on the instance that was claimed for it, in the calling thread.
 
     Args:
@@ -37,7 +38,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
     Returns:
         See `Errors`. An error that the backend raises is an outcome of the entries, and not raised here.
     """
-    batch: list[Any] = []
+    batch: list[Request] = []
     for entry in entries:  # a comprehension would cost one call more
         batch.append(entry.request)  # noqa: PERF401
     if instance.limits.pad:
@@ -72,7 +73,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
 def _per_entry(
     instance: Instance,
     entries: Sequence[Entry],
-    node: Any,
+    node: NodeState,
     outcomes: Sequence[BaseException | None],
 ) -> list[BaseException | None]:
     """Return one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
@@ -93,7 +94,7 @@ def _per_entry(
 
 
 def run_alone(
-    instance: Instance, request: Request, node: Any, *, timed: bool = True
+    instance: Instance, request: Request, node: NodeState, *, timed: bool = True
 ) -> BaseException | None:
     """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
     begun = time.perf_counter()
@@ -110,7 +111,7 @@ def run_alone(
 
 
 def judge(
-    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: Any
+    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: NodeState
 ) -> BaseException | None:
     """Give the error of a request that its caller ran alone, None for none."""
     if outcomes is not None and outcomes[0] is not None:
@@ -134,8 +135,9 @@ def wrap_error(node: str, instance: Instance, error: BaseException) -> BackendEr
     """Make the error of one request whose batch ended with ``error``, past the backend's own guard."""
     backend = instance.backend._label()
     problem = f"{backend} raised {type(error).__name__}"
-    where: Any = {"node": node, "backend": backend, "instance": instance.index}
-    return with_cause(BackendError(problem, **where, abandoned=is_abandoned(error)), error)
+    failure = BackendError(problem, node=node, backend=backend, instance=instance.index)
+    failure.abandoned = is_abandoned(error)
+    return with_cause(failure, error)
 
 
 def wrap_own(node: str, instance: Instance, error: BaseException) -> BackendError:

@@ -6,13 +6,41 @@ ones do not count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from headrace._run.entry import OUTSIDE
 from headrace._run.refusals import overload_error
 
 if TYPE_CHECKING:
+    from collections.abc import Sized
+
+    from headrace._run.blueprint import Limits
+    from headrace._run.box import Box
     from headrace._run.entry import Entry
+    from headrace._run.queue import RequestQueue
+
+
+class Standing(Protocol):
+    """The callers that stand by at a node: see `headrace._run.standby.Standby`."""
+
+    @property
+    def turns(self) -> Sized: ...
+
+
+class Home(Protocol):
+    """The node to which a room belongs: see `headrace._run.node.Node`."""
+
+    box: Box
+    name: str
+    limits: Limits
+    queue: RequestQueue
+    room: Room
+
+    @property
+    def standby(self) -> Standing: ...
+    def note_change(self) -> None: ...
+    def dispatch(self) -> None: ...
+    def settle(self, entry: Entry, error: BaseException | None) -> None: ...
 
 
 class Ticket:
@@ -27,7 +55,7 @@ class Ticket:
 
     __slots__ = ("entered", "home", "waiting", "walks")
 
-    def __init__(self, home: Any, *, entered: bool = True, walks: bool = False) -> None:
+    def __init__(self, home: Home | None, *, entered: bool = True, walks: bool = False) -> None:
         self.home, self.entered, self.walks = home, entered, walks
         self.waiting: dict[Entry, None] = {}
 
@@ -40,10 +68,11 @@ class Ticket:
 
     def leave(self, entry: Entry) -> None:
         """Note that an entry waits no more."""
-        if self.waiting.pop(entry, self) is None and not self.waiting:
-            del self.home.room.tickets[self]
-            if self.home.room.outside:
-                self.home.note_change()
+        home = self.home
+        if home is not None and self.waiting.pop(entry, self) is None and not self.waiting:
+            del home.room.tickets[self]
+            if home.room.outside:
+                home.note_change()
 
 
 class Room:
@@ -54,7 +83,7 @@ class Room:
         tickets: The requests that entered here with a ticket, and wait.
     """
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Home) -> None:
         self._node = node
         self.outside: dict[Entry, None] = {}
         self.tickets: dict[Ticket, None] = {}
@@ -63,12 +92,12 @@ class Room:
     def waiting(self) -> int:
         """How many requests wait, at this node or another, that entered here."""
         queue = self._node.queue
-        return queue.count - queue.ticketed + len(self.tickets)  # type: ignore[no-any-return]
+        return queue.count - queue.ticketed + len(self.tickets)
 
     @property
     def full(self) -> bool:
         """Whether as many wait as ``queue_size`` allows."""
-        return self.waiting >= self._node.limits.queue_size  # type: ignore[no-any-return]
+        return self.waiting >= self._node.limits.queue_size
 
     def may_be_full(self, count: int) -> bool:
         """Tell whether some of ``count`` newcomers may have to wait for room, behind those that are in the box; in any thread.
@@ -77,7 +106,7 @@ class Room:
         """
         box = self._node.box
         ahead = self.waiting + len(box.steps) + len(self._node.standby.turns)
-        return bool(self.outside) or bool(ahead + count > self._node.limits.queue_size)
+        return bool(self.outside) or ahead + count > self._node.limits.queue_size
 
     def waiting_entries(self) -> list[Entry]:
         """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace._run.entry import Entry
+    from headrace._run.node_state import NodeState
     from headrace._run.runners import Waiter
 
 STANDBY_S = 0.02
@@ -55,7 +56,7 @@ class Standby:
         lets_in: Whether steps let them in, since the instances have threads of their own.
     """
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: NodeState) -> None:
         self._node = node
         self.turns: deque[Any] = deque()
         self.until = self._next_at = 0.0

@@ -8,7 +8,7 @@ step (`unread`). Only what was queued again is read in a step.
 from __future__ import annotations
 
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, SupportsIndex
 
 from headrace._run.box import post
 from headrace._run.entry import NEW, own_error
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace._run.entry import Entry
+    from headrace._run.node_state import NodeState
     from headrace._run.policies import BatchPolicy
 
 WINDOW = 256
@@ -37,7 +38,7 @@ class QueueView:
     __slots__ = ("_count", "_node", "_rest", "_seen", "closing", "weight")
     _count: int
 
-    def __init__(self, node: Any, window: list[Entry] | None = None) -> None:
+    def __init__(self, node: NodeState, window: list[Entry] | None = None) -> None:
         queue = node.queue
         self._node = node
         self._count, self.weight = queue.count, queue.weight
@@ -55,13 +56,12 @@ class QueueView:
     @property
     def free(self) -> int:
         """How many instances are free."""
-        free: int = len(self._node.free)
-        return free
+        return len(self._node.free)
 
     @property
     def oldest(self) -> float:
         """When the oldest entry arrived, whatever its priority."""
-        return float(self._node.queue.oldest())
+        return self._node.queue.oldest()
 
     @property
     def open(self) -> bool:
@@ -105,14 +105,14 @@ def unread(
     return failed
 
 
-def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: Any) -> None:
+def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: NodeState) -> None:
     """Work out the traits of new entries, in the thread that sends them; those that the policy refuses fail."""
     failed = unread(entries, policy, node.name)
     if failed:
         post(node.box, refuse, node, failed)
 
 
-def refuse(node: Any, failed: list[tuple[Entry, BaseException]]) -> None:
+def refuse(node: NodeState, failed: list[tuple[Entry, BaseException]]) -> None:
     """Fail entries that the policy refuses; in a step."""
     for entry, error in failed:
         if entry.state == NEW:  # else it was withdrawn a moment ago
@@ -120,13 +120,13 @@ def refuse(node: Any, failed: list[tuple[Entry, BaseException]]) -> None:
             node.settle(entry, own_error(error))
 
 
-def places_of(take: Any, count: int) -> list[int] | None:
+def places_of(take: SupportsIndex | tuple[SupportsIndex, ...], count: int) -> list[int] | None:
     """Return the places that a `Cut` names among ``count`` requests. None where they are none.
 
     Raises:
         TypeError: ``take`` is neither a whole number nor a tuple of such.
     """
-    if type(take) is not tuple:
+    if not isinstance(take, tuple):
         first = index(take)
         return list(range(min(first, count))) if first >= 0 else None
     places = [index(place) for place in take]
