@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._run.box import ask
-from headrace._run.checked import PENDING
+from headrace._run.checked import PENDING, Outcomes
 from headrace._run.entry import Entry
 from headrace._run.runners import Waiter, wait
 
@@ -44,7 +44,7 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     # False: another thread calls it, for a test of just that. None: the node runs on it what was kept.
     while (is_mine := ask(node.box, claim)) is None:
         threading.Event().wait(_PAUSE_S)
-    outcomes: Any = None
+    outcomes: Outcomes = None
     kept: list[Entry] = []
     try:
         outcomes = backend(batch) if thread is None else thread.call(backend, batch)
@@ -58,4 +58,4 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
         return [None] * len(batch) if outcomes is None else list(outcomes)
     wait(node.box, waiter, kept, bool)
     errors = iter([entry.take_error() for entry in kept])
-    return [next(errors) if outcome is PENDING else outcome for outcome in outcomes]  # type: ignore[misc]
+    return [next(errors) if outcome is PENDING else outcome for outcome in outcomes or ()]  # type: ignore[misc]

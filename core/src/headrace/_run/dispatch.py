@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from headrace._run.box import post
 from headrace._run.entry import RUNNING
-from headrace._run.fitting import refusal, takes
+from headrace._run.fitting import refusal
 from headrace._run.runners import Work
 from headrace._run.view import WINDOW, QueueView, places_of, unread
 from headrace._texts import error_text
@@ -143,13 +143,11 @@ class Decision:
         if entries is None or self._fail_late(entries, now):
             return None
         if entries:
-            weight = sum([entry.weight for entry in entries])
-            refused = None
-            if not takes(instance, weight):
-                refused = refusal(node.name, [entry.weight for entry in entries], instance)
+            weights = [entry.weight for entry in entries]
+            refused = refusal(node.name, weights, instance)
             if refused is None:
-                return self._claim(instance, entries, weight, now)
-            if weight >= instance.min or not self._fits_elsewhere(instance, weight):
+                return self._claim(instance, entries, sum(weights), now)
+            if refused.weight >= instance.min or not self._fits_elsewhere(instance, refused.weight):
                 return self._refuse(instance, entries, refused, now)
         offered.remove(instance)
         return again_at if again_at > now else now + _SOONEST_S
@@ -170,8 +168,11 @@ class Decision:
             chosen = self.chooser.choose(weight, [*offered])  # it may change its list
         except BaseException as error:
             raise self._failure(self.chooser, error) from error
-        if chosen is None or any(instance is chosen for instance in offered):
-            return chosen  # type: ignore[return-value]
+        for instance in offered:
+            if instance is chosen:
+                return instance
+        if chosen is None:
+            return None
         raise self._failure(self.chooser, f"chose {chosen!r}, which is no free instance")
 
     def _count_to_take(self, instance: Instance, now: float) -> tuple[int, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._run.checked import filler
 from headrace.errors import BatchRangeError
@@ -10,17 +10,10 @@ from headrace.errors import BatchRangeError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace._run.checked import Checked
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
     from headrace.keys import Request
-
-
-def takes(instance: Instance, weight: int) -> bool:
-    """Tell whether a batch of a weight, without copies, lies in the range and the sizes of an instance."""
-    most, sizes = instance.max, instance.limits.batch_sizes
-    if weight < instance.min or (most is not None and weight > most):
-        return False
-    return not sizes or weight in sizes
 
 
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
@@ -29,7 +22,7 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
     hint = None
     if instance.max is not None and weight > instance.max:
         problem = f"the batch policy cut a weight of {weight} for a max of {instance.max}"
-    elif takes(instance, weight) or (
+    elif (weight >= instance.min and (not sizes or weight in sizes)) or (
         pad and indices_to_repeat(weights, instance, sizes) is not None
     ):
         return None
@@ -39,12 +32,14 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
         problem = f"the wait for other requests is over with a weight of {weight}, and the node has {allowed}{copies}"
         also = "" if pad else "pad = true, "
         hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
-    limits: Any = {"weight": weight, "min": instance.min, "max": instance.max}
-    return BatchRangeError(problem, **limits, node=node, instance=instance.index, hint=hint)
+    least, most, index = instance.min, instance.max, instance.index
+    return BatchRangeError(
+        problem, weight=weight, min=least, max=most, node=node, instance=index, hint=hint
+    )
 
 
 def indices_to_repeat(
-    weights: Sequence[int], taker: Any, sizes: Sequence[int] | None = None
+    weights: Sequence[int], taker: Checked | Instance, sizes: Sequence[int] | None = None
 ) -> list[int] | None:
     """Return the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
 

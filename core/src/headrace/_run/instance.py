@@ -76,7 +76,7 @@ class Instance(Tally):
         self.index = index
         self.backend = backend
         # Here a batch enters the instance, whichever thread brings it.
-        enter: Any = Context().run
+        enter: Callable[..., Outcomes] = Context().run
         self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
         self.min = least
         self.max = most

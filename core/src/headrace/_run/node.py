@@ -50,12 +50,13 @@ from headrace.errors import ClosedError, InputError, InstanceLostError, code_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from headrace._run.batch import Errors
     from headrace._run.blueprint import Limits
-    from headrace._run.box import Box
+    from headrace._run.box import Box, Worker
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
     from headrace._run.policies import BatchPolicy, DispatchPolicy
-    from headrace._run.runners import Work
+    from headrace._run.runners import Waiter, Work
 
 
 class Node:
@@ -254,7 +255,7 @@ class Node:
         if self.refusing is not None:
             self.box.look_if_quiet()
 
-    def end_batch(self, work: Work, errors: Any, runner: Any) -> None:
+    def end_batch(self, work: Work, errors: Errors, runner: Worker | Waiter) -> None:
         """Take the outcomes of a batch, and its instance back."""
         if self.standby.turns:
             self.standby.let_in()
@@ -273,8 +274,7 @@ class Node:
         self.give_back(instance)
         if self.queue.count or self.standby.turns or self.room.outside or self.special:
             self.note_change()
-        if runner is not None:
-            runner.rest(self.box)
+        runner.rest(self.box)
 
     # Requests are settled: each has one outcome.
 
@@ -400,8 +400,10 @@ class Node:
         for instance in self.instances:
             instance.limits = self.limits
             instance.full = largest_size(self.limits.batch_sizes, instance.max)
-        maxima = [instance.full for instance in living] or [None]
-        self.max = None if None in maxima else max(maxima)  # type: ignore[type-var]
+        most = max(
+            [inf if instance.full is None else instance.full for instance in living], default=inf
+        )
+        self.max = None if most == inf else int(most)
         self.min = min((i.min for i in living), default=1)
 
     def give_back(self, instance: Instance) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
+    from headrace._run.node_state import NodeState
 
 
 class Work:
@@ -71,7 +72,7 @@ class Work:
         self.node.give_back(self.instance)
         self.node.note_change()  # who has come meanwhile found no instance
 
-    def run(self, runner: Any) -> None:
+    def run(self, runner: Worker | Waiter) -> None:
         """Run it in this thread, and put its outcomes into the box."""
         node, instance = self.node, self.instance
         instance.ident = get_ident()
@@ -110,7 +111,7 @@ class Waiter:
         "work",
     )
 
-    def __init__(self, node: Any = None, deadline: float | None = None) -> None:
+    def __init__(self, node: object = None, deadline: float | None = None) -> None:
         is_deep = check_stack()  # what others send may need more than is left
         self.node, self.deadline = node, deadline
         self.ident = get_ident()
@@ -202,7 +203,7 @@ def _start(node: Any, entries: Sequence[Entry], internal: bool, waiter: Waiter) 
 
 
 def wait(
-    box: Any, waiter: Waiter, entries: Sequence[Entry], begin: Callable[..., Any], *args: Any
+    box: Box, waiter: Waiter, entries: Sequence[Entry], begin: Callable[..., Any], *args: Any
 ) -> None:
     """Wait for the outcomes of entries, which ``begin(*args)`` lets enter, and run the batches that the thread is given."""
     try:
@@ -235,7 +236,7 @@ def expire(entries: Sequence[Entry]) -> None:
 def withdraw(entries: Sequence[Entry]) -> bool:
     """Cancel entries for which nobody waits any more; True if a backend still runs on any of them; in a step."""
 
-    def interrupted_error(node: Any, *, running: bool) -> BackendError:
+    def interrupted_error(node: NodeState, *, running: bool) -> BackendError:
         return BackendError("the caller was interrupted", node=node.name, abandoned=running)
 
     left = [

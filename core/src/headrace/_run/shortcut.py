@@ -16,13 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._run.batch import judge, run_alone, wrap_own
 from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
-from headrace._run.entry import (
-    DATA_ALONE,
-    Entry,
-    raise_failure,
-    refuses_change,
-    restore,
-)
+from headrace._run.entry import DATA_ALONE, Entry, raise_failure, refuses_change, restore
 from headrace._run.loops import warn_in_coroutine
 from headrace._run.room import Ticket
 from headrace._run.runners import Waiter, Work, wait, wait_for
@@ -30,6 +24,7 @@ from headrace.errors import code_of
 
 if TYPE_CHECKING:
     from headrace._run.instance import Instance
+    from headrace._run.room import Home
     from headrace.keys import Request
 
 _pop = list.pop
@@ -69,14 +64,14 @@ class ShortCut:
         node.standby.set_bounds(self.max_weight)
 
     def call(  # noqa: C901, PLR0912, PLR0915 - a call of Python more would cost a tenth of all that this does
-        self, request: Request, *, internal: bool = False, home: Any = None
+        self, request: Request, *, internal: bool = False, home: Home | None = None
     ) -> None:
         """Run one request for a caller that waits without a deadline. Raises its error.
 
         Args:
             request: The request.
             internal: Whether it comes from another node, and may enter while newcomers are refused.
-            home: The node at which the request has entered, or its ticket. None for this node.
+            home: The node at which the request has entered. None for this node.
         """
         node, me, weight = self._node, get_ident(), 1
         # Most event loops run in the main thread. In another one the calls that are sampled look.
@@ -240,7 +235,7 @@ class ShortCut:
             raise
         return True
 
-    def _call_slowly(self, request: Request, internal: bool, home: Any) -> None:
+    def _call_slowly(self, request: Request, internal: bool, home: Home | None) -> None:
         """Run one request that has found no free instance."""
         if is_inside():
             refuse_inside(self._node.name)

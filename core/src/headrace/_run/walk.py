@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from headrace._run.box import post, refuse_inside
 from headrace._run.entry import Entry, restore
@@ -19,6 +19,7 @@ from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
     from headrace._run.graph import Graph
+    from headrace._run.node import Node
     from headrace._run.route import Ends, Route
     from headrace.keys import Request
 
@@ -92,7 +93,7 @@ def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False
             post(graph.box, graph.box.look_if_quiet)
 
 
-def _hop(route: Route, request: Request, home: Any) -> None:
+def _hop(route: Route, request: Request, home: Node) -> None:
     """Take a request through the nodes after the first."""
     ends: Ends = {route.start.name: request}
     current = request
