@@ -9,8 +9,8 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
-from headrace._language.build import builder
-from headrace._language.build.parts import CloseStack
+from headrace._language.building import builder
+from headrace._language.building.parts import CloseStack
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._language.registry.registry import registry
 from headrace._run import batch as batches

@@ -13,7 +13,7 @@ import headrace
 SOURCE = Path(headrace.__file__).parent
 
 
-@pytest.mark.parametrize("package", ["plan", "build"])
+@pytest.mark.parametrize("package", ["plan", "building"])
 def test_planner_and_builder_import_no_word(package):
     files = [*SOURCE.joinpath("_language", package).glob("*.py")]
     assert files

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         policies,
         words,
     )
-    from headrace._language.build.compose import pipe
+    from headrace._language.building.compose import pipe
     from headrace._language.contract.backend import Backend, InitContext
     from headrace._language.contract.options import FilePath, Options, OutputPath
     from headrace._language.expression.parser import parse
@@ -62,7 +62,7 @@ __all__ = [
 
 _HOME = {
     "": "blueprint errors hookspecs isolation keys lazy plan plugins policies words",
-    "_language.build.compose": "pipe",
+    "_language.building.compose": "pipe",
     "_run.pipeline": "Pipeline",
     "_language.contract.backend": "Backend InitContext",
     "_run.checked": "PENDING",

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace._language.build.elsewhere import ChildConfig
+from headrace._language.building.elsewhere import ChildConfig
 from headrace._pickling import portable
 from headrace._run.checked import Liveness, batch_alone
 from headrace._run.current import running_here

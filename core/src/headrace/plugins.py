@@ -207,8 +207,8 @@ class BuiltExpression:
         seen: Mapping[str, Any] | None = None,
         probes: Mapping[str, Callable[[], object]] | None = None,
     ) -> None:
-        from headrace._language.build.builder import ComposedNode
-        from headrace._language.build.compose import compose
+        from headrace._language.building.builder import ComposedNode
+        from headrace._language.building.compose import compose
         from headrace._language.plan.key_use import keys_read_by
         from headrace._run.starting import start
 
@@ -327,7 +327,7 @@ def policies(
         ConfigError: The configuration is wrong.
         SetupError: The class of a policy raised.
     """
-    from headrace._language.build.compose import compose
+    from headrace._language.building.compose import compose
 
     blueprint = compose(_config_of(source))
     return {name: node.policies() for name, node in blueprint.nodes.items()}

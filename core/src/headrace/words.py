@@ -5,7 +5,7 @@ same. A container is a `headrace.Backend` with ``takes``, and perhaps a `Bracket
 stand. What a child needs, and what it may get, is said in `headrace.Backend` and `headrace.InitContext`.
 """
 
-from headrace._language.build.children import fill_up, run_child, select
+from headrace._language.building.children import fill_up, run_child, select
 from headrace._language.contract.groups import Bracket, Place
 from headrace._language.plan.declared import combine_ranges
 

@@ -293,7 +293,7 @@ def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, t
         process = pipe.describe()["nodes"]["main"]["tree"]["children"][1]
         assert process["built"] == {"process": pid}
         assert [one["name"] for one in process["children"]] == ["Where"]
-    lacking = {"backend": "Process[S[Identity,Fallback[TorchModule,Identity]]]"}
+    lacking = {"backend": "Process[S[Identity,Fallback[TorchModule(module='no:net'),Identity]]]"}
     with headrace.pipe(lacking) as pipe:
         (inside,) = pipe.describe()["nodes"]["main"]["tree"]["children"]
         assert inside["children"][1]["built"]["chosen"] == "Identity"

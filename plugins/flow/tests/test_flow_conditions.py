@@ -436,10 +436,3 @@ def test_a_policy_with_a_condition_lets_other_bases_see_how_it_was_written():
         pass
 
     assert Own.tag == "own"
-
-
-def test_the_names_of_before_say_where_they_are_now():
-    with pytest.raises(
-        ImportError, match="pip install headrace-flow; from headrace_flow import Count"
-    ):
-        from headrace.policies import Count as _  # noqa: F401

@@ -74,6 +74,15 @@ class KeysUnsaid(KeysSays):
     read = ("data", "language")
 
 
+class KeysLacks(KeysSays):
+    """Cannot be built here."""
+
+    reads = ("data",)
+
+    def init(self, options, context):
+        raise ImportError("no such library")
+
+
 class KeysGathers(KeysSays):
     """The first of a CatSplit, which reads a key beside data."""
 
@@ -91,7 +100,7 @@ class KeysPlain:
 
 @pytest.fixture(autouse=True)
 def backends():
-    for cls in (KeysLanguage, KeysScale, KeysNamed, KeysOfModel, KeysUnsaid, KeysPlain):
+    for cls in (KeysLanguage, KeysScale, KeysNamed, KeysOfModel, KeysUnsaid, KeysPlain, KeysLacks):
         headrace.register(cls.__name__, cls, replace=True)
     headrace.register("KeysGathers", KeysGathers, replace=True)
     headrace.register("keys_upper", lambda text: str(text).upper(), replace=True)
@@ -139,7 +148,7 @@ CASES = [
     ("IoC[KeysLanguage,keys_upper;S[keys_upper,KeysLanguage]]", "language"),
     ("IoC[KeysLanguage;Forward[KeysLanguage]]", "language"),
     ("Reflect[inner]", "language"),
-    ("Fallback[NotInstalledHere,KeysLanguage]", "language"),
+    ("Fallback[KeysLacks,KeysLanguage]", "language"),
     ("ModelLoader[(.a)KeysLanguage,(.b)keys_upper]", "language"),
     ("CatSplit[KeysGathers,Identity,Identity]", "language"),
     ("CatSplit[Identity,Identity,KeysScale]", "scale"),

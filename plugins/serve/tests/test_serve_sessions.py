@@ -299,7 +299,6 @@ next = ["second"]
 {IN_A_NODE}
 map = {{ first = {{ session = "session", result = "data" }} }}
 """,
-    "defined": 'backend = "Mine"\nkeep = { result = "before" }\n[define]\nMine = "StateFul(session)[TotalOfWorker]"\n',
     "with a thread": IN_A_NODE.replace('"StateFul', '"BackgroundThread[StateFul').replace(
         ']"', ']]"'
     ),

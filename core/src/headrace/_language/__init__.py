@@ -8,7 +8,7 @@ config     files and dicts, sorted by node; the keys
 contract   what authors of backends read: `headrace.Backend`, its context and its options
 registry   name to class, and the distribution behind a name, lazily
 plan       the meaning of every name and the value of every option; nothing is built
-build      backends, instances, stores, and the wrappers around them; `compose` makes the blueprint
+building   backends, instances, stores, and the wrappers around them; `compose` makes the blueprint
 words      core's own words: a file each, from plan to batch
 ========== ==========================================================================================
 """

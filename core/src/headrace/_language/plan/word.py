@@ -52,9 +52,9 @@ class Word(Role, Backend):
         """Build an element and all below it.
 
         Args:
-            building: The `headrace._language.build.elements.ElementBuilder`.
+            building: The `headrace._language.building.elements.ElementBuilder`.
             element: The word, or a name with a bracket that stands for an instance of it.
-            at: The `headrace._language.build.parts.BuildSite`, where the builder stands.
+            at: The `headrace._language.building.parts.BuildSite`, where the builder stands.
         """
         built: Backend = building.build_plain(element, at)
         return built

@@ -22,8 +22,8 @@ from headrace.errors import SetupError, among
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from headrace._language.build.elements import ElementBuilder
-    from headrace._language.build.parts import BuildSite
+    from headrace._language.building.elements import ElementBuilder
+    from headrace._language.building.parts import BuildSite
     from headrace._language.plan.element import Element
     from headrace._language.registry.registry import Files
     from headrace._run.checked import Located

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace._language.build.children import child_call, run_child, select
+from headrace._language.building.children import child_call, run_child, select
 from headrace._language.contract.groups import Bracket
 from headrace._language.plan.declared import combine_ranges, keys_named
 from headrace._language.plan.ways import way_to_called
@@ -16,8 +16,8 @@ from headrace.keys import RESULT, Request
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace._language.build.elements import ElementBuilder
-    from headrace._language.build.parts import BuildSite
+    from headrace._language.building.elements import ElementBuilder
+    from headrace._language.building.parts import BuildSite
     from headrace._language.contract.backend import Backend, InitContext
     from headrace._language.plan.element import Element
     from headrace._run.checked import Answers, Outcomes

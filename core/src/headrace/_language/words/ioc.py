@@ -12,8 +12,8 @@ from headrace._language.words.naming import Wiring
 from headrace._run.shared import Shared
 
 if TYPE_CHECKING:
-    from headrace._language.build.elements import ElementBuilder
-    from headrace._language.build.parts import BuildSite
+    from headrace._language.building.elements import ElementBuilder
+    from headrace._language.building.parts import BuildSite
     from headrace._language.contract.backend import Backend
     from headrace._language.plan.word import Use
 

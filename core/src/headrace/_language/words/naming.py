@@ -10,8 +10,8 @@ from headrace._language.plan.word import Use, Word
 from headrace._texts import nearest
 
 if TYPE_CHECKING:
-    from headrace._language.build.elements import ElementBuilder
-    from headrace._language.build.parts import BuildSite
+    from headrace._language.building.elements import ElementBuilder
+    from headrace._language.building.parts import BuildSite
     from headrace._language.contract.backend import Backend
     from headrace._language.expression.tree import Call
     from headrace._language.plan.element import Element

@@ -8,7 +8,7 @@ from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.build.builder import Builder
+from headrace._language.building.builder import Builder
 from headrace._language.contract.addresses import fetch_all, places_in
 from headrace._language.contract.backend import ProgressFactory, no_progress
 from headrace._language.plan.element import elements_of

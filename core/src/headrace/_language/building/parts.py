@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._language.build.wrappers import BatchEnd
+from headrace._language.building.wrappers import BatchEnd
 from headrace._language.contract.backend import Backend
 from headrace._run.checked import Liveness
 from headrace._run.probes import Probes

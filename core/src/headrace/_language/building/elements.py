@@ -9,10 +9,10 @@ from functools import cache, partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.build.measuring import Measuring
-from headrace._language.build.node_calls import Alias, NodeCall, begin_calls
-from headrace._language.build.parts import BuildSite, CloseStack, PipelineState
-from headrace._language.build.wrappers import BatchEnd, InThread
+from headrace._language.building.measuring import Measuring
+from headrace._language.building.node_calls import Alias, NodeCall, begin_calls
+from headrace._language.building.parts import BuildSite, CloseStack, PipelineState
+from headrace._language.building.wrappers import BatchEnd, InThread
 from headrace._language.contract.backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._language.plan.declared import keys_named, of_children
 from headrace._language.plan.key_use import keys_read_by

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from headrace._language.build.parts import PipelineState
+    from headrace._language.building.parts import PipelineState
     from headrace._language.contract.backend import Backend
     from headrace._language.plan.element import Element, NodePlan
 

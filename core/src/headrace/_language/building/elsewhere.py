@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.build.elements import ElementBuilder, fields_of
+from headrace._language.building.elements import ElementBuilder, fields_of
 from headrace._language.contract.options import keys_of
 from headrace._language.expression.tree import Args, Call
 from headrace._language.plan.pipeline_config import PipelineConfig
@@ -16,7 +16,7 @@ from headrace._language.plan.publish import plain_copy
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from headrace._language.build.parts import BuildSite
+    from headrace._language.building.parts import BuildSite
     from headrace._language.plan.element import Element, Prefix
 
 

@@ -7,11 +7,11 @@ import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from headrace._language.build.elements import Build, ElementBuilder, device_of
-from headrace._language.build.elsewhere import ChildConfig
-from headrace._language.build.node_calls import Alias, NodeCall
-from headrace._language.build.parts import BuildSite, CloseStack
-from headrace._language.build.wrappers import BatchEnd, InThread
+from headrace._language.building.elements import Build, ElementBuilder, device_of
+from headrace._language.building.elsewhere import ChildConfig
+from headrace._language.building.node_calls import Alias, NodeCall
+from headrace._language.building.parts import BuildSite, CloseStack
+from headrace._language.building.wrappers import BatchEnd, InThread
 from headrace._language.expression.nesting import with_room
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
