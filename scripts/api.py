@@ -108,9 +108,15 @@ def call_of(name: str, function: Any) -> str:
     return name + re.sub(r"=<[^>]*>", "=...", str(inspect.Signature(bare)))
 
 
+def own(cls: type) -> dict[str, Any]:
+    """Return what a class itself defines, also in a base of its name: its half in the kernel."""
+    halves = [base for base in reversed(cls.__mro__) if base.__name__ == cls.__name__]
+    return {name: member for half in halves for name, member in vars(half).items()}
+
+
 def members(cls: type) -> Iterator[tuple[str, str]]:
     """Return the public methods, properties and groups of fields that a class itself defines, with their docstrings."""
-    for name, member in vars(cls).items():
+    for name, member in own(cls).items():
         field = name in getattr(cls, "__dataclass_fields__", ())
         if field or (name.startswith("_") and name != "__call__"):
             continue

@@ -50,7 +50,7 @@ def of_name(found: Any) -> Any:
             name: parameters(getattr(member, "__func__", member))
             if not isinstance(member, property)
             else "property"
-            for name, member in vars(found).items()
+            for name, member in api.own(found).items()
             if not name.startswith("_")
             and (callable(member) or isinstance(member, (property, classmethod, staticmethod)))
         }
