@@ -10,16 +10,16 @@ import headrace
 FOLDER = Path(__file__).with_name("interleavings")
 
 NEAR = {
-    "closing": ("engine", "teardown"),
+    "closing": ("engine", "closing"),
     "coroutines": ("futures", "streams"),
     "destructors": ("runners", "box", "node", "standby"),
-    "futures": ("box", "futures", "graph"),
-    "graphs": ("graph", "traversal", "node_request", "runners"),
+    "futures": ("box", "futures", "route"),
+    "graphs": ("route", "traversal", "node_request", "runners"),
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),
     "pending": ("pending", "keeping", "node"),
-    "queues": ("node", "queue", "graph"),
+    "queues": ("node", "queue", "route"),
     "standby": ("standby", "shortcut", "runners", "box", "dispatch"),
     "streams": ("streams", "parts", "keeping"),
 }

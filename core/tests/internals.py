@@ -14,15 +14,15 @@ from headrace._language.building.parts import CloseStack
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._language.registry.registry import registry
 from headrace._run import batch as batches
-from headrace._run import deadlocks, graph, pipeline, standby, threads, walk
+from headrace._run import deadlocks, pipeline, standby, threads, walk
 from headrace._run import process as at_exit
 from headrace._run.box import Box, ask
+from headrace._run.closing import Pass
 from headrace._run.current import entries_of
 from headrace._run.engine import Engine
 from headrace._run.failures import FailureLog
 from headrace._run.instance import Instance
 from headrace._run.statistics import Tally, Timings
-from headrace._run.teardown import Pass
 from headrace._run.threads import Pool
 from headrace_testing import FakeClock
 
@@ -37,7 +37,6 @@ __all__ = [
     "at_exit",
     "batches",
     "builder",
-    "graph",
     "registry",
     "walk",
 ]
@@ -228,7 +227,6 @@ def time_by_hand(monkeypatch):
     given = threads.Threads(timer.clock)
     given.timer = timer
     monkeypatch.setattr(threads, "current", given)
-    monkeypatch.setattr(deadlocks, "search", deadlocks.Search())  # it may go on at this timer
     return timer
 
 

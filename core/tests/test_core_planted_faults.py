@@ -199,14 +199,14 @@ FAULTS = {
         "closing.py:own_threads",
         "close took",
         [
-            ("teardown", "        self.append(signal)\n", ""),
+            ("closing", "        self.append(signal)\n", ""),
             (
-                "teardown",
+                "closing",
                 "        finally:\n            self.remove(signal)\n",
                 "        finally:\n            pass\n",
             ),
             (
-                "teardown",
+                "closing",
                 "                signal.sleep(left)\n",
                 "                self.append(signal)\n                signal.sleep(left)\n                self.remove(signal)\n",
             ),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace._texts import error_text, repr_of
 
+Error = TypeVar("Error", bound=BaseException)
 
-def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
+
+def rebuild(cls: type[Error], args: tuple[Any, ...], state: dict[str, Any]) -> Error:
     """Make an error again from what ``__reduce__`` gave, without calling its ``__init__``."""
     error = cls.__new__(cls, *args)
     error.args = args  # a subclass of OSError with an own __init__ would have empty args
@@ -18,7 +20,7 @@ def rebuild(cls: type[BaseException], args: tuple[Any, ...], state: dict[str, An
     return error
 
 
-def twin_of(error: BaseException) -> Any:
+def twin_of(error: Error) -> Error:
     """Make a second error of the same content, with the traceback and the cause of the first."""
     twin = rebuild(type(error), error.args, dict(error.__dict__))
     twin.__cause__, twin.__context__ = error.__cause__, error.__context__
@@ -38,7 +40,6 @@ def portable(value: Any) -> Any:
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - pickled in this very line
     except Exception:  # noqa: BLE001 - the value's class may raise anything
-        return (
-            RuntimeError(error_text(value)) if isinstance(value, BaseException) else repr_of(value)
-        )
+        is_error = isinstance(value, BaseException)
+        return RuntimeError(error_text(value)) if is_error else repr_of(value)
     return value

@@ -75,7 +75,7 @@ class HeadraceError(Exception):
         A class that is found by no name, since a function has made it, is replaced by its base. Its code stays.
         """
         state = {key: portable(value) for key, value in self.__dict__.items()}
-        cls = next(one for one in type(self).__mro__ if portable(one) is one)
+        cls = next(base for base in type(self).__mro__ if portable(base) is base)
         if cls is not type(self):
             state["code"] = code_of(self)
         if self.__cause__ is not None:
@@ -216,8 +216,7 @@ class RequestError(_PlacedError):
 
     def copy(self) -> RequestError:
         """Return a new error of the same class and content, so that no two requests share one."""
-        twin: RequestError = twin_of(self)
-        return twin
+        return twin_of(self)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

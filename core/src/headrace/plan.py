@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter
 from pydantic.json_schema import SkipJsonSchema  # noqa: TC002 - pydantic evaluates the annotations
 
-from headrace import blueprint
+from headrace._run import settings
 from headrace.errors import Problem
 
 __all__ = ["Asked", "Element", "Links", "Node", "Plan", "Processes", "Range", "Value"]
@@ -96,7 +96,7 @@ class Element(_Data):
 
 
 @dataclass(frozen=True)
-class Links(_Data, blueprint.Links):
+class Links(_Data, settings.Links):
     """How a node is linked to the others: `headrace.blueprint.Links`, as JSON.
 
     In JSON ``otherwise`` is called ``or``, as the key is. ``name`` and ``calls`` are left out.

@@ -144,7 +144,7 @@ def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
     Args:
         clock: Gives the value of ``time.monotonic()`` in the block.
     """
-    with threads.apart(clock) as given, deadlocks.apart():
+    with threads.apart(clock) as given:
         try:
             yield
         finally:

@@ -4,73 +4,53 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeAlias
 
-from headrace._run.policies import BestFit, Greedy
+from headrace._run.checked import Checked
+from headrace._run.instance import Instance
+from headrace._run.node import Node
+from headrace._run.policies import BatchPolicy, BestFit, DispatchPolicy, Greedy
+from headrace._run.probes import Probes
 from headrace._run.route import is_graph
+from headrace._run.settings import Limits, Links
 from headrace._run.shared import Shared
 
-if TYPE_CHECKING:
-    from headrace._run.instance import Instance
-    from headrace._run.node import Node
-    from headrace._run.policies import BatchPolicy, DispatchPolicy
-    from headrace._run.starting import BuiltNode
+Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
+"""Puts the queue of a node before its instances."""
 
 
-@dataclass(frozen=True)
-class Links:
-    """How a node is linked to the others.
+class CloseStack(Protocol):
+    """The parts of a node or an instance, which are closed together."""
 
-    Attributes:
-        next: The nodes after it.
-        map: For each node in its ``map``, the key or keys that each key of that node becomes.
-        otherwise: The key ``or``: the node runs only where the node before gave no result.
-        each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
-        each_errors: ``"none"`` if a failed element gives None.
-        reposts: The nodes its backends send requests on to (`headrace.Backend.goes_on_at`).
-        name: The name of the node.
-        calls: The nodes called in its expression with ``Forward[node.x]``.
-    """
-
-    next: tuple[str, ...] = ()
-    map: Mapping[str, Mapping[str, str | tuple[str, ...]]] = field(default_factory=dict)
-    otherwise: bool = False
-    each: str | None = None
-    each_errors: str | None = None
-    reposts: tuple[str, ...] = ()
-    name: str = field(default="", repr=False, compare=False)
-    calls: tuple[str, ...] = field(default=(), repr=False, compare=False)
-
-    @property
-    def _each_keys(self) -> tuple[str, str]:
-        """The two keys of ``each``: that of the list, and that under which the node finds an element."""
-        source, _, target = (self.each or "").partition(":")
-        return source, target
+    def close(self) -> object:
+        """Close all parts, newest first; a second call does nothing."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The queue keys of a node.
+@dataclass
+class BuiltNode:
+    """One node, built.
 
     Attributes:
-        queue_size: How many requests may wait.
-        queue_full: What becomes of a request that finds it full. See `headrace._run.queue.QueueFull`.
-        timeout_ms: Longest time from arrival to the end, None for no limit.
-        batching_timeout_ms: How long the oldest request waits for others.
-        batch_sizes: The weights a batch may have. Empty for all.
-        pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
-        deadlock_after_s: How long a request waits until circles of calls are looked for. 0 for never.
-        shortcut: Whether a caller that finds the node idle may skip the queue.
+        scheduler: Its queue and instances.
+        parts: The parts of the node as a whole.
+        instances: The parts of each instance, in the scheduler's order. There may be fewer of them.
+        enters: A backend of each class here that has a function ``enter``. See `headrace.Backend`.
     """
 
-    queue_size: int = 1024
-    queue_full: str = "wait"
-    timeout_ms: float | None = None
-    batching_timeout_ms: float = 0.0
-    batch_sizes: tuple[int, ...] = ()
-    pad: bool = False
-    deadlock_after_s: float = 5.0
-    shortcut: bool = True
+    scheduler: Node
+    parts: CloseStack
+    instances: Sequence[CloseStack]
+    enters: Mapping[type[Any], Checked]
+
+    def describe(self, following: Sequence[str]) -> dict[str, Any]:
+        """Return what ``Pipeline.describe()`` says of the node."""
+        scheduler = self.scheduler
+        return {
+            "range": [scheduler.min, scheduler.max],
+            "instance_num": len(scheduler.instances),
+            "owns_thread": any(i.thread is not None for i in scheduler.instances),
+            "next": list(following),
+        }
 
 
 @dataclass(frozen=True)
@@ -86,14 +66,14 @@ class NodeBlueprint:
     """
 
     links: Links
-    build: Callable[[Callable[[Sequence[Instance]], Node]], BuiltNode]
+    build: Callable[[Schedule], BuiltNode]
     batch_policy: Callable[[], BatchPolicy] = Greedy
     dispatch_policy: Callable[[], DispatchPolicy] | None = BestFit
     limits: Limits = field(default_factory=Limits)
 
     def policies(self) -> tuple[BatchPolicy, DispatchPolicy]:
         """Make its policies."""
-        batch: Any = self.batch_policy()
+        batch: Any = self.batch_policy()  # perhaps both
         return batch, batch if self.dispatch_policy is None else self.dispatch_policy()
 
 
@@ -115,7 +95,7 @@ class Blueprint:
     nodes: Mapping[str, NodeBlueprint]
     order: Sequence[str]
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
-    listen: Callable[[Any], object] = bool
+    listen: Callable[[Probes], object] = bool
     store: Shared = field(default_factory=Shared)
     close: Callable[[], Sequence[Exception]] = tuple
     config: Any = None

@@ -20,7 +20,7 @@ from collections import deque
 from math import inf
 from sys import is_finalizing
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from headrace._run import threads
 from headrace._run.threads import OwnThread, Signal, Threads, check_stack
@@ -28,6 +28,8 @@ from headrace.errors import ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+Answer = TypeVar("Answer")
 
 _log = logging.getLogger("headrace.scheduling")
 
@@ -41,6 +43,13 @@ main = threading.main_thread().ident or 0
 
 in_steps: dict[int, object] = {main: None}
 """The threads that run steps now. The main thread is here for ever, so that one look tells both."""
+
+
+class Dispatches(Protocol):
+    """A node at which something has changed."""
+
+    def dispatch(self) -> None:
+        """Let all batches begin that are due."""
 
 
 class Box:
@@ -66,7 +75,7 @@ class Box:
         self.steps: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
         self.runner: Any = None
-        self.dirty: dict[Any, None] = {}
+        self.dirty: dict[Dispatches, None] = {}
         self.after: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.telling: dict[int, int] = {}
         self.look_if_quiet: Callable[[], object] = bool
@@ -216,13 +225,11 @@ def post(box: Box, step: Callable[..., object], *args: Any, runner: Any = None) 
     if me in in_steps:
         doubt = box.in_doubt
         if me == main:
-            box.in_doubt = (
-                True  # and left so by Ctrl-C in here: then the next call wakes a thread for both
-            )
+            # Left so by Ctrl-C in here: then the next call wakes a thread for both.
+            box.in_doubt = True
         box.steps.append((step, args))
-        if (
-            doubt or len(box.steps) == 1
-        ):  # else a thread that empties the box is there, or on its way
+        # Else a thread that empties the box is there, or on its way.
+        if doubt or len(box.steps) == 1:
             box.wake()
         if me == main:
             box.in_doubt = False
@@ -231,7 +238,7 @@ def post(box: Box, step: Callable[..., object], *args: Any, runner: Any = None) 
         box.run(runner)
 
 
-def ask(box: Box, step: Callable[..., Any], *args: Any) -> Any:
+def ask(box: Box, step: Callable[..., Answer], *args: Any) -> Answer:
     """Have a step run and return what it returns; `NOT_YET` in a destructor within a step, which cannot wait."""
     answer: list[Any] = []
     signal = Signal()
@@ -246,13 +253,14 @@ def ask(box: Box, step: Callable[..., Any], *args: Any) -> Any:
     post(box, run_asked)
     if not answer:
         if is_inside():
-            return NOT_YET
+            return cast("Answer", NOT_YET)
         while not answer:
             signal.sleep()
-    found, error = answer.pop()
+    result: Answer
+    result, error = answer.pop()
     if error is not None:
         raise error
-    return found
+    return result
 
 
 def is_inside() -> bool:

@@ -133,14 +133,11 @@ class Checked:
     _index: int | None = None
     _pad: bool = False
     _liveness: Liveness | None = None  # of the instance to which this backend belongs
-    _whole: Any = None  # the instance of a scheduler whose root this backend is
     _child_label: str | None = None  # of a child that is built elsewhere
     _bounded: bool = True  # batches must be compared with the range
     _takes_one: bool = False  # an item without a weight is within the range
     _is_last: bool = False  # its outcome is that of the node, so it may be PENDING
-    _alone: str = (
-        "Set rerun = True in the class, or return a list with an error for each wrong one."
-    )
+    _alone = "Set rerun = True in the class, or return a list with an error for each wrong one."
 
     if TYPE_CHECKING:  # see `headrace.Backend`
 
@@ -196,9 +193,9 @@ class Checked:
         if fits:
             return None
         most = "unbounded" if self.max is None else self.max
-        what = f"a batch of weight {weight} is outside the range {self.min} to {most}"
+        message = f"a batch of weight {weight} is outside the range {self.min} to {most}"
         return [
-            self._locate(BatchRangeError(what, weight=weight, min=self.min, max=self.max))
+            self._locate(BatchRangeError(message, weight=weight, min=self.min, max=self.max))
             for _ in batch
         ]
 
@@ -220,17 +217,18 @@ class Checked:
                 error = caught(again)
                 outcomes.append(self._wrap(error))
             else:
-                checked = (
-                    None if answers is None else self._check_outcomes(alone or [request], answers)
-                )
-                outcomes.append(None if checked is None else checked[0])
+                if answers is not None:
+                    answers = self._check_outcomes(alone or [request], answers)
+                outcomes.append(None if answers is None else answers[0])
         return outcomes
 
     def _with_company(self, error: Exception, batch: Sequence[Request]) -> Exception:
         """Say in an error that has no hint that other requests of the batch have failed with it."""
         count = sum(not isinstance(request, Filler) for request in batch)
-        if count > 1 and type(error) in (BackendError, InputError) and error.hint is None:  # type: ignore[attr-defined]
-            error.hint = f"All {count} requests of the batch failed with it. {self._alone}"  # type: ignore[attr-defined]
+        if not isinstance(error, RequestError) or type(error) not in (BackendError, InputError):
+            return error
+        if count > 1 and error.hint is None:
+            error.hint = f"All {count} requests of the batch failed with it. {self._alone}"
         return error
 
     def _check_outcomes(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
@@ -268,7 +266,7 @@ class Checked:
         hint = "Write keeps = True in the body of the class. Its node then has an entry for each request."
         return self._locate(ContractError(what, hint=hint))
 
-    def _wrap(self, error: Exception) -> Exception:
+    def _wrap(self, error: BaseException) -> Exception:
         """Make a new error for one item, even when the class of ``error`` raises as it is read."""
         try:
             return self._as_request_error(error)
@@ -277,11 +275,12 @@ class Checked:
             wrapped = BackendError(f"{self._label()} raised {text}")
             return self._locate(with_cause(wrapped, RuntimeError(text)))
 
-    def _as_request_error(self, error: Exception) -> Exception:
+    def _as_request_error(self, error: BaseException) -> Exception:
         """Copy an error of Headrace, or wrap any other error in a BackendError."""
         if isinstance(error, RequestError):
-            if isinstance(error, InstanceLostError):
-                self._note_lost(error)
+            # Where the error has a node, another instance was lost.
+            if isinstance(error, InstanceLostError) and error.node is None and self._liveness:
+                self._liveness.lost = True
             return self._locate(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
@@ -289,9 +288,9 @@ class Checked:
         wrapped.hint = self._loop_for(error)
         return self._locate(with_cause(wrapped, error))
 
-    def _loop_for(self, error: Exception) -> str | None:
+    def _loop_for(self, error: BaseException) -> str | None:
         """Tell an author whose `forward` may have taken its list for one request which loop to write."""
-        code = getattr(unwrap(type(self).forward), "__code__", None)
+        code = getattr(unwrap(self.forward), "__code__", None)
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         if code is None or frames[-1:] != [code] or not error_text(error).startswith(_OF_A_LIST):
             return None
@@ -308,11 +307,6 @@ class Checked:
             if error.node in (None, self._node) and getattr(error, place) is None:
                 setattr(error, place, value)
         return error
-
-    def _note_lost(self, error: InstanceLostError) -> None:
-        """Mark the instance as lost, unless the error has a node: then another instance was lost."""
-        if error.node is None and self._liveness is not None:
-            self._liveness.lost = True
 
     def _last_label(self, request: Request) -> str:
         """Name the backend that should have written ``result``: in a sequence the last element."""
@@ -332,12 +326,8 @@ def weight_of(batch: Sequence[Request]) -> int:
 
 def has_no_rows(request: Request, size: int) -> bool:
     """Tell whether a request says that it has no rows, and an array of it has none."""
-    return size == 0 and any(0 in _lengths(value) for value in request.values())
-
-
-def _lengths(value: Any) -> tuple[Any, ...]:
-    shape = getattr(value, "shape", ())
-    return shape if isinstance(shape, tuple) else ()
+    shapes = (getattr(value, "shape", ()) for value in request.values())
+    return size == 0 and any(isinstance(shape, tuple) and 0 in shape for shape in shapes)
 
 
 def is_one(batch: Sequence[Request]) -> bool:

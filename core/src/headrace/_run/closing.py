@@ -2,25 +2,58 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
+from collections import deque
 from functools import partial
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol
 
 from headrace._run.box import ask, is_inside
+from headrace._run.entry import RUNNING
 from headrace._run.parts import read_from
 from headrace._run.streams import Reader
-from headrace._run.teardown import Pass, Watchers
-from headrace._run.threads import took_token
+from headrace._run.threads import Pool, Signal, took_token
 from headrace.errors import ClosedError
 
 if TYPE_CHECKING:
-    from headrace._run.teardown import Closing
+    from collections.abc import Callable, Sequence
+
+    from headrace._run.blueprint import Blueprint, BuiltNode
+    from headrace._run.box import Box
+    from headrace._run.entrance import Entrance
+    from headrace._run.node import Node
+    from headrace._run.probes import Probes
+    from headrace._run.route import Graph
+
+    Closing = tuple[str, Callable[[], object]]
+    """What is closed, for the log, and the function that closes it."""
+
+_log = logging.getLogger("headrace.close")
 
 _GRACE_S = 0.8
 """How long processes that hang in their ``close`` are left behind, before they are ended."""
+
+
+class Closes(Protocol):
+    """What is closed: an `headrace._run.engine.Engine`."""
+
+    box: Box
+    blueprint: Blueprint
+    built: dict[str, BuiltNode]
+    entrance: Entrance
+    forked: bool
+    graph: Graph | None
+    nodes: list[Node]
+    probes: Probes
+
+    def busy(self) -> bool:
+        """Tell whether a backend still runs, or hangs in its ``close``."""
+
+    def needs_this_thread(self) -> bool:
+        """Tell whether the calling thread is needed for the end."""
 
 
 class Closer:
@@ -31,7 +64,7 @@ class Closer:
         is_over: Whether everything is closed.
     """
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Closes) -> None:
         self._engine = engine
         self._box = engine.box
         self._watchers = Watchers()
@@ -62,15 +95,15 @@ class Closer:
         self._box.later(self._start_end, until)
         for node in reversed(self._engine.nodes):
             refuse(node, error, drain=drain)
-            for parts in filter(None, map(read_from, node.all_open())):
-                reader = parts.root.take
+            for parts in map(read_from, node.all_open()):
+                reader = None if parts is None else parts.root.take
                 # While requests are drained others go on reading, and the thread that closes does not.
                 if isinstance(reader, Reader) and (not drain or reader.thread == closes):
                     reader.end_wait()
         if not drain and self._engine.graph is not None:
-            for one in list(self._engine.graph.open):
-                if all(entry.state != "running" for entry in one.open):
-                    one.end(error._passing(passes=False))
+            for request in list(self._engine.graph.open):
+                if all(entry.state != RUNNING for entry in request.open):
+                    request.end(error._passing(passes=False))
 
     def _start_end(self, until: float) -> None:
         try:
@@ -105,9 +138,8 @@ class Closer:
         closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
-        self.is_over = self._has_ended = (
-            True  # the probes are closed, which saw the pipeline closed
-        )
+        # The probes are closed, which saw the pipeline closed.
+        self.is_over = self._has_ended = True
         self._watchers.wake()
         if closing.hangs or self._engine.busy():
             self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
@@ -120,8 +152,8 @@ class Closer:
         for node in self._engine.nodes:
             fail_open(node, ClosedError(text))
         if self._engine.graph is not None:
-            for one in list(self._engine.graph.open):
-                one.end(ClosedError(text), frees=True)
+            for request in list(self._engine.graph.open):
+                request.end(ClosedError(text), frees=True)
 
     def hangs(self) -> bool:
         """Tell whether something was left behind that has not ended in its ``close``."""
@@ -143,22 +175,22 @@ class Closer:
     def _close_idle(self) -> tuple[list[Closing], bool]:
         """Return the steps that close the idle instances, and the nodes that have no others, in order; and whether all are idle."""
         all_idle = True
-        found: list[Closing] = []
+        steps: list[Closing] = []
         for name, node in reversed(self._engine.built.items()):
             own = node.scheduler.instances
             for index in reversed(range(len(node.instances))):
                 if index < len(own) and own[index].busy:
                     all_idle = False
                 else:
-                    found.append((f"instance {index} of node {name}", node.instances[index].close))
+                    steps.append((f"instance {index} of node {name}", node.instances[index].close))
             if all_idle:
-                found.append((f"node {name}", node.parts.close))
+                steps.append((f"node {name}", node.parts.close))
         if all_idle:
-            found.append(("what the nodes share", self._engine.blueprint.store.close))
-        return found, all_idle
+            steps.append(("what the nodes share", self._engine.blueprint.store.close))
+        return steps, all_idle
 
 
-def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
+def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
     """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
     node.special = True
     node.standby.let_in()
@@ -170,7 +202,7 @@ def refuse(node: Any, error: ClosedError, *, drain: bool) -> None:
     node.note_change()
 
 
-def fail_open(node: Any, error: ClosedError) -> None:
+def fail_open(node: Node, error: ClosedError) -> None:
     """Fail all entries of a node that are still open; a step."""
     node.dead = True
     node.fail_waiting(error, [*node.queue, *node.room.outside])
@@ -180,3 +212,87 @@ def fail_open(node: Any, error: ClosedError) -> None:
         if instance.holder is not None:
             for kill in instance.liveness.killers:
                 node.box.later(kill)
+
+
+# Step by step, for a thread that waits no longer than its timeout.
+
+_AT_LEAST_S = 0.2
+"""How long the steps may take at least, where waiting for batches has used up the timeout."""
+
+
+class Watchers(list[Signal]):
+    """The threads that sleep until a condition holds: each adds its signal first, and then looks at the condition."""
+
+    def wait(self, is_so: Callable[[], bool], until: float | None = None) -> bool:
+        """Sleep until ``is_so()``; False when ``until``, in seconds of `time.monotonic`, came first."""
+        signal = Signal()
+        self.append(signal)
+        try:
+            while not is_so():
+                left = None if until is None else until - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                signal.sleep(left)
+            return True
+        finally:
+            self.remove(signal)
+
+    def wake(self) -> None:
+        """Wake all threads, which then look again."""
+        for signal in self.copy():
+            signal.wake()
+
+
+class Pass:
+    """One run over closing steps, one after the other, in a thread of the pool: a step that hangs is left behind.
+
+    A thread that comes back from a step which was left behind takes no further one.
+
+    Attributes:
+        over: Whether the last step has ended.
+        hangs: Whether a step was left behind.
+    """
+
+    def __init__(self, steps: Sequence[Closing], pool: Pool) -> None:
+        self._pool = pool
+        self._steps = deque(steps)
+        self.over = self.hangs = False
+        self._current = "the pipeline"
+        self._watchers = Watchers()
+
+    def start(self, until: float) -> bool:
+        """Take the steps, and wait for them; after ``until`` another thread goes on behind the step that hangs."""
+        until = max(until, time.monotonic() + _AT_LEAST_S)
+        try:
+            self._pool.run(self._run, turn := self._next_turn())
+        except RuntimeError:  # no more threads
+            self._run(turn)
+        if self._watchers.wait(lambda: self.over, until):
+            return True
+        while not self.over:
+            current = self._current
+            if took_token(self._turn):
+                self.hangs = True
+                message = "closing %s has not ended in time; it is left behind, the rest is closed without it"
+                _log.warning(message, current)
+                self._pool.run(self._run, self._next_turn())
+                break
+        return self.over
+
+    def _next_turn(self) -> list[None]:
+        """Return a token for the next step: its thread takes it, or who leaves the step before behind."""
+        self._turn: list[None] = [None]
+        return self._turn
+
+    def _run(self, turn: list[None]) -> None:
+        while took_token(turn):
+            if not self._steps:
+                self.over = True
+                self._watchers.wake()
+                return
+            name, close = self._steps.popleft()
+            self._current, turn = name, self._next_turn()
+            try:
+                close()
+            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
+                _log.warning("closing %s failed", name, exc_info=error)

@@ -15,11 +15,9 @@ from __future__ import annotations
 import logging
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from headrace._run import threads
 from headrace._run.box import post
@@ -27,8 +25,14 @@ from headrace._run.entry import NEW, OUTSIDE, QUEUED, RUNNING
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
+    from headrace._run.queue import RequestQueue
+    from headrace._run.room import Room
+    from headrace._run.settings import Limits
     from headrace._run.threads import Threads
 
 _log = logging.getLogger("headrace.scheduling")
@@ -40,19 +44,32 @@ engines: weakref.WeakSet[Any] = weakref.WeakSet()
 """All pipelines of the process."""
 
 
+class Watched(Protocol):
+    """A node, as far as it is looked at here."""
+
+    box: Box
+    limits: Limits
+    clock: Callable[[], float]
+    watched: bool
+    free: list[Instance]
+    instances: list[Instance]
+    queue: RequestQueue
+    room: Room
+
+
 class Wait(NamedTuple):
     """One step of a circle: a thread waits for an entry, for which an instance is needed that the next one holds.
 
     Attributes:
         thread: The thread.
-        entry: For what it waits. None where it waits for a call in a backend's own thread.
-        holds: The instance that the next thread of the circle holds. None for such a call.
+        entry: For what it waits.
+        holds: The instance that the next thread of the circle holds.
         runs: How many batches all instances of that node have begun.
     """
 
     thread: int
-    entry: Entry | None
-    holds: Instance | None
+    entry: Entry
+    holds: Instance
     runs: tuple[int, ...]
 
 
@@ -70,7 +87,7 @@ class _Look:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
                         waiting.append(entry)
-                waiting += [one for one in [*node.pending.open] if one.held.away is not None]
+                waiting += [kept for kept in [*node.pending.open] if kept.held.away is not None]
                 for entry in waiting:
                     self._note(entry, [entry])
             if engine.graph is not None:
@@ -78,17 +95,16 @@ class _Look:
                     if request.entry.awaited:
                         self._note(request.entry, [*request.open])
         self.stuck = {*self.waits, *self.calls}
-        while going := {one for one in self.stuck if not self._is_stuck(one)}:
+        while going := {thread for thread in self.stuck if not self._is_stuck(thread)}:
             self.stuck -= going
 
     def _note(self, entry: Entry, waits_for: list[Entry]) -> None:
-        waits_for = [one for some in waits_for for one in _at_work(some)]
+        waits_for = [working for some in waits_for for working in _at_work(some)]
         waiter = entry.waiter
         if waiter is not None and waiter.asleep:  # else its thread runs something meanwhile
             self.waits[waiter.ident][waiter] += waits_for
-        elif (
-            entry.awaited
-        ):  # perhaps one of several that the thread awaits: any of them lets it go on
+        elif entry.awaited:
+            # Perhaps one of several that the thread awaits: any of them lets it go on.
             self.waits[entry.awaited][entry] += waits_for
 
     def _is_stuck(self, thread: int) -> bool:
@@ -102,37 +118,39 @@ class _Look:
             instance = self.running.get(entry)
             return instance is not None and instance.ident in self.stuck
         if entry.state == OUTSIDE:  # whichever of these goes on makes room
-            before = entry.node.room.waiting_entries()
-            return bool(before) and all(self._stops(one) for one in before)
-        if entry.state not in (NEW, QUEUED) or entry.node is None or entry.node.free:
+            before = _node_of(entry).room.waiting_entries()
+            return bool(before) and all(map(self._stops, before))
+        if entry.state not in (NEW, QUEUED) or entry.node is None or _node_of(entry).free:
             return False
-        living = [one for one in entry.node.instances if one.living]
-        return bool(living) and all(one.ident in self.stuck for one in living)
+        living = [instance for instance in _node_of(entry).instances if instance.living]
+        return bool(living) and all(instance.ident in self.stuck for instance in living)
 
     def circle(self) -> list[Wait]:
-        """Return one circle of threads that wait for each other; empty for none."""
-        way: dict[int, Wait] = {}
-        thread = next(iter(self.stuck), None)
-        while thread is not None and thread not in way:
+        """Return one circle of threads that wait for each other; empty for none. It names no calls in a backend's own thread."""
+        way: dict[int, Wait | None] = {}
+        thread = next(iter(self.stuck), 0)
+        while thread not in way:
             if thread in self.calls:
-                way[thread] = Wait(thread, None, None, ())
-                thread = self.calls[thread]
+                way[thread], thread = None, self.calls[thread]
                 continue
             entries = chain.from_iterable(self.waits[thread].values())
-            entry = next((one for one in entries if self._stops(one)), None)
+            entry = next(filter(self._stops, entries), None)
             if entry is None:
                 return []
-            stops = entry.node.room.waiting_entries()[0] if entry.state == OUTSIDE else entry
-            instances = [one for one in stops.node.instances if one.living]
-            holds = self.running.get(entry) or next(iter(instances), None)
+            outside = entry.state == OUTSIDE
+            stops = _node_of(entry).room.waiting_entries()[0] if outside else entry
+            living = [instance for instance in _node_of(stops).instances if instance.living]
+            holds = self.running.get(entry) or next(iter(living), None)
             if holds is None:
                 return []
-            way[thread] = Wait(thread, entry, holds, tuple([one.batches for one in instances]))
-            thread = holds.ident
-        if thread is None:
-            return []
-        steps = list(way.values())
-        return steps[list(way).index(thread) :]
+            runs = tuple([instance.batches for instance in living])
+            way[thread], thread = Wait(thread, entry, holds, runs), holds.ident
+        return [*filter(None, [*way.values()][[*way].index(thread) :])]
+
+
+def _node_of(entry: Entry) -> Watched:
+    """Return the node of an entry that waits there."""
+    return cast("Watched", entry.node)
 
 
 def _at_work(entry: Entry) -> list[Entry]:
@@ -172,34 +190,22 @@ class Search:
     def _look_once(self, now: float) -> bool:
         """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
         circle = _Look().circle()
-        waits = [
-            one for one in circle if one.entry is not None and one.entry.state in (QUEUED, OUTSIDE)
-        ]
+        entries = [wait.entry for wait in circle if wait.entry.state in (QUEUED, OUTSIDE)]
         apart = now - self._seen >= 0.9 * APART_S
-        same = apart and bool(waits) and {*circle} == {*self._before}
+        same = apart and bool(entries) and {*circle} == {*self._before}
         if apart or not circle:
             self._before, self._seen = [] if same else circle, now
         if same:
-            newest: Any = max(waits, key=lambda one: one.entry.arrival).entry  # type: ignore[union-attr]
+            newest = max(entries, key=lambda entry: entry.arrival)
             post(newest.node.box, _release, newest, _error(circle, newest))
         return bool(circle)
 
 
-search = Search()
+_searches: weakref.WeakKeyDictionary[Threads, Search] = weakref.WeakKeyDictionary()
+"""The search of each pool and timer."""
 
 
-@contextmanager
-def apart() -> Iterator[None]:
-    """Let another search look in the block, whose threads end with it."""
-    global search
-    before, search = search, Search()
-    try:
-        yield
-    finally:
-        search = before
-
-
-def watch(node: Any) -> None:
+def watch(node: Watched) -> None:
     """Look in a while whether a request still waits at a node where one waits now; in a step."""
     after_s = node.limits.deadlock_after_s
     if after_s <= 0:
@@ -207,21 +213,22 @@ def watch(node: Any) -> None:
     there = weakref.ref(node)  # the timer keeps no pipeline alive
 
     def look() -> None:
-        found = there()
-        if found is not None:
-            post(found.box, _look_at, found)
+        node = there()
+        if node is not None:
+            post(node.box, _look_at, node)
 
     node.box.threads.timer.call_at(node.clock() + after_s, look)
     node.watched = True
 
 
-def _look_at(node: Any) -> None:
+def _look_at(node: Watched) -> None:
     node.watched = False
     outside = node.room.outside
     waiting = [next(iter(outside)).arrival] if outside else []
     waiting += [node.queue.oldest()] if node.queue.count else []
     if waiting and node.clock() - min(waiting) >= node.limits.deadlock_after_s:
-        node.box.later(search.start, node.box.threads)
+        given = node.box.threads
+        node.box.later(_searches.setdefault(given, Search()).start, given)
     if waiting:
         watch(node)
 
@@ -229,7 +236,7 @@ def _look_at(node: Any) -> None:
 def after_fork() -> None:
     """Begin anew in a child process."""
     engines.clear()
-    search.__init__()  # type: ignore[misc]
+    _searches.clear()
 
 
 def _release(entry: Entry, error: ContractError) -> None:
@@ -239,19 +246,14 @@ def _release(entry: Entry, error: ContractError) -> None:
 
 def _error(circle: list[Wait], newest: Entry) -> ContractError:
     """Make the error of the request that is failed so that the others go on."""
-    what = "calls wait for each other in a circle: " + ", ".join(_steps(circle))
+    waits = [
+        f"{_name_of(before.holds)}, instance {before.holds.index}) waits for {_name_of(wait.holds)})"
+        for before, wait in zip([circle[-1], *circle], circle, strict=False)
+    ]
+    what = f"calls wait for each other in a circle: {', '.join(waits)}"
     hint = "Give a node of the circle more instances, or compose the backends in one expression."
     return ContractError(what, node=newest.node.name, hint=hint)
 
 
-def _steps(circle: list[Wait]) -> Iterator[str]:
-    """Say of each instance of a circle for which node the backend in it waits."""
-    named = [one for one in circle if one.entry is not None and one.holds is not None]
-    for before, one in zip([named[-1], *named], named, strict=False):
-        holder = before.holds
-        about = f"{_name_of(holder)}, instance {holder.index})"  # type: ignore[union-attr]
-        yield f"{about} waits for {_name_of(one.holds)})"
-
-
-def _name_of(instance: Any) -> str:
+def _name_of(instance: Instance) -> str:
     return f"{instance.backend._label()} (node {instance.liveness.node.name!r}"

@@ -14,10 +14,11 @@ from headrace._run.box import Box, ask, is_inside
 from headrace._run.closing import Closer, fail_open
 from headrace._run.deadlocks import engines
 from headrace._run.entrance import Entrance
-from headrace._run.graph import Graph
 from headrace._run.probes import EnteringProbe, Probes
 from headrace._run.process import close_at_exit, report, report_forked
+from headrace._run.route import Graph
 from headrace._run.starting import start
+from headrace._run.statistics import statistics
 from headrace._version import __version__
 from headrace.errors import ClosedError
 
@@ -61,7 +62,8 @@ class Engine:
         blueprint = self.blueprint
         self.built = started.nodes
         self.probes = started.probes
-        self.nodes = self.in_order()
+        # Each after the nodes that it calls.
+        self.nodes = list(dict.fromkeys([node.scheduler for node in self.built.values()]))
         if len(self.nodes) == 1:
             self.nodes[0].is_only = True
             self.nodes[0].short_cut.set_bounds()
@@ -73,10 +75,6 @@ class Engine:
         self.box.look_if_quiet = self.closer.look_if_quiet
         close_at_exit(self)
         weakref.finalize(owner, _close_dropped, self).atexit = False
-
-    def in_order(self) -> list[Node]:
-        """Return all nodes, each after the nodes that it calls."""
-        return list(dict.fromkeys([node.scheduler for node in self.built.values()]))
 
     def enters(self) -> dict[Any, Any]:
         """Return a backend of each class in the pipeline that has a function ``enter``, and probes that have one."""
@@ -109,12 +107,11 @@ class Engine:
         """Return the answer of ``Pipeline.stats()``; in the midst of a step as things are just then."""
         if self.forked or is_inside():
             return self._statistics()
-        found: dict[str, Any] = ask(self.box, self._statistics)
-        return found
+        return ask(self.box, self._statistics)
 
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order
-        nodes = {name: self.built[name].statistics() for name in order}
+        nodes = {name: statistics(self.built[name].scheduler) for name in order}
         found = {"state": self.state, "nodes": nodes}
         found |= self.blueprint.store._statistics(among=(*found, "probes"))
         if self.probes.all:
@@ -136,8 +133,9 @@ class Engine:
     def needs_this_thread(self) -> bool:
         """Tell whether the calling thread runs a batch, is inside a probe, or takes a request through the nodes."""
         # Between two nodes a signal handler may interrupt the thread that takes a request through the graph.
-        between = self.graph is not None and self.graph.needs_this_thread()
-        tells = threading.get_ident() in self.box.telling
+        me = threading.get_ident()
+        between = self.graph is not None and me in [*self.graph.walking.values()]
+        tells = me in self.box.telling
         return between or tells or any(node.is_held_by_this_thread() for node in self.nodes)
 
     # Probes that are attached and detached while the pipeline runs.
@@ -146,7 +144,7 @@ class Engine:
         """Let one more probe receive every node's events from now on, unless it was detached in the meantime."""
         with self.changes:
             self.entrance.check_open()
-            taken = {one.name for one in self.probes.all}
+            taken = {other.name for other in self.probes.all}
             names = (probe.name, *(f"{probe.name} {number}" for number in range(2, len(taken) + 2)))
             probe.name = next(name for name in names if name not in taken)
             if not probe.gone:
@@ -178,8 +176,8 @@ class Engine:
         self.forked = True
         if self.closer.error is None:
             self._unsaid = [partial(report_forked, self.blueprint.order)]
-        what = "this pipeline belongs to the parent process; build one after the fork"
-        self.closer.error = ClosedError(what)
+        message = "this pipeline belongs to the parent process; build one after the fork"
+        self.closer.error = ClosedError(message)
         self.box.after_fork()
         if hasattr(self, "entrance"):  # else the fork came in the midst of the build
             self.entrance.close(self.closer.error, self._unsaid)

@@ -7,19 +7,18 @@ from contextlib import suppress
 from functools import partial
 from numbers import Real
 from threading import TIMEOUT_MAX, get_ident
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace._run.box import ask, in_steps, post
 from headrace._run.checked import as_int
 from headrace._run.entry import DONE, NEW, OUTSIDE, Entry, check_weight
-from headrace._run.futures import LoopWaker, give_up
+from headrace._run.futures import LoopWaker, RequestFuture, give_up
 from headrace._run.graph_request import GraphRequest, start_all
-from headrace._run.loops import warn_in_coroutine
 from headrace._run.process import report
 from headrace._run.refusals import endless_wait
 from headrace._run.runners import wait_for
-from headrace._run.threads import Signal, check_stack
-from headrace._run.tracebacks import with_cause, without_locals
+from headrace._run.threads import Signal, check_stack, warn_in_coroutine
+from headrace._run.tracebacks import set_abandoned, with_cause, without_locals
 from headrace._run.walk import may_wait, run_and_wait, walk
 from headrace._texts import error_text, repr_of
 from headrace.errors import InputError, RequestsFailed
@@ -30,9 +29,8 @@ if TYPE_CHECKING:
 
     from headrace._run.box import Box
     from headrace._run.checked import Checked
-    from headrace._run.graph import Graph
     from headrace._run.node import Node
-    from headrace._run.route import Route
+    from headrace._run.route import Graph, Route
     from headrace.errors import ClosedError
     from headrace.keys import Request
 
@@ -56,7 +54,7 @@ class Entrance:
     def __init__(self, box: Box, graph: Graph | None, first: Node) -> None:
         self.box = box
         self.only = first if graph is None else None
-        self.graph: Any = graph  # a Graph where there is no `only`
+        self.graph = cast("Graph", graph)  # asked for where there is no `only`
         self.any_scheduler = first
         self.on_way: dict[int, object] = {}
         self._waker: LoopWaker | None = None  # of the event loop that has called last
@@ -66,12 +64,12 @@ class Entrance:
 
     def use(self, enters: Mapping[type[Checked], Checked]) -> None:
         """Let ``enter`` of these classes, each with a backend of it, see every request from now on."""
-        found: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
+        asked: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
         for cls, backend in enters.items():  # classes may share one function, which is asked once
             enter: Any = cls.enter  # type: ignore[attr-defined]
             takes = getattr(enter, "__kwdefaults__", None) or ()
-            found.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
-        self._enters = [*found.values()]
+            asked.setdefault(enter, (enter, "call" in takes, [], backend))[2].append(cls)
+        self._enters = [*asked.values()]
         self.call = None if self.only is None else self.only.call
         if self._enters:
             self.call = partial(self.run_one, timeout=None, priority=0)
@@ -130,8 +128,8 @@ class Entrance:
             for item in items:
                 key, mine, error = id(item), (item,), None
                 if key in seen:
-                    what = "this dict stands in the list a second time"
-                    error = InputError(what, hint="Send a dict of its own per request.")
+                    message = "this dict stands in the list a second time"
+                    error = InputError(message, hint="Send a dict of its own per request.")
                 elif isinstance(item, dict) and on_way.setdefault(key, mine) is not mine:
                     error = _on_its_way()
                 # Read once it is claimed: what stood in it before may be the value between two backends.
@@ -171,8 +169,10 @@ class Entrance:
             if isinstance(request, dict):
                 with suppress(Exception):
                     request.pop("result", None)
-            what = f"the request cannot be read: {error_text(error)}"
-            known = error if isinstance(error, InputError) else with_cause(InputError(what), error)
+            known = error
+            if not isinstance(error, InputError):
+                unread = InputError(f"the request cannot be read: {error_text(error)}")
+                known = with_cause(unread, error)
             self._refuse(entry, route, known)
             return None
         if self._enters:
@@ -189,11 +189,11 @@ class Entrance:
         entered: dict[type, Any] | None = None
         for enter, takes_call, classes, backend in self._enters:
             try:
-                found = enter(request, call=call) if takes_call else enter(request)
+                given = enter(request, call=call) if takes_call else enter(request)
             except Exception as error:  # noqa: BLE001 - any error of a backend fails its request
                 return None, backend._wrap(without_locals(error))
-            if found is not None:
-                entered = {**(entered or {}), **dict.fromkeys(classes, found)}
+            if given is not None:
+                entered = {**(entered or {}), **dict.fromkeys(classes, given)}
         return entered, None
 
     def _refuse(self, entry: Entry, route: Route | None, error: Exception) -> None:
@@ -231,16 +231,16 @@ class Entrance:
         entry.raise_error()
 
     def submit(
-        self, admitted: list[Admitted], owners: Sequence[Any], *, waits: bool = True
+        self, admitted: list[Admitted], owners: Sequence[RequestFuture], *, waits: bool = True
     ) -> None:
         """Let requests run whose outcomes the owners take; this waits only for room in a full queue."""
         fresh = []
-        for one, owner in zip(admitted, owners, strict=True):
-            if one[0].state == DONE:
-                owner.take_outcome(one[0])
+        for (entry, route), owner in zip(admitted, owners, strict=True):
+            if entry.state == DONE:
+                owner.take_outcome(entry)
             else:
-                owner.expects(one[0])
-                fresh.append(one)
+                owner.expects(entry)
+                fresh.append((entry, route))
         self._start(fresh, waits=waits)
 
     def waker(self, loop: asyncio.AbstractEventLoop) -> LoopWaker:
@@ -255,9 +255,9 @@ class Entrance:
     ) -> list[asyncio.Future[None]]:
         """Let the requests of a coroutine run; give the futures of the loop for which it waits."""
         waker = self.waker(loop)
-        fresh = [one for one in admitted if one[0].state != DONE]
+        fresh = [(entry, route) for entry, route in admitted if entry.state != DONE]
         if self.only is None:
-            fresh = [(entry, route) for entry, route in fresh if may_wait(route, entry)]  # type: ignore[arg-type]
+            fresh = [(entry, route) for entry, route in fresh if route and may_wait(route, entry)]
         elif fresh and not self.only.free and self.only.is_held_by_this_thread():
             for entry, _ in fresh:
                 self._refuse(entry, None, endless_wait(self.only.name))
@@ -279,7 +279,7 @@ class Entrance:
                     if first.short_cut.hand_over(entries[0]):
                         return
             else:
-                first = fresh[0][1].first  # type: ignore[union-attr]
+                first = next(route.first for _, route in fresh if route is not None)
             # The main thread runs no steps. It would wait for another one each time, so it looks whether there is room.
             waits = waits and first.limits.queue_full == "wait"
             if waits and get_ident() in in_steps:
@@ -287,12 +287,12 @@ class Entrance:
             if self.only is not None:
                 post(self.box, first.enter, entries)
             else:
-                requests = [GraphRequest(self.graph, route, entry) for entry, route in fresh]  # type: ignore[arg-type]
-                post(self.box, start_all, requests)
+                walked = [(route, entry) for entry, route in fresh if route is not None]
+                post(self.box, start_all, [GraphRequest(self.graph, *pair) for pair in walked])
             if waits and any(entry.state in _BEFORE for entry in entries):
                 self._wait_for_room(first, entries)
         except BaseException as raised:
-            raised.abandoned = ask(self.box, give_up, entries)  # type: ignore[attr-defined]
+            set_abandoned(raised, ask(self.box, give_up, entries))
             raise
 
     def _wait_for_room(self, first: Node, entries: list[Entry]) -> None:
@@ -320,11 +320,11 @@ _BEFORE = (NEW, OUTSIDE)
 
 
 def _on_its_way() -> InputError:
-    what = (
+    wrong = (
         "this dict is on its way through this pipeline: it was sent before, and has no answer yet"
     )
     hint = "Send a dict of its own per request. One that holds the same data does: dict(request)."
-    return InputError(what, hint=hint)
+    return InputError(wrong, hint=hint)
 
 
 def _refuse_endless(error: BaseException, entries: list[Entry]) -> None:

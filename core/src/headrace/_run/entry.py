@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._run.checked import as_int, has_no_rows, weight_error
 from headrace._run.threads import took_token
-from headrace._run.tracebacks import is_abandoned, with_cause
+from headrace._run.tracebacks import is_abandoned, set_abandoned, with_cause
 from headrace._texts import nearest
 from headrace.errors import ClosedError, InputError, RequestError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._run.box import Box
     from headrace._run.threads import Alarm
     from headrace.keys import Request
 
@@ -37,6 +38,32 @@ MISSING = object()
 
 UNTOUCHED = object()
 """Stands for the ``data`` of a request that never entered: its dict is left as it came."""
+
+
+class Place(Protocol):
+    """Where an entry came in: a node, or a request that a graph leads from node to node."""
+
+    box: Box
+    name: str
+    clock: Callable[[], float]
+
+    def cancel(self, entry: Entry) -> bool:
+        """Withdraw an entry that waits; False when it runs or is done."""
+
+    def count_late(self, error: BaseException) -> None:
+        """Count as failed a request that failed after its last batch."""
+
+    def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
+        """Fail an entry wherever it is; tell whether a backend goes on with it."""
+
+    def fail_late(self, entry: Entry) -> None:
+        """Fail an entry whose deadline has passed."""
+
+    def running(self, entry: Entry) -> bool:
+        """Tell whether a backend runs on an entry."""
+
+    def waiting_for(self, entry: Entry) -> Sequence[Entry]:
+        """Return the entries that wait for an instance, or for room, on behalf of an entry."""
 
 
 class Entry:
@@ -66,20 +93,9 @@ class Entry:
     """
 
     __slots__ = (
-        *(
-            "request",
-            "then",
-            "waiter",
-            "awaited",
-            "weight",
-            "arrival",
-            "cut",
-            "deadline",
-            "priority",
-            "data",
-        ),
-        *("state", "error", "code", "alarm", "ticket", "lent", "group", "node", "entered", "held"),
-        *("trait", "trait_of", "room", "on_way"),
+        *("request", "then", "waiter", "awaited", "weight", "arrival", "cut", "deadline"),
+        *("priority", "data", "state", "error", "code", "alarm", "ticket", "lent", "group"),
+        *("node", "entered", "held", "trait", "trait_of", "room", "on_way"),
     )
 
     trait: Any
@@ -111,8 +127,8 @@ class Entry:
         self.lent: list[None] | None = None
         self.group: list[Entry] | None = None
         self.held: Any = None
-        self.node: Any = None
-        self.room: Any = None
+        self.node: Place = None  # type: ignore[assignment]  # few ask before it has entered
+        self.room: Callable[[], object] | None = None
         self.on_way: dict[int, object] | None = None
         self.entered: dict[type, Any] | None = None
 
@@ -212,7 +228,7 @@ def restore(request: Request, data: Any, raised: BaseException) -> None:
     """Put ``data`` back after ``raised``, and remove the result; not while a backend runs on the dict."""
     with suppress(Exception):  # the caller's own dict may raise anything
         abandoned = is_abandoned(raised)
-        raised.abandoned = abandoned  # type: ignore[attr-defined]
+        set_abandoned(raised, abandoned)
         if not abandoned:
             put_back(request, data)
             request.pop("result", None)
@@ -253,9 +269,9 @@ def check_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     if not isinstance(request, dict):
         wanted, got = "a dict", type(request).__name__
         wanted += f" with the key {needs[0]!r}" if needs else ""
-        what = "a request is a dict, several a list"
+        message = "a request is a dict, several a list"
         write = f'Write pipe({{"{needs[0]}": x}}).' if needs else "Write pipe({})."
-        raise InputError(what, expected=wanted, got=got, node=node, hint=write)
+        raise InputError(message, expected=wanted, got=got, node=node, hint=write)
     for key in needs:
         if key not in request:
             there = [known for known in islice(request, 100) if type(known) is str]

@@ -37,9 +37,8 @@ class FailureLog:
     def __init__(self, node: str, clock: Callable[[], float]) -> None:
         self._node = node
         self._clock = clock
-        self._kinds: dict[
-            tuple[Any, ...], list[float]
-        ] = {}  # when the last line was, and how many since
+        # Per kind when the last line was, and how many there were since.
+        self._kinds: dict[tuple[str | None, str, type], list[float]] = {}
 
     def note(self, error: BaseException, request: Mapping[str, Any]) -> None:
         """Log the failure of a request, or count it. Never called under a lock; it raises no Exception."""

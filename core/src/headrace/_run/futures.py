@@ -8,20 +8,22 @@ import time
 from collections import deque
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace._run import threads
-from headrace._run.box import NOT_YET, ask, is_inside, refuse_inside
+from headrace._run.box import ask, is_inside, refuse_inside
 from headrace._run.entry import DONE, refuses_change
-from headrace._run.loops import warn_in_coroutine
 from headrace._run.refusals import endless_wait, withdrawn
-from headrace._run.threads import Signal
+from headrace._run.threads import Signal, warn_in_coroutine
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Generator, Sequence
 
+    from headrace._run.box import Box
     from headrace._run.entry import Entry
+    from headrace._run.node import Node
+    from headrace._run.parts import PartSink
     from headrace.keys import Request
 
 _log = logging.getLogger("headrace.callbacks")
@@ -45,7 +47,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     _is_cancelled = False
     _sleepers: list[Signal]
     entry: Entry | None = None
-    parts: Any = None
+    parts: PartSink | None = None
 
     def expects(self, entry: Entry) -> None:
         """Let the outcome of an entry come here."""
@@ -59,12 +61,9 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
         entry = self.entry
-        return (
-            entry is not None
-            and entry.node is not None
-            and not self.done()
-            and entry.node.running(entry)
-        )
+        if entry is None or entry.node is None or self.done():
+            return False
+        return entry.node.running(entry)
 
     def cancel(self) -> bool:
         """Withdraw the request. False when a backend runs on it, or it is done.
@@ -190,7 +189,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 _log.error("a callback raised", exc_info=error)
 
 
-def entry_box(entry: Entry) -> Any:
+def entry_box(entry: Entry) -> Box:
     """Return the box of the pipeline of an entry that has entered."""
     return entry.node.box
 
@@ -198,10 +197,11 @@ def entry_box(entry: Entry) -> Any:
 def start_wait(entry: Entry) -> None:
     """Let it be seen that this thread waits for an entry; ContractError where it holds what the entry waits for."""
     refuse_inside(entry.node.name)
-    for one in entry.node.waiting_for(entry):
-        held = not one.node.free and one.node.is_held_by_this_thread()
-        if held or one.node.is_endless_for(get_ident()):
-            raise endless_wait(one.node.name)
+    for waiting in entry.node.waiting_for(entry):
+        node = cast("Node", waiting.node)
+        held = not node.free and node.is_held_by_this_thread()
+        if held or node.is_endless_for(get_ident()):
+            raise endless_wait(node.name)
     entry.awaited = get_ident()
 
 
@@ -242,10 +242,10 @@ class LoopWaker:
         if self._due:  # perhaps Ctrl-C hit the loop just before `_wake_all`
             self._wake_all()
         future: asyncio.Future[None] = self.loop.create_future()
-        entry.then, entry.awaited = partial(self._told, future), get_ident()
+        entry.then, entry.awaited = partial(self._note_end, future), get_ident()
         return future
 
-    def _told(self, future: asyncio.Future[None], entry: Entry) -> None:
+    def _note_end(self, future: asyncio.Future[None], entry: Entry) -> None:
         entry_box(entry).later(self.wake, future)
 
 
@@ -267,7 +267,6 @@ def give_up(entries: Sequence[Entry]) -> bool:
     return left
 
 
-def give_up_all(box: Any, entries: Sequence[Entry]) -> bool:
+def give_up_all(box: Box, entries: Sequence[Entry]) -> bool:
     """Do `give_up` from any thread."""
-    found = ask(box, give_up, entries)
-    return found is not NOT_YET and found is True
+    return ask(box, give_up, entries) is True

@@ -13,14 +13,13 @@ from headrace._run.entry import DONE, OUTSIDE, RUNNING, Entry, put_back, refuses
 from headrace._run.node_request import FREES_CALLER, NodeRequest, waiting_for
 from headrace._run.refusals import withdrawn
 from headrace._run.room import Ticket
-from headrace._run.tracebacks import is_abandoned
+from headrace._run.tracebacks import is_abandoned, set_abandoned
 from headrace._run.traversal import Failure, Traversal, unable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._run.graph import Graph
-    from headrace._run.route import Route
+    from headrace._run.route import Graph, Route
     from headrace._run.traversal import Visit
 
 
@@ -84,7 +83,7 @@ class GraphRequest:
         for entry in entries:
             entry.then, entry.waiter = then, call.waiter
             self.open[entry] = None
-        alive = [one for one in entries if one.state != DONE]
+        alive = [made for made in entries if made.state != DONE]
         if not alive and not internal and node.refusing is not None:
             error = node.refusing._passing(passes=False)
             error.begun = False
@@ -92,7 +91,7 @@ class GraphRequest:
             return self._advance(visit, error)
         if not entries:
             return self._advance(visit, at_node.gather())
-        for entry in [one for one in entries if one.state == DONE]:
+        for entry in [made for made in entries if made.state == DONE]:
             entry.then = None
             then(entry)
         if self.entry.state != DONE:
@@ -119,7 +118,7 @@ class GraphRequest:
         if at_node.ends_with(entry):
             at_node.forget()
             return self._advance(visit, error)
-        if any(one in self.open for one in at_node.entries):
+        if any(other in self.open for other in at_node.entries):
             return []
         return self._advance(visit, at_node.gather())
 
@@ -167,21 +166,20 @@ class GraphRequest:
         entry = self.entry
         if entry.state == DONE:
             return False
-        frees = (
-            frees
-            or isinstance(error, FREES_CALLER)
-            or not isinstance(error, (Exception, type(None)))
-        )
+        if error is not None:
+            frees |= isinstance(error, FREES_CALLER) or not isinstance(error, Exception)
         left, self.open = list(self.open), {}
         abandoned = False
-        for one in left:
-            one.then = None
-            if one.state == DONE:  # it has ended a moment ago, and a probe still reads its dict
+        for open_entry in left:
+            open_entry.then = None
+            if (
+                open_entry.state == DONE
+            ):  # it has ended a moment ago, and a probe still reads its dict
                 abandoned |= frees
-            elif one.node is not None and (one.waits or frees):
-                abandoned |= one.node.fail(one, withdrawn)
+            elif open_entry.node is not None and (open_entry.waits or frees):
+                abandoned |= open_entry.node.fail(open_entry, withdrawn)
         if error is not None:
-            error.abandoned = abandoned or is_abandoned(error)  # type: ignore[attr-defined]
+            set_abandoned(error, abandoned or is_abandoned(error))
         entry.error, entry.state = error, DONE
         if error is not None and not is_abandoned(error):
             with suppress(BaseException):  # of the user's dict

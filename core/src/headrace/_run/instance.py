@@ -14,9 +14,9 @@ from headrace._run.statistics import Tally
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace._run.blueprint import Limits
     from headrace._run.checked import Checked, Outcomes
     from headrace._run.entry import Entry
+    from headrace._run.settings import Limits
     from headrace._run.threads import OwnThread
 
 

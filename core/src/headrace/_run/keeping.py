@@ -10,7 +10,7 @@ from headrace._run.box import NOT_YET, ask, post
 from headrace._run.current import running_here
 from headrace._run.entry import DONE, RUNNING
 from headrace._run.parts import elsewhere, may_wait, read_from
-from headrace._run.pending import tell_later
+from headrace._run.pending import tell
 from headrace._run.tracebacks import without_locals
 from headrace._texts import repr_of
 from headrace.errors import ContractError, among
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from headrace._run.checked import Checked
     from headrace._run.entry import Entry
+    from headrace._run.node import Node
     from headrace._run.node_request import Called
+    from headrace._run.parts import Parts
     from headrace.keys import Request
 
 
@@ -41,7 +43,7 @@ class Keeping:
     ) -> None:
         self._backend, self._nodes, self._targets = backend, nodes, targets
 
-    def _node(self) -> Any:
+    def _node(self) -> Node | None:
         liveness = self._backend._liveness
         return None if liveness is None else liveness.node
 
@@ -65,8 +67,8 @@ class Keeping:
         if node is not None:
             called = self.call_node(node, "context.request.resume")
             if node not in self._targets:
-                what = f"context.request.resume: goes_on_at of the class does not name the node {node!r}"
-                raise self._backend._locate(ContractError(what))
+                message = f"context.request.resume: goes_on_at of the class does not name the node {node!r}"
+                raise self._backend._locate(ContractError(message))
             if mine is not None and called.scheduler is not mine:
                 step = partial(mine.pending.go_on, node, called)
                 return self._ask(request, step)
@@ -75,7 +77,8 @@ class Keeping:
     def send(self, request: Request, there: Called) -> None:
         """Let another node answer a request that is kept here."""
         node = self._node()
-        post(node.box, node.pending.asks, request, partial(node.pending.send, there))
+        if node is not None:
+            post(node.box, node.pending.asks, request, partial(node.pending.send, there))
 
     def finish(self, request: Request, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
@@ -85,12 +88,12 @@ class Keeping:
             return False
         error = None
         if isinstance(outcome, BaseException):
-            error = self._backend._wrap(without_locals(outcome))  # type: ignore[arg-type]
+            error = self._backend._wrap(without_locals(outcome))
         return self._ask(request, partial(mine.pending.answer, error, outcome))
 
     # Answers in parts.
 
-    def _find(self, request: Request, node: Any) -> tuple[Any, Entry | None]:
+    def _find(self, request: Request, node: Node | None) -> tuple[Parts | None, Entry | None]:
         """Return where the parts of a request go, if anybody reads them, and its entry, if it runs or is kept."""
         sent = elsewhere.get(id(request))
         if sent is not None:
@@ -106,8 +109,7 @@ class Keeping:
         parts, _ = self._find(request, node)
         if parts is None:
             return False
-        given: bool = parts.add(part, may_wait(node) if waits is None else waits)
-        return given
+        return parts.add(part, may_wait(node) if waits is None else waits)
 
     def has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
@@ -135,9 +137,9 @@ class Keeping:
         nodes = self._nodes()
         if (called := nodes.get(f"node.{name}")) is not None:
             return called
-        names = [one[5:] for one in nodes if one.startswith("node.")]
-        what = f"{asking}: no node is called {name!r}"
-        raise self._backend._locate(ContractError(what, hint=among(name, names)))
+        names = [known[5:] for known in nodes if known.startswith("node.")]
+        message = f"{asking}: no node is called {name!r}"
+        raise self._backend._locate(ContractError(message, hint=among(name, names)))
 
     def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
@@ -148,7 +150,7 @@ class Keeping:
             )
         node = self._node()
         if node is None:
-            tell_later(threads.current.pool, function, request)
+            threads.current.pool.run(tell, function, request)
         else:
             ask(node.box, node.pending.on_end, request, function)
 
@@ -163,9 +165,8 @@ class Keeping:
         if entry is not None:
             return bool(entry.state == DONE)
         # An item that a container has made is none of the scheduler's; else the request has ended.
-        return not node.is_held_by_this_thread() and all(
-            one.holder is not request for one in node.instances
-        )
+        holders = [instance.holder for instance in node.instances]
+        return not node.is_held_by_this_thread() and all(it is not request for it in holders)
 
     def away(self, *, takes_batches: bool = False) -> None:
         """Say that what the backend computes with is away: see `headrace.InitContext`."""
@@ -180,8 +181,10 @@ class Keeping:
     def alongside(self, cls: type) -> list[tuple[Request, Any]]:
         """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
         node, mine = self._node(), self._backend._liveness
-        others = [] if node is None else [one for one in node.instances if one.liveness is not mine]
-        running = [entry for one in others for entry in [*(one.entries or ())]]
         return [
-            (one.request, (one.entered or {}).get(cls)) for one in running if one.state == RUNNING
+            (entry.request, (entry.entered or {}).get(cls))
+            for instance in (() if node is None else node.instances)
+            if instance.liveness is not mine
+            for entry in [*(instance.entries or ())]
+            if entry.state == RUNNING
         ]

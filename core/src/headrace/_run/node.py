@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from headrace._run.batch import Errors
-    from headrace._run.blueprint import Limits
     from headrace._run.box import Box, Worker
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
     from headrace._run.policies import BatchPolicy, DispatchPolicy
     from headrace._run.runners import Waiter, Work
+    from headrace._run.settings import Limits
 
 
 class Node:

@@ -23,7 +23,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._run.blueprint import Links
+    from headrace._run.settings import Links
     from headrace.keys import Request
 
 FREES_CALLER = (DeadlineExceededError, ClosedError, OverloadedError)
@@ -81,10 +81,10 @@ class NodeRequest:
             node.scheduler.count_refused(request, error)
             self._no_list = error.with_traceback(None)
             return
-        for index, one in enumerate(requests):
-            entry = Entry(one, None, 1, outer.deadline, outer.priority, ticket)
+        for index, element in enumerate(requests):
+            entry = Entry(element, None, 1, outer.deadline, outer.priority, ticket)
             try:
-                entry.weight = node.scheduler.check_again(one)
+                entry.weight = node.scheduler.check_again(element)
             except InputError as error:
                 entry.refuse(error.with_traceback(None))  # see `Entrance._refuse`
             entry.entered = entered
@@ -124,8 +124,8 @@ class NodeRequest:
         results = []
         for entry, error in zip(self.entries, errors, strict=True):
             if error is None and "result" not in entry.request:
-                what = f"an element gave no 'result' in node {each.name!r}"
-                error = NoResultError(what, node=each.name)
+                message = f"an element gave no 'result' in node {each.name!r}"
+                error = NoResultError(message, node=each.name)
                 if each.each_errors is None:
                     self._scheduler.count_late(error)
             if error is not None and (each.each_errors is None or _ends_all(error, late=late)):
@@ -160,9 +160,9 @@ def _copies(each: Links, request: Request) -> list[Request]:
     source, target = each._each_keys
     values: Any = request.get(source)
     if not isinstance(values, list):
-        what = f"node {each.name!r} runs once per element of {source!r}"
+        message = f"node {each.name!r} runs once per element of {source!r}"
         got = type(values).__name__ if source in request else "nothing"
-        raise InputError(what, key=source, expected="a list", got=got, node=each.name)
+        raise InputError(message, key=source, expected="a list", got=got, node=each.name)
     copies = []
     for value in values:
         copy = dict(request)
@@ -205,7 +205,7 @@ class Sent:
         request.pop("result", None)
         self._at_node = NodeRequest(node, request, outer, Ticket(None), parts)
         self._scheduler, self._then = node.scheduler, then
-        self.entries = [one for one in self._at_node.entries if one.state == NEW]
+        self.entries = [element for element in self._at_node.entries if element.state == NEW]
         for entry in self.entries:
             entry.then = self._end_entry
         self._left = len(self.entries)

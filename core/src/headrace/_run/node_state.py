@@ -19,10 +19,8 @@ class NodeState(Home, Protocol):
     """What the parts of a node share of it: see `headrace._run.node.Node`."""
 
     clock: Callable[[], float]
-    instances: list[Instance]
     free: list[Instance]
     special: bool
-    max: int | None
     entered: int
     refusing: ClosedError | None
     must_have_result: bool

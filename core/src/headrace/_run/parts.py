@@ -7,26 +7,41 @@ request.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._run.box import is_inside, post
 from headrace._run.current import batches_run, running_here
 from headrace._run.entry import DONE
-from headrace._run.threads import own_threads
+from headrace._run.threads import own_threads, runs_loop
+from headrace._run.tracebacks import set_abandoned
 from headrace.keys import Request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import TypeAlias
 
+    from headrace._run.box import Box
     from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
 
-    Node: TypeAlias = Any
-    """Of `headrace._run.node`, which imports this module."""
+
+class Parts(Protocol):
+    """Where parts of an answer go.
+
+    Attributes:
+        begun: Whether a part has come.
+    """
+
+    begun: bool
+
+    @property
+    def closed(self) -> bool:
+        """Whether further parts are dropped."""
+
+    def add(self, part: Any, waits: bool) -> bool:
+        """Give a part to who reads; False where it comes too late."""
 
 
 class PartSink:
@@ -67,9 +82,8 @@ class PartSink:
         try:
             take(part, waits)
         except Exception as error:  # noqa: BLE001 - of the caller's function: the request ends with it
-            self.take = (
-                None  # before the step, which may be another thread's: no later part is given
-            )
+            # Before the step, which may be another thread's: no later part is given.
+            self.take = None
             post(entry.node.box, entry.node.fail, entry, partial(_failure, error))
         return True
 
@@ -80,7 +94,7 @@ class PartSink:
 
 
 def _failure(error: BaseException, _: object, *, running: bool) -> BaseException:
-    error.abandoned = running  # type: ignore[attr-defined]
+    set_abandoned(error, running)
     return error
 
 
@@ -106,7 +120,7 @@ class ElementSink:
         return self._of.add((self._index, part), waits)
 
 
-elsewhere: dict[int, Any] = {}
+elsewhere: dict[int, Parts] = {}
 """Of `headrace.isolation.elsewhere`."""
 
 
@@ -125,7 +139,7 @@ def of_call(entered: dict[type, Any] | None, parts: bool | str) -> dict[type, An
     return of_element(entered, parts)
 
 
-def read_from(entry: Entry | None) -> Any:
+def read_from(entry: Entry | None) -> PartSink | ElementSink | None:
     """Return the parts of an entry; None where nobody reads any."""
     return None if entry is None or entry.entered is None else entry.entered.get(PartSink)
 
@@ -144,7 +158,14 @@ def parts_go_to(request: Request) -> Callable[[Any], object] | None:
     return None if parts is None else partial(parts.add, waits=True)
 
 
-def may_wait(node: Node | None) -> bool:
+class HasInstances(Protocol):
+    """A node, as far as `may_wait` asks it."""
+
+    box: Box
+    instances: list[Instance]
+
+
+def may_wait(node: HasInstances | None) -> bool:
     """Tell whether the calling thread may wait for who reads: nobody else needs it, and it does not read itself."""
     me = get_ident()
     if me in own_threads:
@@ -152,8 +173,7 @@ def may_wait(node: Node | None) -> bool:
     if me in batches_run or is_inside():
         return False
     if node is not None and (
-        me in node.box.telling or any(one.ident == me for one in node.instances)
+        me in node.box.telling or any(instance.ident == me for instance in node.instances)
     ):
         return False
-    asyncio = sys.modules.get("asyncio")
-    return asyncio is None or asyncio._get_running_loop() is None
+    return not runs_loop()

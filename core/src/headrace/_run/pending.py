@@ -17,7 +17,7 @@ class, by `keeps`. So at its node no caller runs a request past the queue, where
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace._run.entry import (
     DONE,
@@ -30,14 +30,16 @@ from headrace._run.entry import (
 )
 from headrace._run.node_request import Sent
 from headrace._run.refusals import unfit_error
-from headrace._run.room import Ticket
+from headrace._run.room import Home, Ticket
 from headrace.errors import InstanceLostError, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
+    from headrace._run.failures import FailureLog
     from headrace._run.instance import Instance
     from headrace._run.node_request import Called
+    from headrace.errors import ClosedError
     from headrace.keys import Request
 
 _log = logging.getLogger("headrace.scheduling")
@@ -68,6 +70,23 @@ class Kept:
         self.own: dict[Any, Any] = {}
 
 
+class Keeper(Home, Protocol):
+    """A node, as far as it has to do with what is kept there."""
+
+    clock: Callable[[], float]
+    failures: FailureLog
+    refusing: ClosedError | None
+    lost: bool
+    dead: bool
+    drains: bool
+
+    def fail_waiting(self, error: BaseException, entries: Iterable[Entry]) -> None:
+        """Fail entries that wait, each with an error of its own."""
+
+    def no_instance(self) -> InstanceLostError:
+        """Make the error of requests that no instance can run any more."""
+
+
 class Pending:
     """The requests of one node that backends keep. All but `find` are steps.
 
@@ -75,7 +94,7 @@ class Pending:
         known: The entries that have a record, by the identity of the request.
     """
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Keeper) -> None:
         self._node = node
         self.known: dict[int, Entry] = {}
 
@@ -83,7 +102,7 @@ class Pending:
     def open(self) -> list[Entry]:
         """The entries that are PENDING, or at another node."""
         known = self.known.values()
-        return [one for one in known if one.state == PENDED or one.held.away is not None]
+        return [entry for entry in known if entry.state == PENDED or entry.held.away is not None]
 
     @property
     def waiting(self) -> list[Entry]:
@@ -96,9 +115,8 @@ class Pending:
         if entry is not None:
             return entry
         for instance in self._node.instances:
-            for found in instance.entries or ():
-                if found.request is request:
-                    running: Entry = found
+            for running in instance.entries or ():
+                if running.request is request:
                     return running
         return self._record_of(request)  # it may have left its batch meanwhile
 
@@ -130,7 +148,7 @@ class Pending:
         if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
         elif instance.liveness.lost:
-            node.settle(entry, holder_lost_error(node))
+            node.settle(entry, holder_lost_error(node.name))
         else:
             entry.state = PENDED
             if entry.ticket is None:
@@ -156,7 +174,7 @@ class Pending:
         """Fail what instances that serve no more have kept, whether it is PENDING or in the queue again."""
         for entry in [*self.known.values()]:
             if entry.held.instance in instances and entry.state in (PENDED, QUEUED):
-                self._node.fail_waiting(holder_lost_error(self._node), [entry])
+                self._node.fail_waiting(holder_lost_error(self._node.name), [entry])
 
     # What a backend asks.
 
@@ -221,8 +239,8 @@ class Pending:
 
         entry.state = RUNNING  # there
         entry.held.away = sent = Sent(there, entry.request, entry, back)
-        for one in sent.entries:
-            one.waiter = entry.waiter
+        for at_other in sent.entries:
+            at_other.waiter = entry.waiter
         sent.start()
 
     def go_on(self, name: str, there: Called, entry: Entry) -> None:
@@ -234,21 +252,17 @@ class Pending:
             self.send(there, entry)
 
     def _tell_later(self, function: Callable[[Request], object], request: Request) -> None:
-        self._node.box.later(tell_later, self._node.box.threads.pool, function, request)
+        self._node.box.later(self._node.box.threads.pool.run, tell, function, request)
 
 
-def holder_lost_error(node: Any) -> InstanceLostError:
+def holder_lost_error(node: str) -> InstanceLostError:
     """Make the error of a request whose holder was lost."""
     what = "the instance that kept the request as PENDING serves no more"
-    return InstanceLostError(what, node=node.name, hint="Send the request again.")
+    return InstanceLostError(what, node=node, hint="Send the request again.")
 
 
-def tell_later(pool: Any, function: Callable[[Request], object], request: Request) -> None:
-    """Have a thread of the pool tell a holder of an end."""
-    pool.run(_tell, function, request)
-
-
-def _tell(function: Callable[[Request], object], request: Request) -> None:
+def tell(function: Callable[[Request], object], request: Request) -> None:
+    """Tell a holder of an end; in a thread of the pool."""
     try:
         function(request)
     except BaseException as error:  # noqa: BLE001 - the request has ended all the same

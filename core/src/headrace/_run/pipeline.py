@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 from headrace._run.blueprint import Blueprint
 from headrace._run.engine import Engine
@@ -15,6 +15,7 @@ from headrace._run.notebook import Statistics, html_of
 from headrace._run.parts import PartSink
 from headrace._run.probes import GuardedProbe, Probes
 from headrace._run.streams import AsyncStream, Reader, Stream
+from headrace._run.tracebacks import set_abandoned
 from headrace._run.walk import walk
 from headrace.errors import InputError
 from headrace.keys import Request
@@ -22,6 +23,7 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from headrace._language.plan.pipeline_config import PipelineConfig
     from headrace._run.entrance import Admitted
+    from headrace._run.route import Graph
 else:
     PipelineConfig = Any  # for who asks what the annotations mean: its module would import pydantic
 
@@ -60,12 +62,6 @@ def _check_keywords(keys: dict[str, Any]) -> None:
         raise InputError(what, key=key, expected="a dict", got=f"the keyword {key!r}", hint=hint)
 
 
-def _check_several(data: object) -> None:
-    if isinstance(data, (tuple, Iterator)):
-        hint = 'Write pipe(list(requests)), or pipe({"data": x}).'
-        raise InputError("several requests are a list", got=type(data).__name__, hint=hint)
-
-
 class Pipeline:
     """Backends composed by a configuration. Safe to call from any number of threads.
 
@@ -90,7 +86,7 @@ class Pipeline:
         self._engine = engine
         engine.start(self)
         self._entrance = engine.entrance
-        self._graph: Any = engine.graph  # a Graph wherever `call` of the entrance is None
+        self._graph = cast("Graph", engine.graph)  # asked for where `call` of the entrance is None
         self._on_way = engine.entrance.on_way
         engine.probes.notify("pipeline_started", self)
 
@@ -205,8 +201,8 @@ class Pipeline:
     ) -> None:
         """Let requests run whose outcomes the futures take; of one request somebody may take parts."""
         if on_part is not None and isinstance(data, list):
-            what, hint = "parts are of one request", "Send each request of the list by itself."
-            raise InputError(what, expected="a dict", got="list", hint=hint)
+            message, hint = "parts are of one request", "Send each request of the list by itself."
+            raise InputError(message, expected="a dict", got="list", hint=hint)
         admitted: list[Admitted] = []
         try:
             self._admit(data, timeout, priority, admitted)
@@ -260,7 +256,7 @@ class Pipeline:
                 entry.give_back()
         except BaseException as error:
             abandoned = give_up_all(self._engine.box, [entry for entry, _ in admitted])
-            error.abandoned = abandoned  # type: ignore[attr-defined]
+            set_abandoned(error, abandoned)
             if isinstance(data, dict) and not abandoned:
                 data.pop("result", None)  # the request may have ended a moment before the cancel
             for entry, _ in admitted:
@@ -358,8 +354,9 @@ class Pipeline:
         """Check the requests of a call, one or a list of them, unless the pipeline is closed. See `Entrance.admit`."""
         items = data if isinstance(data, list) else [data]
         self._entrance.check_open(items)
-        if type(data) is not dict:
-            _check_several(data)
+        if type(data) is not dict and isinstance(data, (tuple, Iterator)):
+            hint = 'Write pipe(list(requests)), or pipe({"data": x}).'
+            raise InputError("several requests are a list", got=type(data).__name__, hint=hint)
         self._entrance.admit(items, timeout, priority, admitted, self._on_way)
 
     def stats(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from headrace._run import batch
 from headrace._run.box import main, post
@@ -16,6 +16,7 @@ from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._run.batch import Errors
+    from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
 
@@ -185,7 +186,7 @@ class Probes:
         """Call ``close`` of each probe that has it, once; no probe is called after that."""
         for node, instance in list(self.in_service):
             self.instance_changed(node, instance, "closed")
-        left = [one for one in self.all if not one.gone]
+        left = [probe for probe in self.all if not probe.gone]
         for guarded in left:
             guarded.gone = True
         for guarded, method in _with(left, "close"):
@@ -193,6 +194,15 @@ class Probes:
                 method()
             except BaseException as error:  # noqa: BLE001 - an error of a probe fails no request
                 guarded.count_failure(error)
+
+
+class Tells(Protocol):
+    """The node of an entry, which tells its caller."""
+
+    box: Box
+
+    def tell(self, entry: Entry) -> None:
+        """Tell the caller of an entry its outcome; a step."""
 
 
 class Reporter:
@@ -209,7 +219,7 @@ class Reporter:
         self._node = node
         self._clock = clock
 
-    def report_outcome(self, node: Any, entry: Entry, ended: float) -> None:
+    def report_outcome(self, node: Tells, entry: Entry, ended: float) -> None:
         """Report a settled entry, and then tell its caller."""
         try:
             if entry.then is not None:
@@ -272,8 +282,8 @@ class Reporter:
         errors = [None if error is PENDING else error for error in errors]
         probes.notify("batch_done", node, instance.index, len(errors), started, ended, [*errors])
         if probes.hears("batch_ran"):
-            made = [_make(BatchRequest, one) for one in requests]
-            weight = sum([one.weight for one in made])
+            made = [_make(BatchRequest, ran) for ran in requests]
+            weight = sum([ran.weight for ran in made])
             about = (node, instance.index, get_ident(), made, started, ended, weight)
             probes.notify("batch_ran", _make(BatchRecord, (*about, [*errors], instance.reason)))
         return ended

@@ -12,7 +12,7 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace._run import box, deadlocks, threads
 
@@ -42,7 +42,7 @@ class Closable(Protocol):
         """Adapt to a child process after a fork, in which no thread of the parent exists."""
 
 
-_open: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[int, Closable] = weakref.WeakValueDictionary()
 """All that is to be closed, by its identity."""
 
 
@@ -66,7 +66,7 @@ def _quota() -> float:
 
     A container sees its own group as the root of the mount, though its path may be the one outside.
     """
-    found = [math.inf]
+    quotas = [math.inf]
     for line in _words_of("/proc/self/cgroup"):
         controllers, _, group = line.partition(":")[2].partition(":")
         if controllers and "cpu" not in controllers.split(","):
@@ -79,8 +79,8 @@ def _quota() -> float:
                 folder / "cpu.cfs_period_us"
             )
             if len(limit) == 2 and all(map(str.isdecimal, limit)):  # else "max", or -1
-                found.append(int(limit[0]) / max(1, int(limit[1])))
-    return min(found)
+                quotas.append(int(limit[0]) / max(1, int(limit[1])))
+    return min(quotas)
 
 
 def _words_of(path: str | Path) -> list[str]:
@@ -95,7 +95,7 @@ def close_at_exit(closable: Closable) -> None:
     _open[id(closable)] = closable
 
 
-def _still_open() -> list[Any]:
+def _still_open() -> list[Closable]:
     # `valuerefs` copies in one step: another thread may add what it has just built meanwhile.
     return [one for one in (ref() for ref in _open.valuerefs()) if one is not None]
 

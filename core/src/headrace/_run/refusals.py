@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace._run.tracebacks import with_cause
+from headrace._run.tracebacks import set_abandoned, with_cause
 from headrace.errors import (
     BackendError,
     BatchRangeError,
@@ -16,9 +16,26 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
+    from headrace._run.settings import Limits
 
 
-def deadline_error(node: Any, *, running: bool, begun: bool = False) -> DeadlineExceededError:
+class Named(Protocol):
+    """A node, of which an error tells the name."""
+
+    name: str
+
+
+class Bounded(Named, Protocol):
+    """A node, of which an error tells the bounds."""
+
+    limits: Limits
+    instances: list[Instance]
+    min: int
+    max: int | None
+
+
+def deadline_error(node: Named, *, running: bool, begun: bool = False) -> DeadlineExceededError:
     """Make the error of a request whose deadline has passed; ``begun``: a backend runs on it, or on a copy of it."""
     when = "while a backend ran on it" if running or begun else "while it waited"
     what = f"the time of the request was over {when}"
@@ -26,10 +43,10 @@ def deadline_error(node: Any, *, running: bool, begun: bool = False) -> Deadline
     return DeadlineExceededError(what, hint=hint, node=node.name, abandoned=running)
 
 
-def withdrawn(_: Any, *, running: bool) -> CancelledError:
+def withdrawn(_: object, *, running: bool) -> CancelledError:
     """Make the error of a request whose caller has cancelled it."""
     error = CancelledError()
-    error.abandoned = running  # type: ignore[attr-defined]
+    set_abandoned(error, running)
     return error
 
 
@@ -47,7 +64,7 @@ def endless_wait(node: str) -> ContractError:
     return ContractError(what, node=node, hint=hint)
 
 
-def unfit_error(node: Any, entry: Entry) -> BaseException | None:
+def unfit_error(node: Bounded, entry: Entry) -> BaseException | None:
     """Give the error of an entry that came after its deadline, or that no instance can ever take; else None."""
     if entry.deadline is not None and entry.deadline <= entry.arrival:
         error = deadline_error(node, running=False)
@@ -55,17 +72,17 @@ def unfit_error(node: Any, entry: Entry) -> BaseException | None:
         return error
     if node.max is None or entry.weight <= node.max:
         return None
-    what = f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}"
-    owned = [one.limit for one in node.instances if one.limit is not None]
+    message = f"a request of weight {entry.weight} fits no instance: the greatest max is {node.max}"
+    owned = [bound.limit for bound in node.instances if bound.limit is not None]
     hint = "Send fewer rows in one request, or raise the node's max."
     if owned and len(owned) == len(node.instances):  # a greater max of the node changes nothing
-        name, most = max(owned, key=lambda one: one[1])
+        name, most = max(owned, key=lambda bound: bound[1])
         hint = f"Send fewer rows in one request: {name} itself takes at most {most}, whatever the node says."
     limits: Any = {"weight": entry.weight, "min": node.min, "max": node.max}
-    return BatchRangeError(what, **limits, node=node.name, hint=hint)
+    return BatchRangeError(message, **limits, node=node.name, hint=hint)
 
 
-def overload_error(node: Any, waiting: int) -> OverloadedError:
+def overload_error(node: Bounded, waiting: int) -> OverloadedError:
     """Make the error of a request that finds the queue full."""
     size, wait = node.limits.queue_size, "request waits" if waiting == 1 else "requests wait"
     what = f"the queue is full: {waiting} {wait}, queue_size is {size}"

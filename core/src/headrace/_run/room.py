@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from headrace._run.entry import OUTSIDE
-from headrace._run.refusals import overload_error
+from headrace._run.refusals import Bounded, overload_error
 
 if TYPE_CHECKING:
     from collections.abc import Sized
 
-    from headrace._run.blueprint import Limits
     from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.queue import RequestQueue
@@ -27,12 +26,10 @@ class Standing(Protocol):
     def turns(self) -> Sized: ...
 
 
-class Home(Protocol):
+class Home(Bounded, Protocol):
     """The node to which a room belongs: see `headrace._run.node.Node`."""
 
     box: Box
-    name: str
-    limits: Limits
     queue: RequestQueue
     room: Room
 

@@ -1,19 +1,22 @@
-"""The route of a request that enters at a node, worked out once per node."""
+"""The graph of a pipeline: how its nodes are linked, which requests are on their way, and the route of one, worked out once per node."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from headrace.errors import InputError, NoResultError
+from headrace._texts import repr_of
+from headrace.errors import InputError, NoResultError, among
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from headrace._run.blueprint import Links
+    from headrace._run.box import Box
+    from headrace._run.entry import Entry
     from headrace._run.node import Node
+    from headrace._run.settings import Links
     from headrace.keys import Request
 
 KEPT = ("context", "request_id")
@@ -87,49 +90,43 @@ class Route:
             lenient: The nodes that may end without a result.
         """
         before: dict[str, list[str]] = {name: [] for name in nodes_reached(links, entry)}
-        for name, one in links.items():
-            if name in before:
-                for following in one.next:
-                    before[following].append(name)
+        for name, linked in links.items():
+            for following in linked.next if name in before else ():
+                before[following].append(name)
         order = list(TopologicalSorter(before).static_order())
         mapped = {source for name in order for source in links[name].map}
         index = {name: i for i, name in enumerate(links)}
         made: dict[str, Step] = {}
         for name in reversed(order):
-            one, first = links[name], next(iter(before[name]), None)
+            linked, first = links[name], next(iter(before[name]), None)
             copies = first is not None and (len(links[first].next) > 1 or first in mapped)
             made[name] = Step(
                 name,
                 index[name],
                 schedulers[name],
-                one,
-                tuple(made[following] for following in one.next),
-                _input_of(one, before[name], before, lenient, copies=copies),
+                linked,
+                tuple(made[following] for following in linked.next),
+                _input_of(linked, before[name], before, lenient, copies=copies),
                 copies,
             )
         self.steps = tuple(made[name] for name in order)
         self.start = self.steps[0]
         self.first = self.start.scheduler
-        self.joins = {name: len(found) for name, found in before.items() if len(found) > 1}
-        sinks = (one for one in self.steps if not one.next)
-        self.sinks = tuple(sorted(sinks, key=lambda one: one.index))
+        self.joins = {name: len(names) for name, names in before.items() if len(names) > 1}
+        sinks = (step for step in self.steps if not step.next)
+        self.sinks = tuple(sorted(sinks, key=lambda step: step.index))
         self.parallel = tuple(schedulers[name] for name in parallel(links, before))
-        self.is_walked = all(one.each is None and not one.links.reposts for one in self.steps)
+        self.is_walked = all(step.each is None and not step.links.reposts for step in self.steps)
         self.is_chain = self.is_walked and all(
-            len(one.next) <= 1
-            and not one.links.otherwise
-            and one.name not in lenient
-            and (one is self.start or not one.links.map)
-            for one in self.steps
+            len(step.next) <= 1
+            and not step.links.otherwise
+            and step.name not in lenient
+            and (step is self.start or not step.links.map)
+            for step in self.steps
         )
+        passed = {name: before[name][0] for name in order if links[name].otherwise and before[name]}
         self.hops = [
-            (
-                one.name,
-                one.make,
-                one.scheduler,
-                before[one.name][0] if one.links.otherwise else None,
-            )
-            for one in self.steps[1:]
+            (step.name, step.make, step.scheduler, passed.get(step.name)) for step in self.steps[1:]
         ]
 
     @cached_property
@@ -137,6 +134,70 @@ class Route:
         """The keys without which a request may not enter; ``each`` makes its target keys itself."""
         each = self.start.each
         return tuple(key for key in self.first.needs if each is None or key != each._each_keys[1])
+
+
+class OnWay(Protocol):
+    """A request that has begun and not ended: a `headrace._run.graph_request.GraphRequest`."""
+
+    entry: Entry
+    open: dict[Entry, None]
+
+    def end(self, error: BaseException | None, *, frees: bool = False) -> bool:
+        """Give it its outcome."""
+
+
+class Graph:
+    """All nodes of a pipeline and how they are linked.
+
+    Attributes:
+        roots: The nodes at which a request without ``node_name`` may begin.
+        only: The route from the only root. None where there are several roots.
+        open: The requests that have begun and not ended.
+        walking: Per request that its caller takes along, the thread of the caller.
+    """
+
+    def __init__(self, box: Box, links: Mapping[str, Links], nodes: Mapping[str, Node]) -> None:
+        """Link the nodes: the box of the pipeline, how each node is linked in file order, and the nodes by name."""
+        self.box, self._links, self._schedulers = box, links, nodes
+        self.open: dict[OnWay, None] = {}
+        self.walking: dict[object, int] = {}
+        self.roots = roots(links)
+        self._lenient = {  # where a request may end without a result, since an `or` follows
+            name
+            for name, linked in links.items()
+            if any(links[following].otherwise for following in linked.next)
+        }
+        for name, scheduler in nodes.items():
+            scheduler.must_have_result = name not in self._lenient
+        self._routes: dict[str, Route] = {}
+        self.only = self.route_from(self.roots[0]) if len(self.roots) == 1 else None
+
+    def route_of(self, request: Request) -> Route:
+        """Return the route of a request.
+
+        Raises:
+            InputError: The request names no node where there are several roots, or an unknown node.
+        """
+        name = request.get("node_name")
+        if name is None and self.only is not None:
+            return self.only
+        if not isinstance(name, str) or name not in self._links:
+            wrong, got = "the pipeline has several roots, and the request names none", None
+            there, near = ", ".join(self.roots), None
+            if name is not None:  # a request may enter at any node
+                got, there = repr_of(name), ", ".join(self._links)
+                wrong = f"no node is called {got}"
+                near = among(name, self._links, "") or None if isinstance(name, str) else None
+            raise InputError(wrong, key="node_name", expected=f"one of {there}", got=got, hint=near)
+        return self.route_from(name)
+
+    def route_from(self, name: str) -> Route:
+        """Return the route of a request that enters at a node."""
+        route = self._routes.get(name)
+        if route is None:
+            route = Route(name, self._links, self._schedulers, self._lenient)
+            self._routes[name] = route
+        return route
 
 
 # The dict that goes from node to node: the same one, a shallow copy, or a new one that a map makes.
@@ -167,9 +228,9 @@ def _input_of(
     if links.map:
         pairs = [
             (name, source, target)
-            for name, found in links.map.items()
+            for name, taken in links.map.items()
             if name in known
-            for source, target in pairs_of(found)
+            for source, target in pairs_of(taken)
         ]
         return _map_of(pairs, links, may_lack)
     source = before[0] if before else links.name  # the function is never called for the first node
@@ -209,15 +270,15 @@ def _map_of(
                 request[target] = ended["data"]
             else:
                 asks = f"that the map of node {links.name!r} asks for"
-                what = f"node {name!r} ended without the key {source!r} {asks}"
-                raise InputError(what, key=source, node=name)
+                message = f"node {name!r} ended without the key {source!r} {asks}"
+                raise InputError(message, key=source, node=name)
             if "context" in ended or "request_id" in ended:
                 for key in KEPT:
                     if key in ended and key not in request:
                         request[key] = ended[key]
         if "data" not in request:
-            what = f"nothing on this way brings 'data' to node {links.name!r}"
-            raise InputError(what, key="data", node=links.name)
+            message = f"nothing on this way brings 'data' to node {links.name!r}"
+            raise InputError(message, key="data", node=links.name)
         return request
 
     return map_keys
@@ -230,10 +291,10 @@ def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
             raise NoResultError(what, node=name)
 
 
-def parallel(links: Mapping[str, Links], among: Iterable[str]) -> set[str]:
-    """Return the nodes that may run at the same time as another one, where branches part at one of ``among``."""
+def parallel(links: Mapping[str, Links], forks: Iterable[str]) -> set[str]:
+    """Return the nodes that may run at the same time as another one, where branches part at one of ``forks``."""
     found: set[str] = set()
-    for name in among:
+    for name in forks:
         if len(links[name].next) > 1:
             branches = [nodes_reached(links, following) for following in links[name].next]
             common = branches[0].intersection(*branches[1:])
@@ -247,16 +308,16 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
     A node leads to another one by ``next``, by letting requests go on there, or by an expression that calls the other.
     Of several nodes that lead to each other in a cycle, the first in the file is a root.
     """
-    following = {name for one in links.values() for name in one.next}
-    found: list[str] = []
+    following = {name for linked in links.values() for name in linked.next}
+    first: list[str] = []
     candidates = [name for name in links if name not in following]
     behind = {name: nodes_reached(links, name, all_ways=True) for name in candidates}
     for name in candidates:
         leads = [other for other in candidates if other != name and name in behind[other]]
         # Two nodes of a cycle lead to each other: of these only the first in the file, found before, counts.
-        if not any(other not in behind[name] or other in found for other in leads):
-            found.append(name)
-    return tuple(found)
+        if not any(other not in behind[name] or other in first for other in leads):
+            first.append(name)
+    return tuple(first)
 
 
 def nodes_reached(links: Mapping[str, Links], start: str, *, all_ways: bool = False) -> set[str]:

@@ -89,7 +89,7 @@ class Shared:
                     close()
             except BaseException as error:  # noqa: BLE001 - the others must be closed as well
                 errors.append(error)
-        errors.sort(key=lambda one: isinstance(one, Exception))
+        errors.sort(key=lambda raised: isinstance(raised, Exception))
         for other in errors[1:]:
             _log.warning("closing what a store holds failed", exc_info=other)
         if errors:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from headrace._run.batch import judge, run_alone, wrap_own
 from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
 from headrace._run.entry import DATA_ALONE, Entry, raise_failure, refuses_change, restore
-from headrace._run.loops import warn_in_coroutine
 from headrace._run.room import Ticket
 from headrace._run.runners import Waiter, Work, wait, wait_for
+from headrace._run.threads import warn_in_coroutine
 from headrace.errors import code_of
 
 if TYPE_CHECKING:

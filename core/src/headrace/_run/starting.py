@@ -6,64 +6,24 @@ import logging
 from _thread import start_new_thread
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from headrace._run.box import Box
 from headrace._run.node import Node
 from headrace._run.probes import GuardedProbe, Probes
-from headrace._run.statistics import statistics
 from headrace._run.threads import Signal
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace._run.blueprint import Blueprint, NodeBlueprint
-    from headrace._run.checked import Checked
+    from headrace._run.blueprint import Blueprint, BuiltNode, NodeBlueprint
     from headrace._run.instance import Instance
 
 _log = logging.getLogger("headrace.build")
 
 LOOK_S = 0.25
 """How often a thread that waits for building or closing wakes up, so that an interrupt can reach it."""
-
-
-class CloseStack(Protocol):
-    """The parts of a node or an instance, which are closed together."""
-
-    def close(self) -> object:
-        """Close all parts, newest first; a second call does nothing."""
-
-
-@dataclass
-class BuiltNode:
-    """One node, built.
-
-    Attributes:
-        scheduler: Its queue and instances.
-        parts: The parts of the node as a whole.
-        instances: The parts of each instance, in the scheduler's order. There may be fewer of them.
-        enters: A backend of each class here that has a function ``enter``. See `headrace.Backend`.
-    """
-
-    scheduler: Node
-    parts: CloseStack
-    instances: Sequence[CloseStack]
-    enters: Mapping[type[Any], Checked]
-
-    def statistics(self) -> dict[str, Any]:
-        """Return what ``Pipeline.stats()`` says of the node."""
-        return statistics(self.scheduler)
-
-    def describe(self, following: Sequence[str]) -> dict[str, Any]:
-        """Return what ``Pipeline.describe()`` says of the node."""
-        scheduler = self.scheduler
-        return {
-            "range": [scheduler.min, scheduler.max],
-            "instance_num": len(scheduler.instances),
-            "owns_thread": any(i.thread is not None for i in scheduler.instances),
-            "next": list(following),
-        }
 
 
 @dataclass
@@ -92,7 +52,7 @@ def start(
         use: Called with the built pipeline. When it raises, the pipeline is closed as well.
 
     Raises:
-        SetupError: A backend could not be built.
+        SetupError: A backend could not be built, or the ranges that ``init`` has set leave a hole.
         PluginError: A plugin or a library is missing.
     """
     started = Started({})
@@ -126,28 +86,18 @@ def start(
 
 
 def _build(blueprint: Blueprint, started: Started, box: Box) -> None:
-    made: list[GuardedProbe] = []
-    try:
-        for name, factory in blueprint.probes.items():
-            made.append(GuardedProbe(name, factory()))
-    finally:
-        started.probes = probes = Probes(made)  # when one cannot be made, `start` closes the others
+    for (
+        name,
+        factory,
+    ) in blueprint.probes.items():  # when one cannot be made, `start` closes the others
+        started.probes = Probes([*started.probes.all, GuardedProbe(name, factory())])
+    probes = started.probes
     blueprint.listen(probes)
     for name, node in blueprint.nodes.items():
-        started.nodes[name] = build_node(node, box)
+        started.nodes[name] = node.build(partial(_scheduler, node, box))
     for scheduler in dict.fromkeys(node.scheduler for node in started.nodes.values()):
         scheduler.listen(probes)
         probes.instances_changed(scheduler.name, scheduler.instances, "ready")
-
-
-def build_node(node: NodeBlueprint, box: Box) -> BuiltNode:
-    """Build one node.
-
-    Raises:
-        SetupError: A backend could not be built, or the ranges that ``init`` has set leave a hole.
-        PluginError: A plugin or a library is missing.
-    """
-    return node.build(partial(_scheduler, node, box))
 
 
 def _scheduler(node: NodeBlueprint, box: Box, instances: Sequence[Instance]) -> Node:

@@ -60,12 +60,12 @@ class Reader(RequestFuture):
         while self._is_full():
             if not waits:
                 many = str(self._most) if len(self._given) >= self._most else "many bytes in"
-                what = f"the caller reads too slowly: {many} parts of the answer wait"
+                message = f"the caller reads too slowly: {many} parts of the answer wait"
                 hint = "Read faster, raise `most`, or let the backend wait: as a generator, or with a thread of its own."
-                raise LimitError(what, limit=self._most, hint=hint)
+                raise LimitError(message, limit=self._most, hint=hint)
             if self._closes:
-                what = "the pipeline closes, and parts of the answer wait for who reads them"
-                raise ClosedError(what)
+                message = "the pipeline closes, and parts of the answer wait for who reads them"
+                raise ClosedError(message)
             signal = Signal()
             self._blocked.append(signal)
             if self._is_full() and not self._closes:  # now that who reads sees the signal
@@ -171,14 +171,14 @@ class Stream(_Stream):
         if self._reader is None:
             raise StopIteration
         self._reader.thread = get_ident()
-        while (found := self._reader.take()) is NOTHING:
+        while (part := self._reader.take()) is NOTHING:
             entry = self._reader.entry
             if entry is not None and entry.node is not None and not self._reader.is_over:
                 start_wait(entry)
             self._signal.sleep()
             if entry is not None:
                 entry.awaited = 0
-        return self._last() if found is OVER else found
+        return self._last() if part is OVER else part
 
     def close(self) -> None:
         """Read no more: the request is cancelled unless it has ended."""

@@ -28,6 +28,11 @@ def is_abandoned(error: BaseException | None) -> bool:
         return False
 
 
+def set_abandoned(error: BaseException, abandoned: bool) -> None:
+    """Say in an error whether a backend still runs on its request."""
+    error.abandoned = abandoned  # type: ignore[attr-defined]
+
+
 def with_cause(error: Error, by: BaseException | None) -> Error:
     """Give an error with its cause, as ``raise error from by`` sets it."""
     error.__cause__ = by
@@ -55,12 +60,12 @@ def without_locals(error: Error) -> Error:
     seen: set[int] = set()
     left: list[BaseException | None] = [error]
     while left:
-        one = left.pop()
-        if one is not None and id(one) not in seen and (one is error or _is_over(one)):
-            seen.add(id(one))
-            traceback.clear_frames(_part(one, "__traceback__"))
-            left += [_part(one, "__cause__"), _part(one, "__context__")]
-            left += _part(one, "exceptions") if issubclass(type(one), group) else ()
+        linked = left.pop()
+        if linked is not None and id(linked) not in seen and (linked is error or _is_over(linked)):
+            seen.add(id(linked))
+            traceback.clear_frames(_part(linked, "__traceback__"))
+            left += [_part(linked, "__cause__"), _part(linked, "__context__")]
+            left += _part(linked, "exceptions") if issubclass(type(linked), group) else ()
     return error
 
 

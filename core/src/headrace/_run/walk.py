@@ -18,9 +18,8 @@ from headrace._run.traversal import finish, no_result
 from headrace.errors import HeadraceError
 
 if TYPE_CHECKING:
-    from headrace._run.graph import Graph
     from headrace._run.node import Node
-    from headrace._run.route import Ends, Route
+    from headrace._run.route import Ends, Graph, Route
     from headrace.keys import Request
 
 CHEAP_S = 200e-6

@@ -16,8 +16,8 @@ from headrace._language.expression.nesting import with_room
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
 from headrace._language.plan.publish import public_element, trees_of
+from headrace._run.blueprint import BuiltNode
 from headrace._run.instance import Instance
-from headrace._run.starting import BuiltNode
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
@@ -151,6 +151,4 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
     device = device_of(keys, index)
-    made = Instance(index, backend, least=low, most=high, device=device, thread=thread)
-    backend._whole = made
-    return made
+    return Instance(index, backend, least=low, most=high, device=device, thread=thread)

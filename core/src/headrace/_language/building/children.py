@@ -7,17 +7,17 @@ from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from headrace._language.contract.backend import Backend
 from headrace._run.checked import Answers, Filler, Outcomes, filler, weight_of
 from headrace._run.current import batches_run
 from headrace._run.entry import Entry
 from headrace._run.fitting import indices_to_repeat
 from headrace._run.tracebacks import none_if_all_ok
 from headrace.errors import BatchRangeError, ClosedError
+from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._language.building.wrappers import Forward
-    from headrace._language.contract.backend import Backend
-    from headrace.keys import Request
 
 
 def run_child(

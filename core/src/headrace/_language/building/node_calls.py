@@ -19,9 +19,9 @@ from headrace._run.tracebacks import none_if_all_ok, with_cause
 from headrace.errors import ClosedError, ContractError
 
 if TYPE_CHECKING:
-    from headrace._run.blueprint import Links
     from headrace._run.checked import Liveness
     from headrace._run.node import Node
+    from headrace._run.settings import Links
     from headrace.keys import Request
 
     Then = Callable[[Request, BaseException | None], object]
