@@ -10,6 +10,7 @@ import headrace
 FOLDER = Path(__file__).with_name("interleavings")
 
 NEAR = {
+    "calls": ("route", "traversal", "node_request", "runners"),
     "closing": ("engine", "closing"),
     "coroutines": ("futures", "streams"),
     "destructors": ("runners", "box", "node", "standby"),
@@ -18,18 +19,23 @@ NEAR = {
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),
+    "own_threads": ("standby", "shortcut", "runners", "box", "dispatch"),
     "pending": ("pending", "keeping", "node"),
     "queues": ("node", "queue", "route"),
     "standby": ("standby", "shortcut", "runners", "box", "dispatch"),
     "streams": ("streams", "parts", "keeping"),
 }
-"""The files of the running wing whose source lines are points, by the file of a program."""
+"""The files of the kernel whose source lines are points, by the file of a program."""
 
 
 def lines_near(program, core=Path(headrace.__file__).parent):
     """Return the files of core, or of a copy of it, in which the promise of a program is kept."""
     near = NEAR[program.partition(".")[0]]
     return [str(core / "_run" / f"{module}.py") for module in near]
+
+
+ALONE = ("futures", "graphs", "one_node", "queues", "standby")
+"""The files whose programs load nothing of the language: their pipelines are made of plain objects."""
 
 
 def programs():

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import sys
+from enum import Enum
 from pathlib import Path
 from typing import Literal
 
@@ -114,6 +115,24 @@ def test_a_configuration_is_loaded_as_itself():
 
 
 # Who wins.
+
+
+@pytest.mark.parametrize(
+    ("inside", "scope", "value"),
+    [("Show{}", "Show", lambda n: n), ("S[Reflect[a,Show]]", "Reflect", lambda n: f"Show(a={n})")],
+    ids=["option", "reflected parameter"],
+)
+def test_one_order_holds_wherever_a_value_may_be_written(inside, scope, value):
+    """All subsets of the places, the nearest last, against the greatest of the subset."""
+    places = [("global", "a"), ("global", f"{scope}::a"), ("main", "a"), ("main", f"{scope}::a")]
+    for written in range(2 ** (len(places) + ("{}" in inside))):
+        stands = [n for n in range(1, 6) if written & 1 << n - 1]
+        inline = f"(a='{value(5)}')" if 5 in stands else ""
+        source = {"main": {"backend": inside.format(inline)}, "global": {}}
+        for n, (table, key) in enumerate(places, 1):
+            if n in stands:
+                source[table][key] = value(n)
+        assert options(source).a == max(stands, default=0), stands
 
 
 def test_a_global_key_is_the_default_of_all_nodes():
@@ -289,6 +308,31 @@ def test_a_wrong_value_of_a_node_key_is_one_problem(key, value):
     assert [p.path for p in found] == [f"main.{key}"]
 
 
+def test_all_kinds_of_problems_are_reported_together():
+    found = problems(
+        {
+            "global": {"instance_nuum": 1},
+            "x": {"backend": "S[Shwo,Show(a=x),Identity[Show]]", "max": 0, "instnce_num": 2},
+            "y": {"backend": "Show(b=1)", "mx": 1},
+            "z": {"backend": "Show(", "instanc_num": 1},
+            "v": {"backend": "Show(a=x)", "init": "Nope"},
+        }
+    )
+    assert {(p.code, p.path) for p in found} == {
+        ("unknown_key", "global.instance_nuum"),
+        ("unknown_backend", "x.backend"),
+        ("option", "x.backend"),
+        ("arity", "x.backend"),
+        ("key", "x.max"),
+        ("unknown_key", "x.instnce_num"),
+        ("unknown_option", "y.backend"),
+        ("unknown_key", "y.mx"),
+        ("syntax", "z.backend"),
+        ("unknown_key", "z.instanc_num"),
+        *(("option", "v.backend"), ("unknown_backend", "v.init")),
+    }
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -317,6 +361,10 @@ def test_one_mistake_is_one_problem(source):
 
 
 # Placeholders.
+
+
+def test_the_name_of_the_node_stands_in_expressions():
+    assert options({"x": {"backend": "Show(text='{node_name}')"}}, "x").text == "x"
 
 
 def test_environment_variables_stand_in_any_text_value(monkeypatch):
@@ -578,6 +626,19 @@ def test_a_file_path_must_exist_and_an_output_path_need_not(tmp_path):
 # Copies.
 
 
+def test_texts_of_any_class_are_the_characters_that_they_hold():
+    text = {
+        value: Enum("Text", {"MEMBER": value}, type=str)["MEMBER"]
+        for value in ("line", "Identity", "reject", "backend")
+    }
+    keys = {text["backend"]: text["Identity"], "queue_full": text["reject"]}
+    config = load({text["line"]: keys})
+    assert repr(config.to_dict()) == repr({"line": {"backend": "Identity", "queue_full": "reject"}})
+    assert pickle.loads(pickle.dumps(config)) == config
+    with headrace.pipe(config) as pipe:
+        assert pipe({"data": 1})["result"] == 1
+
+
 def test_the_callers_dict_is_never_changed():
     source = {"global": {"a": 1}, "n": {"backend": "Show", "many": ["x"], "table": {"p": 1}}}
     before = copy.deepcopy(source)
@@ -632,6 +693,35 @@ def test_an_imported_file_that_cannot_be_read_is_a_problem(tmp_path, monkeypatch
     (found,) = problems({"import": str(tmp_path / "code.py"), "backend": "Show"})
     assert found.code == "import"
     assert "cannot be read: [Errno 13] Permission denied" in found.message
+
+
+def test_to_dict_with_its_folder_means_the_same_anywhere(tmp_path, monkeypatch):
+    folder = tmp_path / "in $dir"
+    file = write(folder / "m'.bin", "x")
+    write(folder / "mine.py", CODE)
+    path = write(
+        folder / "c.toml",
+        """
+        import = ["mine.py"]
+        [n]
+        backend = "S[FromFile,Show(a=1,models=[\\"m'.bin\\"],cache=x.bin)]"
+        [m]
+        backend = "Show"
+        model = "m'.bin"
+        models = ["m'.bin"]
+        """,
+    )
+    config = load(path)
+    monkeypatch.chdir("/")
+    plain = config.to_dict()
+    assert plain["import"] == ["mine.py"]
+    assert plain["m"] == {"backend": "Show", "model": "m'.bin", "models": ["m'.bin"]}
+    again = load(plain, base=folder)
+    assert (again, again.to_dict()) == (config, plain)
+    found = options(again, "m")
+    assert (found.model, found.models) == (file, [file])
+    found = options(again, "n")
+    assert (found.models, found.cache) == ([file], folder / "x.bin")
 
 
 def test_what_needs_no_folder_is_written_as_it_was():
@@ -950,6 +1040,17 @@ next = 'two,three'
 [ "two" ]  # the second
 backend = "Show"
 """
+
+
+def test_what_is_wrong_has_the_line_and_column_of_its_file(tmp_path):
+    write(tmp_path / "base.toml", "[global]\nmax = true\n")
+    file = write(tmp_path / "c.toml", LINES)
+    found = {p.path: (p.file.rpartition("/")[2], p.line, p.column) for p in problems(file)}
+    assert found == {
+        "global.max": ("base.toml", 2, 7),
+        "one.backend": ("c.toml", 8, 21),
+        "one.next": ("c.toml", 9, 9),
+    }
 
 
 def test_what_cannot_be_imported_has_the_line_and_column_of_its_own_file(tmp_path):

@@ -1,4 +1,4 @@
-"""The containers: S with its prefixes, CatSplit, ModelLoader, Fallback, and what divides a batch."""
+"""The containers: S with its prefixes, CatSplit, and what divides a batch."""
 
 from __future__ import annotations
 
@@ -58,15 +58,6 @@ def failed(config, requests):
     return caught.value.errors
 
 
-def tree_of(config):
-    return headrace.explain(config)["nodes"]["main"]["tree"]
-
-
-def built_tree(config):
-    with headrace.pipe(config) as pipe:
-        return pipe.describe()["nodes"]["main"]["tree"]
-
-
 class Whole(headrace.Backend):
     """Raises for the whole batch when one item is bad."""
 
@@ -120,21 +111,6 @@ class Needs(headrace.Backend):
             request["result"] = self.model
 
 
-class Broken(headrace.Backend):
-    class Options(headrace.Options):
-        level: int = 0
-
-    def init(self, options, context):
-        seen.append("init")
-        raise RuntimeError("no device")
-
-    def forward(self, batch):
-        """Never called."""
-
-    def describe(self):
-        return {"device": "never there"}
-
-
 class Ends(headrace.Backend):
     def init(self, options, context):
         context.batch.at_end(lambda: None)
@@ -144,18 +120,8 @@ class Ends(headrace.Backend):
             request["result"] = request["data"]
 
 
-class Cold(headrace.Backend):
-    forward = Broken.forward
-
-    def warm_up(self):
-        raise RuntimeError("too cold")
-
-    def close(self):
-        seen.append("closed")
-
-
 @pytest.fixture(autouse=True)
-def backends(nothing_registered, known_elsewhere):
+def backends(nothing_registered):
     seen.clear()
     table = {
         "Inc": backend(lambda r: r["data"] + 1),
@@ -168,19 +134,13 @@ def backends(nothing_registered, known_elsewhere):
         "FailOnX": failing("x!"),
         "OneBad": failing("bad", max=1),
         "TwoUp": backend(lambda r: r["data"], min=2),
-        **{
-            cls.__name__: cls
-            for cls in (Ends, Whole, Fix, Infer, Rerun, Split, Broken, Cold, Divides)
-        },
+        **{cls.__name__: cls for cls in (Ends, Whole, Fix, Infer, Rerun, Split, Divides)},
         "Contiguous": backend(lambda r: r["data"]),
         "Post": backend(lambda r: [f"{x}?" for x in r["data"]]),
         "NeedsA": Needs,
-        "NeedsB": type("NeedsB", (Needs,), {}),
-        "NoLibrary": backend(lambda r: 0, init=lambda s, o, c: __import__("no_such_library")),
     }
     for name, cls in table.items():
         headrace.register(name, cls)
-    known_elsewhere("Elsewhere", "headrace-elsewhere")
 
 
 def outcomes(expression, data, keys=None, **more):
@@ -289,17 +249,22 @@ def test_copies_of_any_items_that_are_left_fill_up_exactly(text, left, weights):
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "named", "said"),
     [
-        "S[FailOnBad,Six]",
+        ("S[FailOnBad,Six]", "Six", "copies of what is left give no weight of 6 to 6"),
+        (
+            "CatSplit[S[FailOnBad,Fix],Six,Split]",
+            "CatSplit",
+            "only a weight of 4 is left for infer",
+        ),
     ],
 )
-def test_what_no_copies_fill_up_is_told_so(text):
+def test_what_no_copies_fill_up_is_told_so(text, named, said):
     headrace.register("Six", type("Six", (Infer,), {"min": 6, "max": 6}))
     requests = [{"data": "a", "request_size": 4}, {"data": "bad", "request_size": 2}]
     (error, _) = failed({"backend": text, "pad": True, "batching_timeout": 60_000}, requests)
-    assert (error.weight, error.min, error.max, error.backend) == (4, 6, 6, "Six")
-    assert "copies of what is left give no weight of 6 to 6" in str(error)
+    assert (error.weight, error.min, error.max, error.backend) == (4, 6, 6, named)
+    assert said in str(error)
     assert "pad = true" not in str(error)
 
 
@@ -370,14 +335,8 @@ def test_an_error_of_infer_fails_all_with_an_error_of_its_own_each():
     assert isinstance(first.__cause__, ValueError)
 
 
-@pytest.mark.parametrize(
-    "infer",
-    [
-        "{}",
-    ],
-)
-def test_an_infer_that_says_rerun_is_run_for_each_item_alone(infer):
-    text = f"CatSplit[Fix,{infer.format('Rerun')},Split]"
+def test_an_infer_that_says_rerun_is_run_for_each_item_alone():
+    text = "CatSplit[Fix,Rerun,Split]"
     assert outcomes(text, ["a", "bad", "c"]) == ["a!", BackendError, "c!"]
 
 
@@ -459,7 +418,13 @@ def test_the_range_of_cat_split_is_that_of_the_one_in_the_middle():
     assert node["range"] == [2, 5]
 
 
-# ModelLoader.
+def test_the_whole_form_runs():
+    text = (
+        "IoC[NeedsA(model=m.onnx),Infer;"
+        "CatSplit[S[Contiguous,Fix],S[Contiguous,Infer,Reflect[post_processor,Identity]],Split]]"
+    )
+    assert outcomes(text, ["a", "b"]) == ["a!", "b!"]
+    assert outcomes(text, ["a"], post_processor="Post") == ["a!?"]
 
 
 # Who wrote no result.
@@ -481,14 +446,24 @@ def test_the_range_of_cat_split_is_that_of_the_one_in_the_middle():
     ],
 )
 def test_the_error_names_the_backend_that_wrote_no_result(text, request_):
-    data = "a" if "CatSplit" in text else 1
     with headrace.pipe({"backend": text}) as pipe, pytest.raises(NoResultError) as caught:
-        pipe({"data": data, **request_})
+        pipe({"data": 1, **request_})
     assert caught.value.backend == "Never"
     assert "Never wrote no 'result'" in str(caught.value)
 
 
-# Fallback.
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("CatSplit[Never,Infer,Split]", "cat"),
+        ("CatSplit[Fix,Never,Split]", "infer"),
+        ("CatSplit[Fix,Infer,S[Identity,Never]]", "CatSplit"),
+    ],
+)
+def test_cat_split_names_which_part_wrote_no_result(text, named):
+    with headrace.pipe({"backend": text}) as pipe, pytest.raises(NoResultError) as caught:
+        pipe({"data": "a"})
+    assert f"{named} wrote no 'result'" in str(caught.value)
 
 
 # The contract of containers that others write.

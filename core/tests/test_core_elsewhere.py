@@ -218,6 +218,30 @@ KNOWN_WHOLE = [
 ]
 
 
+@pytest.mark.parametrize("config", KNOWN_WHOLE, ids=range(len(KNOWN_WHOLE)))
+def test_a_child_has_the_options_that_it_has_in_its_node(words, keeps, config, monkeypatch):
+    class Takes(headrace.Backend):
+        """Has an option that the child knows nothing of, and that no pickle takes."""
+
+        max = 8
+
+        class Options(headrace.Options):
+            taken: object = None
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    headrace.register("Takes", Takes, replace=True)
+    monkeypatch.setenv("UNIT", "4")
+    node = {**config, "taken": threading.Lock()}
+    shared = {"global": node.pop("global")} if "global" in node else {}
+    with headrace.pipe({**words, **shared, "there": node}) as pipe:
+        monkeypatch.setenv("UNIT", "8")
+        assert pipe({"data": 2})["result"] == 0.5
+        assert Keeps.kept[0].config.nodes == ("there",)
+
+
 def test_a_child_is_built_where_nothing_is_imported(words, keeps, tmp_path):
     """By a process that knows neither the files nor the configuration."""
     with headrace.pipe({**words, "backend": "Keeps[Halves]", "unit": 8}):

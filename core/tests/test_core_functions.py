@@ -15,6 +15,7 @@ from headrace.errors import (
     ConfigError,
     ContractError,
     InputError,
+    MissingDependencyError,
     PluginError,
     RequestsFailed,
     SetupError,
@@ -229,6 +230,25 @@ def test_a_call_is_checked_without_importing_anything(tmp_path):
     """)
     done = python("-c", program, cwd=tmp_path)
     assert (done.stdout.splitlines(), done.stderr) == (["True", "False False", "main Call"], "")
+
+
+def test_a_call_is_refused_where_imports_are(monkeypatch):
+    config = {"backend": "S[Identity,Call(builtins:len)]"}
+    with pytest.raises(ConfigError, match="not allowed") as caught:
+        headrace.pipe(config, allow_import=False)
+    assert [problem.code for problem in caught.value.problems] == ["import_refused"]
+    with pytest.raises(ConfigError, match="not allowed"):
+        headrace.explain({"backend": "Call(os:system)"}, allow_import=False)
+    monkeypatch.setenv("HEADRACE_IMPORT", "maybe")
+    with pytest.raises(ConfigError, match="HEADRACE_IMPORT=maybe refuses it"):
+        headrace.pipe(config)
+
+
+def test_a_call_whose_module_needs_a_library_says_so(tmp_path, monkeypatch):
+    (tmp_path / "lacks_something.py").write_text("import nowhere_to_be_found\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(MissingDependencyError):
+        headrace.pipe({"backend": "Call(lacks_something:nowhere_to_be_found)"})
 
 
 def test_a_call_that_is_nothing_to_call_is_told_when_it_is_built():

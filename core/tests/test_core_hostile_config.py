@@ -247,6 +247,14 @@ def test_a_name_of_a_million_characters_is_shortened(make):
 # A placeholder as the whole value.
 
 
+def test_the_default_of_a_placeholder_that_is_all_may_be_any_expression(monkeypatch):
+    source = {"backend": " ${HR_NONE:-S[Identity,(key=k)Identity]} "}
+    with headrace.pipe(source) as pipe:
+        assert pipe({"data": 3})["result"] == 3
+    monkeypatch.setenv("HR_NONE", "Nope")
+    assert problems(source)[0].message == "unknown backend '${HR_NONE}'"
+
+
 def test_what_is_wrong_in_such_a_default_is_told():
     (found,) = problems({"backend": "${HR_NONE:-S[Identity,]}"})
     assert "in the value of ${HR_NONE:-" in found.message
@@ -354,12 +362,6 @@ def test_a_file_is_run_once_for_threads_that_ask_at_the_same_time(tmp_path):
         thread.join(60)
     del sys.modules["hrt_count"]
     assert (len(loaded), module.runs) == (2, [1])
-
-
-def doubling(levels):
-    """Return definitions of which each stands for the next one twice."""
-    texts = {f"D{level}": f"S[D{level + 1},D{level + 1}]" for level in range(levels)}
-    return {**texts, f"D{levels}": "Identity"}
 
 
 def test_parameters_that_double_each_other_are_refused():

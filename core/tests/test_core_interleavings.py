@@ -1,11 +1,14 @@
-"""Every promise of the running wing holds in many interleavings of threads; see the programs in ``interleavings``."""
+"""Every promise of the kernel holds in many interleavings of threads; see the programs in ``interleavings``."""
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 
 import pytest
-from interleavings_of_core import FOLDER, NEAR, lines_near, programs
+from interleavings_of_core import ALONE, FOLDER, NEAR, lines_near, programs
+from loading import python
 
 from headrace_testing.interleavings import explore, unsupported
 
@@ -20,7 +23,14 @@ MORE = {"graphs.py:diamond_fails": 64, "pending.py:finish": 64, "closing.py:outc
 
 
 def test_every_file_of_programs_has_its_place():
-    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEAR, "shared"}
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*NEAR, "shared", "composed"}
+
+
+def test_the_kernel_is_explored_without_the_language():
+    names = ", ".join(ALONE)
+    code = f"import sys, {names}\nprint([n for n in sys.modules if n.startswith(('headrace._language', 'pydantic'))])"
+    ended = python("-c", code, path=os.pathsep.join([str(FOLDER), *sys.path]))
+    assert (ended.stdout, ended.stderr) == ("[]\n", "")
 
 
 @pytest.mark.parametrize("program", programs())

@@ -1,4 +1,4 @@
-"""What names mean: definitions, instances in scope, nesting, nodes, schedulers, late building."""
+"""What names mean: instances in scope, nesting, nodes, schedulers, late building."""
 
 from __future__ import annotations
 
@@ -96,10 +96,13 @@ def problem(expression, **keys):
     return only
 
 
-# Definitions.
-
-
 # Names.
+
+
+def test_a_name_means_an_instance_first_and_then_a_backend():
+    assert run("IoC[X;A[X]]") == "A[X]"
+    assert run("IoC[X;A[X,X,Y]]") == "A[X,X,Y]"
+    assert made.count("X") == 2
 
 
 def test_an_element_of_the_first_phase_sees_the_earlier_ones_only():
@@ -161,7 +164,23 @@ def test_a_prefix_that_nobody_understands_is_shown_as_it_is_written(prefix):
     assert found.suggestion == {"(orr)": "or", "(kye=)": "key="}.get(prefix)
 
 
+def test_an_error_shows_the_text_a_caret_and_the_nearest_name():
+    found = problem("S[A,BakgroundThread[X]]")
+    assert found.render() == (
+        "main.backend: unknown backend 'BakgroundThread'\n"
+        "    S[A,BakgroundThread[X]]\n"
+        "        ^^^^^^^^^^^^^^^\n"
+        "  Did you mean 'BackgroundThread'?"
+    )
+
+
 # Reflect and instances by name.
+
+
+def test_reflect_builds_what_stands_in_the_parameter_else_its_default():
+    assert run("A[Reflect[post,X]]") == "A[X]"
+    assert run("A[Reflect[post,X]]", post="Y(a=1)") == "A[Y1]"
+    assert run({"global": {"post": "Y"}, "main": {"backend": "A[Reflect[post]]"}}) == "A[Y]"
 
 
 @pytest.mark.parametrize(
@@ -264,6 +283,13 @@ def test_an_alias_builds_nothing_of_the_node_that_answers():
 # Depth.
 
 
+def test_sequences_directly_in_sequences_are_joined():
+    assert run("S[X," * 99 + "S[Y]" + "]" * 99) == "Y"
+    inner = "A[" * 40 + "S[" * 60 + "X" + "]" * 100
+    text = "S[" * 60 + "A[" * 39 + "Reflect[p]" + "]" * 99
+    assert run(text, p=inner) == "A[" * 79 + "X" + "]" * 79
+
+
 def test_hundred_levels_of_anything_else_run_and_one_more_is_refused():
     assert run("A[" * 100 + "X" + "]" * 100) == "A[" * 100 + "X" + "]" * 100
     assert run("A[" * 100 + "X(a=1)" + "]" * 100) == "A[" * 100 + "X1" + "]" * 100
@@ -283,6 +309,14 @@ def test_any_other_nesting_is_refused_with_its_place(expression):
     found = problems(expression)
     assert "nesting" in {p.code for p in found}
     assert all(p.span is not None for p in found)
+
+
+def test_nesting_through_parameters_counts():
+    sixty = "A[" * 60 + "{}" + "]" * 60
+    found = problems(sixty.format("Reflect[p]"), p=sixty.format("X"))
+    assert {p.code for p in found} == {"nesting"}
+    keys = {f"p{i}": f"Reflect[p{i + 1}]" for i in range(500)}
+    assert {p.code for p in problems("Reflect[p0]", **keys, p500="X")} == {"nesting"}
 
 
 def calls(count):
@@ -489,6 +523,8 @@ def test_the_options_of_a_policy_are_keys_of_the_node_or_args():
     assert (policy.options.patience, policy.options.pad) == (4, True)
     (policy,) = made_policies(batch_policy="Patient(patience=3)", patience=4)
     assert policy.options.patience == 3
+    (policy,) = made_policies(dispatch_policy="Patient", **{"Patient::patience": 5})
+    assert policy.options.patience == 5
 
 
 def test_the_policies_of_core_alone_are_named_with_its_name_before_them():

@@ -71,7 +71,7 @@ FAULTS = {
         [("standby", "max(0.0, until - node.clock())", "-1")],
     ),
     "close lets nobody in": (
-        "standby.py:let_in",
+        "own_threads.py:let_in",
         "ClosedError",
         [("closing", "    node.standby.let_in()\n", "")],
     ),
@@ -163,7 +163,7 @@ FAULTS = {
         ],
     ),
     "submit waits for no room where it has not entered yet": (
-        "standby.py:bound",
+        "own_threads.py:bound",
         "calls returned",
         [
             (

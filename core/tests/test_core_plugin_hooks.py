@@ -198,7 +198,7 @@ def test_the_example_of_the_hook_for_probes_writes_what_it_says(site, tmp_path):
     assert float(milliseconds) >= 0
 
 
-def test_a_definition_of_a_plugin_whose_hooks_fail_is_unknown_and_the_plugin_is_named(site):
+def test_where_the_hooks_of_a_plugin_fail_an_unknown_name_tells_of_it(site):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_no_hooks\n", {"hrt_no_hooks": "1 / 0"})
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load({"backend": "Thumbnail"})

@@ -107,7 +107,7 @@ def test_a_range_may_stand_in_several_requirements(site, requires, state):
 def test_a_qualifier_names_its_own_plugin_also_where_another_one_of_that_name_cannot_be_used(site):
     site.backend("headrace-old", "Same", "hrt_old", requires=("headrace >=9, <10",))
     assert problem({"backend": "old:Same"}).code == "plugin_incompatible"
-    assert problem({"backend": "old:PerhapsADefinition"}).code == "plugin_incompatible"
+    assert problem({"backend": "old:Perhaps"}).code == "plugin_incompatible"
     assert problem({"backend": "new:Same"}).code == "unknown_backend"
 
 
@@ -229,7 +229,7 @@ def test_what_is_installed_while_the_program_runs_is_found_by_the_next_configura
 def test_a_disabled_plugin_says_how_to_allow_it(site, monkeypatch, known_elsewhere, value, hint):
     site.backend("headrace-one", "One", "hrt_one")
     monkeypatch.setenv("HEADRACE_PLUGINS", value)
-    known_elsewhere("Composed", "headrace-one")  # a definition of the plugin
+    known_elsewhere("Composed", "headrace-one")
     for name in ("One", "Composed"):
         found = problem({"backend": name})
         assert found.code == "plugin_disabled"
@@ -271,7 +271,7 @@ calls = []
 @hookimpl
 def headrace_rewriters():
     calls.append(1)
-    return {definitions!r}
+    return {rewriters!r}
 @hookimpl
 def headrace_batch_policies():
     return {{"mine": "{module}:Mine"}}
@@ -285,14 +285,14 @@ class Mine(BatchPolicy):
 """
 
 
-def hooked(site, name, module, definitions):
-    code = HOOKS.format(definitions=definitions, module=module)
+def hooked(site, name, module):
+    code = HOOKS.format(rewriters={}, module=module)
     site.add(name, f"[headrace.plugins]\nhooks = {module}\n", {module: code})
 
 
 @pytest.mark.parametrize("named", ["mine", "pol:mine", "pol:mine(wait_ms=1)"])
 def test_policies_of_plugins_are_found(site, named):
-    hooked(site, "headrace-pol", "hrt_pol", {})
+    hooked(site, "headrace-pol", "hrt_pol")
     assert run({"backend": "Identity", "batch_policy": named}) == 0
 
 
@@ -301,15 +301,15 @@ def test_policies_of_plugins_are_found(site, named):
     [
         "1 / 0",
         "class OddError(Exception):\n    def __str__(self): 1 / 0\nraise OddError",
-        HOOKS.format(definitions=3, module="x"),
-        HOOKS.format(definitions={"A": 1}, module="x"),
+        HOOKS.format(rewriters=3, module="x"),
+        HOOKS.format(rewriters={"A": 1}, module="x"),
         "def headrace_rewriters():\n    return {}\n",  # nobody would call it: it has no marker
-        "from headrace.hookspecs import hookimpl\n@hookimpl\ndef definitions():\n    return {}\n",
+        "from headrace.hookspecs import hookimpl\n@hookimpl\ndef rewriters():\n    return {}\n",
     ],
 )
 def test_broken_hooks_make_one_plugin_broken_and_leave_the_others(site, code):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad_hooks\n", {"hrt_bad_hooks": code})
-    hooked(site, "headrace-defs", "hrt_defs", {})
+    hooked(site, "headrace-defs", "hrt_defs")
     assert run({"backend": "Identity", "batch_policy": "mine"}) == 0
     assert record("headrace-bad").state == "broken"
     assert record("headrace-bad").reason
@@ -336,7 +336,7 @@ def test_a_plugin_offers_each_name_once(site, second, state):
 
 
 def test_the_hooks_of_a_plugin_that_fails_leave_nothing_of_it(site):
-    code = HOOKS.format(definitions={"Twice": 4}, module="x")
+    code = HOOKS.format(rewriters={"Twice": 4}, module="x")
     points = "[headrace.plugins]\nh = hrt_half\n[headrace.backends]\nHalf = hrt_x:Half\n"
     site.add("headrace-half", points, {"hrt_half": code})
     assert not any(record("headrace-half").hooks.values())

@@ -1,5 +1,6 @@
 """The hook `headrace_rewriters`: what plugins translate before anything is planned."""
 
+import pickle
 import sys
 
 import pytest
@@ -57,6 +58,19 @@ def refused(source):
     with pytest.raises(ConfigError) as caught:
         headrace.PipelineConfig.load(source)
     return caught.value.problems
+
+
+def test_a_key_is_translated_once_for_each_configuration(older):
+    source = {
+        "a": {"backend": "Identity", "replicas": 2, "next": "b"},
+        "b": {"backend": "Identity", "replicas": 3},
+    }
+    config = headrace.PipelineConfig.load(source)
+    assert older() == [["a", "b", "global"]]
+    assert [node.instance_num for node in config.plan().nodes.values()] == [2, 3]
+    assert config.to_dict() == source
+    assert headrace.explain(config)["nodes"]["a"]["keys"]["instance_num"]["value"] == 2
+    assert pickle.loads(pickle.dumps(config)).plan().nodes["b"].instance_num == 3
 
 
 def test_it_is_asked_after_files_are_merged_and_not_where_its_names_are_missing(older, tmp_path):

@@ -109,6 +109,12 @@ MISTAKES = {
     "import of a missing file": {**S, "import": "not_there.py"},
     "import of a number": {**S, "import": 3},
     "a long text": {**S, "text": "x" * 300, "siez": 1},
+    "many at once": {
+        "global": {"instance_nuum": 1},
+        "x": {"backend": "S[Shwon,Shown(size=x),Identity[Shown]]", "max": 0, "instnce_num": 2},
+        "y": {"backend": "Shown", "mx": 1},
+        "z": {"backend": "Shown(", "instanc_num": 1},
+    },
 }  # fmt: skip
 
 PLANS = {

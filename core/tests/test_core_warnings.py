@@ -130,9 +130,7 @@ def test_a_key_of_the_node_among_args_is_told_its_place():
 
 @pytest.mark.parametrize(
     ("table", "keys", "meant"),
-    [
-        ("glbal", {"width": 2}, "global"),
-    ],
+    [("glbal", {"width": 2}, "global")],
 )
 @pytest.mark.parametrize("beside", [{"n": {"backend": "Sized"}}, {"backend": "Sized"}])
 def test_a_misspelt_table_is_one_problem_that_names_the_right_one(table, keys, meant, beside):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
-from shared import KEPT_CHAIN, Book, Item, Work, loaded, through_chain
+from composed import KEPT_CHAIN, Work, loaded
+from shared import Book, Item, through_chain
 
 import headrace
 from headrace.errors import ClosedError

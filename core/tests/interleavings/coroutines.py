@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from shared import CHAIN, Book, Item, loaded, settled, through_chain
+from composed import CHAIN, loaded
+from shared import Book, Item, settled, through_chain
 
 import headrace
 from headrace.errors import BackendError, DeadlineExceededError

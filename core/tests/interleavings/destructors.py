@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from shared import Book, loaded
+from composed import loaded
+from shared import Book
 
 import headrace
 from headrace.errors import ContractError, RequestsFailed

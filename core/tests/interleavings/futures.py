@@ -6,29 +6,32 @@ import concurrent.futures
 from concurrent.futures import CancelledError
 from contextlib import suppress
 
-from shared import CHAIN, DIAMOND, Book, Item, loaded, settled, through_chain, through_diamond
+from shared import (
+    CHAIN,
+    TO_SINK,
+    Book,
+    Item,
+    diamond,
+    ready,
+    settled,
+    through_chain,
+    through_diamond,
+    works,
+)
 
-import headrace
+from headrace import Pipeline
 from headrace.errors import BackendError, DeadlineExceededError
 from headrace_testing.interleavings import check, sleep
 
-ONE = loaded({"backend": "Work(most=2)", "max": 2})
-CANCELLED = loaded(
-    {
-        name: {
-            **node,
-            **({"max": 4, "instance_num": 2, "batching_timeout": 2} if name in "bc" else {}),
-        }
-        for name, node in DIAMOND.items()
-    }
-)
+ONE = ready(works("a", most=2, max=2))
+CANCELLED = diamond(max=4, instance_num=2, limits={"batching_timeout_ms": 2})
 
 
 def cancel_one():
     """At one node, from several threads: True only while queued, and the others go on."""
     book = Book()
     items = [Item(n) for n in range(3)]
-    with headrace.pipe(ONE) as pipe:
+    with Pipeline(ONE) as pipe:
         futures = [(pipe.submit(r), r) for r in ({"data": item} for item in items)]
 
         def cancel(n):
@@ -66,7 +69,7 @@ def cancel_in_diamond():
         book.judge(request, item, through_diamond(item), (), future.result)
 
     late = (DeadlineExceededError,)
-    with headrace.pipe(CANCELLED) as pipe:
+    with Pipeline(CANCELLED) as pipe:
         book.thread(book.ask, pipe, items[0], through_diamond(items[0]), how="submit")
         book.thread(cancelled, pipe, items[1])
         book.thread(book.ask, pipe, items[2], None, late, how="submit", timeout=0.002)
@@ -74,18 +77,12 @@ def cancel_in_diamond():
         settled(pipe)
 
 
-WAITS = {"max": 8, "instance_num": 2, "batching_timeout": 150, "next": "d"}
-THREE = loaded(
-    {
-        "a": {"backend": "Work(tag=a)", "next": "b,c,e"},
-        "b": {"backend": "Work(tag=b,ms=400)", **WAITS},
-        "c": {"backend": "Work(tag=c,ms=400)", **WAITS},
-        "e": {"backend": "Work(tag=e,ms=100)", "instance_num": 3, "next": "d"},
-        "d": {
-            "backend": "Work(tag=d)",
-            "map": {"b": {"result": "data"}, "c": {"result": "x"}, "e": {"result": "y"}},
-        },
-    }
+WAITS = {"max": 8, "instance_num": 2, "limits": {"batching_timeout_ms": 150}}
+THREE = ready(
+    works("a", next=["b", "c", "e"]),
+    *[works(name, ms=400, next=["d"], **WAITS) for name in "bc"],
+    works("e", ms=100, instance_num=3, next=["d"]),
+    works("d", links={"map": {**TO_SINK, "e": {"result": "y"}}}),
 )
 
 
@@ -93,7 +90,7 @@ def cancel_at_two_nodes():
     """Of a request that waits at two nodes, while another one that waits there is late and fails at a third."""
     book = Book()
     items = [Item(0), Item(1), Item(2, bad="e")]
-    with headrace.pipe(THREE) as pipe:
+    with Pipeline(THREE) as pipe:
         first, second = pipe.submit({"data": items[0]}), None
         sleep(0.01)
         second = pipe.submit({"data": items[1]})
@@ -107,19 +104,14 @@ def cancel_at_two_nodes():
         settled(pipe)
 
 
-BATCHED = loaded(
-    {
-        "a": {"backend": "Work(tag=a)", "max": 2, "next": "b"},
-        "b": {"backend": "Work(tag=b,most=2)", "max": 2},
-    }
-)
+BATCHED = ready(works("a", max=2, next=["b"]), works("b", most=2, max=2))
 
 
 def waited_for():
     """By ``wait``, ``as_completed`` and callbacks of several threads: each callback once, each answer its own."""
     book, told = Book(), []
     items = [Item(n) for n in range(4)]
-    with headrace.pipe(BATCHED) as pipe:
+    with Pipeline(BATCHED) as pipe:
         futures = pipe.submit([{"data": item} for item in items[:3]])
         for future in futures:
             future.add_done_callback(told.append)
@@ -145,7 +137,7 @@ def cancel_while_waited_for():
     """While other threads wait for it, and more are submitted: they are told, and nobody hangs."""
     book = Book()
     items = [Item(n, slow="a") for n in range(3)]
-    with headrace.pipe(CHAIN) as pipe:
+    with Pipeline(CHAIN) as pipe:
         futures = [pipe.submit({"data": item}) for item in items]
 
         def waits(future, item):

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from shared import CHAIN, DIAMOND, Book, Item, loaded, settled, through_chain, through_diamond
+from functools import partial
 
-import headrace
+from shared import CHAIN, DIAMOND, Book, Item, ready, settled, through_chain, through_diamond, works
+
+from headrace import Pipeline
+from headrace.blueprint import Limits, Links, blueprint, node
 from headrace.errors import BackendError, ContractError, DeadlineExceededError
 from headrace_testing.interleavings import check, settle, sleep
 
-LISTS = loaded(
-    {"a": {"backend": "Work(tag=a)", "max": 4, "next": "b"}, "b": {"backend": "Work(tag=b,ms=10)"}}
-)
+LISTS = ready(works("a", max=4, next=["b"]), works("b", ms=10))
 
 
 def chain():
@@ -22,7 +23,7 @@ def chain():
         book.ask(pipe, items[0], through_chain(items[0]))
         book.ask_list(pipe, items[1:3], through_chain)
 
-    with headrace.pipe(CHAIN) as pipe:
+    with Pipeline(CHAIN) as pipe:
         book.thread(both, pipe)
         book.thread(book.ask_list, pipe, items[3:5], through_chain)
         book.thread(book.ask, pipe, items[5], through_chain(items[5]), how="submit")
@@ -44,7 +45,7 @@ def chain_lists():
         sleep(0.01)
         book.ask_list(pipe, items[3:5], through_chain)
 
-    with headrace.pipe(LISTS) as pipe:
+    with Pipeline(LISTS) as pipe:
         book.thread(first, pipe)
         book.thread(second, pipe)
         sleep(0.004)
@@ -54,22 +55,22 @@ def chain_lists():
         settled(pipe, 8)
 
 
-class Notes(headrace.Backend):
-    """Notes the sizes of its batches."""
-
-    max = 8
-
+class Same:
     def forward(self, batch):
-        sizes.append(len(batch))
         for r in batch:
             r["result"] = r["data"]
 
 
+class Notes(Same):
+    """Notes the sizes of its batches."""
+
+    def forward(self, batch):
+        sizes.append(len(batch))
+        super().forward(batch)
+
+
 sizes = []
-headrace.register("Notes", Notes)
-TOGETHER = loaded(
-    {"a": {"backend": "Identity", "max": 8, "next": "b"}, "b": {"backend": "Notes", "max": 8}}
-)
+TOGETHER = blueprint(node("a", Same, max=8, next=["b"]), node("b", Notes, max=8))
 
 
 def list_stays_together():
@@ -81,20 +82,17 @@ def list_stays_together():
         check(pipe(requests) is requests, "a list gives another list")
         check([r["result"] for r in requests] == [*range(16)], f"{requests}")
 
-    with headrace.pipe(TOGETHER) as pipe:
+    with Pipeline(TOGETHER) as pipe:
         book.thread(ask, pipe)
         book.join()
         check(sizes == [8, 8], f"batches of {sizes}")
-
-
-DIAMOND_LOADED = loaded(DIAMOND)
 
 
 def diamond():
     """A call, a submitted request and a list: each has the result of the sink, of its own data."""
     book = Book()
     items = [Item(n, bad="c" if n == 2 else "") for n in range(4)]
-    with headrace.pipe(DIAMOND_LOADED) as pipe:
+    with Pipeline(DIAMOND) as pipe:
         book.thread(book.ask, pipe, items[0], through_diamond(items[0]))
         book.thread(book.ask, pipe, items[1], through_diamond(items[1]), how="submit")
         book.thread(book.ask_list, pipe, items[2:], through_diamond)
@@ -105,18 +103,13 @@ def diamond():
 def diamond_fails():
     """Of which one branch fails: the request fails with that error, and never has the result of a node before it."""
     book = Book()
-    with headrace.pipe(DIAMOND_LOADED) as pipe:
+    with Pipeline(DIAMOND) as pipe:
         book.thread(book.ask, pipe, Item(1, bad="b"), None, how="submit")
         book.join()
         settled(pipe)
 
 
-OR = loaded(
-    {
-        "a": {"backend": "Work(tag=a)", "next": "b", "max": 2},
-        "b": {"backend": "Work(tag=b)", "or": True},
-    }
-)
+OR = ready(works("a", max=2, next=["b"]), works("b", links={"otherwise": True}))
 
 
 def otherwise():
@@ -127,7 +120,7 @@ def otherwise():
     def want(item):
         return ("b", item) if item.mute else ("a", item)
 
-    with headrace.pipe(OR) as pipe:
+    with Pipeline(OR) as pipe:
         book.thread(book.ask, pipe, items[0], want(items[0]))
         book.thread(book.ask, pipe, items[1], want(items[1]), how="submit")
         book.thread(book.ask, pipe, items[2], want(items[2]), how="submit")
@@ -136,13 +129,14 @@ def otherwise():
         settled(pipe)
 
 
-def _each_of(**keys):
-    node = {"each": "items:data", "instance_num": 2, "next": "b", **keys}
-    return loaded({"a": node, "b": {"backend": "Identity", "map": {"a": {"result": "data"}}}})
+def _each_of(*, each_errors=None, **keys):
+    links = {"each": "items:data", "each_errors": each_errors}
+    sink = node("b", Same, links=Links(map={"a": {"result": "data"}}))
+    return ready(works("a", links=links, instance_num=2, next=["b"], **keys), sink)
 
 
-EACH = _each_of(backend="Work(tag=a)", max=1)
-EACH_NONE = _each_of(backend="Work(tag=a,most=2)", max=2, each_errors="none")
+EACH = _each_of()
+EACH_NONE = _each_of(most=2, max=2, each_errors="none")
 
 
 def each_fails():
@@ -155,7 +149,7 @@ def each_fails():
         call = (lambda: pipe.submit(request).result()) if how else (lambda: pipe(request))
         book.judge(request, bad, None, (), call)
 
-    with headrace.pipe(EACH) as pipe:
+    with Pipeline(EACH) as pipe:
         for n in range(2):
             book.thread(ask, pipe, n, n == 0)
         book.join()
@@ -172,46 +166,23 @@ def each_none():
         answer = pipe.submit(request).result() if how else pipe(request)
         check(answer["result"] == [("a", items[0]), None, ("a", items[2])], f"{answer}")
 
-    with headrace.pipe(EACH_NONE) as pipe:
+    with Pipeline(EACH_NONE) as pipe:
         for n in range(3):
             book.thread(ask, pipe, n, n == 0)
         book.join()
         settled(pipe)
 
 
-FORWARD = loaded(
-    {
-        "a": {"backend": "S[Work(tag=a),Forward[node.b]]", "max": 2, "instance_num": 2},
-        "b": {"backend": "Work(tag=b,most=2)", "max": 2},
-    }
-)
-
-
-def forward():
-    """``Forward[node.b]`` in an expression: the thread waits for b, whose batches it may run, also with a deadline."""
-    book = Book()
-    items = [Item(n, bad="b" if n == 1 else "") for n in range(4)]
-    with headrace.pipe(FORWARD) as pipe:
-        book.thread(book.ask, pipe, items[0], through_chain(items[0]), node="a")
-        book.thread(book.ask, pipe, items[1], through_chain(items[1]), node="a", timeout=20)
-        book.thread(book.ask, pipe, items[2], ("b", items[2]), node="b", how="submit")
-        book.thread(book.ask, pipe, items[3], through_chain(items[3]), node="a")
-        book.join()
-        settled(pipe)
-
-
-class CallsInner(headrace.Backend):
-    max = 1
-
+class CallsInner:
     def forward(self, batch):
         for r in batch:
             r["result"] = ("a", inner[0]({"data": r["data"]})["result"])
 
 
 inner = []
-headrace.register("CallsInner", CallsInner)
-OUTER = loaded({"backend": "CallsInner", "instance_num": 2})
-INNER = loaded({"backend": "Work(tag=b)"})
+NEVER = Limits(deadlock_after_s=0)
+OUTER = blueprint(node("a", CallsInner, instance_num=2, limits=NEVER))
+INNER = ready(works("b"))
 
 
 def nested():
@@ -223,7 +194,7 @@ def nested():
         return ("a", ("b", item))
 
     late = (DeadlineExceededError,)
-    with headrace.pipe(INNER) as second, headrace.pipe(OUTER) as pipe:
+    with Pipeline(INNER) as second, Pipeline(OUTER) as pipe:
         inner[:] = [second]
         book.thread(book.ask_list, pipe, items[:2], want)
         book.thread(book.ask, pipe, items[2], want(items[2]), late, timeout=0.0005)
@@ -234,14 +205,9 @@ def nested():
         settled(second)
 
 
-class CallsOther(headrace.Backend):
-    max = 1
-
-    class Options(headrace.Options):
-        me: int = 0
-
-    def init(self, options, context):
-        self.me = options.me
+class CallsOther:
+    def __init__(self, me):
+        self.me = me
 
     def forward(self, batch):
         for r in batch:
@@ -252,15 +218,14 @@ class CallsOther(headrace.Backend):
 
 
 pipes = []
-headrace.register("CallsOther", CallsOther)
-CROSSED = [loaded({"backend": f"CallsOther(me={me})"}, deadlock_after_s=5) for me in (0, 1)]
+CROSSED = [blueprint(node("a", partial(CallsOther, me))) for me in (0, 1)]
 
 
 def cycle():
     """Two pipelines whose backends call each other: somebody is refused where all would wait for ever, and nobody hangs."""
     book = Book()
     refused = (ContractError, BackendError)
-    with headrace.pipe(CROSSED[0]) as a, headrace.pipe(CROSSED[1]) as b:
+    with Pipeline(CROSSED[0]) as a, Pipeline(CROSSED[1]) as b:
         pipes[:] = [a, b]
         for n in range(3):
             item = Item(n, how="cross" if n < 2 else "")

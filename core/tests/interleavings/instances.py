@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from shared import CHAIN, Book, Item, Work, loaded, settled, through_chain
+from composed import CHAIN, Work, loaded
+from shared import Book, Item, settled, through_chain
 
 import headrace
 from headrace.hookspecs import attached

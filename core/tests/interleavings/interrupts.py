@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from shared import CHAIN, Book, Item, Work, loaded, settled, through_chain
+from composed import CHAIN, Work, loaded
+from shared import Book, Item, settled, through_chain
 
 import headrace
 from headrace.errors import ClosedError, DeadlineExceededError, RequestsFailed

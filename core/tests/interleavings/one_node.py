@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import threading
 
-from shared import CHAIN, Book, Item, loaded, settled, through_chain
+from shared import CHAIN, Book, Item, ready, settled, through_chain, works
 
-import headrace
+from headrace import Pipeline
+from headrace.blueprint import blueprint, node
 from headrace.errors import DeadlineExceededError, InputError, RequestsFailed
 from headrace_testing.interleavings import check
 
-ONE = loaded({"backend": "Work(most=2)", "max": 2})
-TWO = loaded({"backend": "Work(most=2)", "max": 2, "instance_num": 2})
+ONE = ready(works("a", most=2, max=2))
+TWO = ready(works("a", most=2, max=2, instance_num=2))
 
 
 def single():
     """Callers that run their own requests beside one that submits: one thread in an instance at a time."""
     book = Book()
-    with headrace.pipe(ONE) as pipe:
+    with Pipeline(ONE) as pipe:
         for n in range(3):
             item = Item(n)
             book.thread(book.ask, pipe, item, ("a", item), how="submit" if n == 1 else "call")
@@ -39,7 +40,7 @@ def same():
         outcomes.append(request.get("result"))
 
     book = Book()
-    with headrace.pipe(TWO) as pipe:
+    with Pipeline(TWO) as pipe:
         for way in ways:
             book.thread(send, way)
         book.join()
@@ -52,7 +53,7 @@ def same():
 def lists():
     """Lists from two threads and a single request, two instances: the outcomes of a list stay separate."""
     book = Book()
-    with headrace.pipe(TWO) as pipe:
+    with Pipeline(TWO) as pipe:
         items = [Item(n, bad="a" if n == 1 else "") for n in range(6)]
         book.thread(book.ask_list, pipe, items[:3], lambda item: ("a", item))
         book.thread(book.ask_list, pipe, items[3:5], lambda item: ("a", item))
@@ -61,12 +62,7 @@ def lists():
         settled(pipe, 6)
 
 
-DEADLINES = loaded(
-    {
-        "a": {"backend": "Work(tag=a)", "max": 2, "timeout_ms": 3, "next": "b"},
-        "b": {"backend": "Work(tag=b,ms=1)"},
-    }
-)
+DEADLINES = ready(works("a", max=2, limits={"timeout_ms": 3}, next=["b"]), works("b", ms=1))
 
 
 def deadlines():
@@ -74,7 +70,7 @@ def deadlines():
     book, late = Book(), (DeadlineExceededError,)
     items = [Item(n, slow="a" if n < 2 else "") for n in range(5)]
     want = through_chain
-    with headrace.pipe(DEADLINES) as pipe:
+    with Pipeline(DEADLINES) as pipe:
         book.thread(book.ask, pipe, items[0], want(items[0]), late, timeout=0.0015)
         book.thread(book.ask, pipe, items[1], want(items[1]), late, how="submit", timeout=0.002)
         book.thread(book.ask, pipe, items[2], want(items[2]), late)
@@ -83,7 +79,7 @@ def deadlines():
         settled(pipe)
 
 
-class Gate(headrace.Backend):
+class Gate:
     def forward(self, batch):
         (r,) = batch
         order.append(r["data"].n)
@@ -94,15 +90,14 @@ class Gate(headrace.Backend):
 
 
 order, entered, gate = [], threading.Event(), threading.Event()
-headrace.register("Gate", Gate)
-GATE = loaded({"backend": "Gate"})
+GATE = blueprint(node("a", Gate))
 
 
 def priorities():
     """Of those that wait when the instance comes free, the greatest priority goes first, equals in order of arrival."""
     book = Book()
     items = [Item(n) for n in range(5)]
-    with headrace.pipe(GATE) as pipe:
+    with Pipeline(GATE) as pipe:
         book.thread(book.ask, pipe, items[0], ("a", items[0]))
         entered.wait()
         levels = zip(items[1:4], (0, 2, 2), strict=True)
@@ -136,7 +131,7 @@ def destructor():
         book.judge(request, item, through_chain(item), (), call)
         request.clear()
 
-    with headrace.pipe(CHAIN) as pipe:
+    with Pipeline(CHAIN) as pipe:
         for n, item in enumerate(items[:3]):
             book.thread(ask, pipe, item, n != 1)
         book.join()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from shared import KEPT_CHAIN, Book, Item, loaded, settled, through_chain
+from composed import KEPT_CHAIN, loaded
+from shared import Book, Item, settled, through_chain
 
 import headrace
 from headrace.errors import DeadlineExceededError

@@ -5,16 +5,16 @@ from __future__ import annotations
 from concurrent.futures import CancelledError
 from contextlib import suppress
 
-from shared import Book, Item, loaded, settled, through_chain
+from shared import Book, Item, ready, settled, through_chain, works
 
-import headrace
+from headrace import Pipeline
 from headrace.errors import DeadlineExceededError, OverloadedError
 from headrace_testing.interleavings import check, sleep
 
 
-def _bounded(rule, **keys):
-    node = {"backend": "Work(tag=a)", "next": "b", "queue_size": 1, "queue_full": rule, **keys}
-    return loaded({"a": node, "b": {"backend": "Work(tag=b)"}})
+def _bounded(rule):
+    limits = {"queue_size": 1, "queue_full": rule}
+    return ready(works("a", next=["b"], limits=limits), works("b"))
 
 
 REJECT, WAIT = _bounded("reject"), _bounded("wait")
@@ -23,7 +23,7 @@ REJECT, WAIT = _bounded("reject"), _bounded("wait")
 def _crowd(config, errors=()):
     book = Book()
     items = [Item(n) for n in range(6)]
-    with headrace.pipe(config) as pipe:
+    with Pipeline(config) as pipe:
         for item in items[:2]:
             book.thread(book.ask, pipe, item, through_chain(item), errors)
         for item in items[2:4]:
@@ -43,12 +43,8 @@ def wait():
     _crowd(WAIT)
 
 
-ROOM = loaded(
-    {
-        "x": {"backend": "Work(tag=x)", "next": "a"},
-        "a": {"backend": "Work(tag=a)", "next": "b", "queue_size": 1},
-        "b": {"backend": "Work(tag=b,ms=10)"},
-    }
+ROOM = ready(
+    works("x", next=["a"]), works("a", next=["b"], limits={"queue_size": 1}), works("b", ms=10)
 )
 
 
@@ -62,7 +58,7 @@ def room():
         inner = ("a", ("x", item)) if node == "x" else ("a", item)
         book.ask(pipe, item, ("b", inner), node=node)
 
-    with headrace.pipe(ROOM) as pipe:
+    with Pipeline(ROOM) as pipe:
         for item, node, after_ms in zip(items, "aaxa", (0, 3, 9, 10), strict=True):
             book.thread(ask, pipe, item, node, after_ms)
         book.join()
@@ -87,7 +83,7 @@ def waiting_leave():
         except CancelledError:
             check(future.cancelled(), "cancelled by nobody")
 
-    with headrace.pipe(WAIT) as pipe:
+    with Pipeline(WAIT) as pipe:
         late = (DeadlineExceededError,)
         book.thread(book.ask, pipe, items[0], through_chain(items[0]))
         book.thread(book.ask, pipe, items[1], through_chain(items[1]), late, timeout=0.0005)

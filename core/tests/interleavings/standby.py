@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 import time
 
-from shared import Book, Item, Work, loaded, settled
+from shared import Book, Item, Work, ready, settled, works
 
-import headrace
-from headrace.errors import BackendError, ClosedError, InstanceLostError
+from headrace import Pipeline
+from headrace.errors import ClosedError
 from headrace_testing.interleavings import check, settle, sleep
 
 gate = threading.Event()
@@ -28,37 +28,13 @@ class Brief(Work):
         return super().forward(batch)
 
 
-class OwnWork(Work):
-    owns_thread = True
-
-    def forward(self, batch):
-        if batch[0]["data"].n <= 0:
-            gate.wait()
-        return super().forward(batch)
+def _of(make=Brief, most=1, **keys):
+    return ready(works("a", make, most=most, deadlock_after_s=NEVER_S, **keys))
 
 
-class Dies(Brief):
-    def one(self, r, item):
-        if item.n in (2, 4):
-            raise InstanceLostError("gone")
-        return super().one(r, item)
-
-
-for _cls in (Brief, OwnWork, Dies):
-    headrace.register(_cls.__name__, _cls)
-
-
-def _of(backend, **keys):
-    main = {"backend": backend, "max": 1, **keys}
-    return loaded({"global": {"deadlock_after_s": NEVER_S}, "main": main})
-
-
-BRIEF = _of("Brief(most=1)")
-BRIEF_TWO = _of("Brief(most=1)", instance_num=2)
-DIES = _of("Dies(most=1)", instance_num=2)
-LONG = _of("Work(most=2,ms=1)", max=2)
-OWN = _of("OwnWork(most=2,ms=1)", max=2)
-OWN_TWO = _of("OwnWork(most=2)", max=2, instance_num=2)
+BRIEF = _of()
+BRIEF_TWO = _of(instance_num=2)
+LONG = _of(Work, ms=1, most=2, max=2)
 
 
 def _ask_all(book, pipe, items, how="call", may=()):
@@ -84,9 +60,8 @@ def _all_held(book, pipe, count=1, may=()):
 # Brief backends.
 
 
-def _brief(config):
-    """Return a pipeline that knows how brief its backend is."""
-    pipe = headrace.pipe(config)
+def _brief(pipe):
+    """Return a pipeline, which knows now how brief its backend is."""
     pipe({"data": Item(99)})
     return pipe
 
@@ -94,8 +69,8 @@ def _brief(config):
 def stands_by():
     """Who finds the instance busy stands by, in no queue, and is in the queue 20 ms later."""
     book = Book()
-    with _brief(BRIEF) as pipe:
-        waiting = lambda: pipe.stats()["nodes"]["main"]["waiting"]  # noqa: E731
+    with _brief(Pipeline(BRIEF)) as pipe:
+        waiting = lambda: pipe.stats()["nodes"]["a"]["waiting"]  # noqa: E731
         _all_held(book, pipe)
         begun = time.monotonic()
         book.thread(_ask_all, book, pipe, [Item(1)])
@@ -111,7 +86,7 @@ def stands_by():
 
 def _come_again(config):
     book, begun = Book(), time.monotonic()
-    with _brief(config) as pipe:
+    with _brief(Pipeline(config)) as pipe:
         _callers(book, pipe, 6, "call", "call", "submit", "call")
         book.join()
         # Who comes back at once may be waited for in vain as its thread ends, and time may jump once.
@@ -133,7 +108,7 @@ def two_instances():
 def burst():
     """Threads that each call once: none is left standing while the instance is idle."""
     book = Book()
-    with _brief(BRIEF) as pipe:
+    with _brief(Pipeline(BRIEF)) as pipe:
         for first in (1, 5):
             for n in range(first, first + 4):
                 book.thread(_ask_all, book, pipe, [Item(n)])
@@ -145,7 +120,7 @@ def burst():
 def leaves():
     """The 20 ms of two callers end as one is called in: the next ones do not wait for who has left."""
     book = Book()
-    with _brief(BRIEF) as pipe:
+    with _brief(Pipeline(BRIEF)) as pipe:
         _all_held(book, pipe)
         _callers(book, pipe, 1, "call", "call")
         sleep(0.0195)
@@ -160,9 +135,8 @@ def leaves():
         settled(pipe, 8)
 
 
-def _closed(config, instances, *, drain):
+def _closed(pipe, instances, *, drain):
     book = Book()
-    pipe = _brief(config)
     _all_held(book, pipe, instances)
     _callers(book, pipe, 2, "call", "call", "submit", "call", may=(ClosedError,))
     settle(0.0)
@@ -174,28 +148,17 @@ def _closed(config, instances, *, drain):
 
 def drained():
     """A close that drains, among callers that stand by: each is answered or refused."""
-    _closed(BRIEF, 1, drain=True)
+    _closed(_brief(Pipeline(BRIEF)), 1, drain=True)
 
 
 def refused():
     """A close that does not drain, on two instances."""
-    _closed(BRIEF_TWO, 2, drain=False)
-
-
-def lost():
-    """Two instances are lost one after the other: each request is answered or fails with them."""
-    book = Book()
-    with _brief(DIES) as pipe:
-        _all_held(book, pipe, 2, (InstanceLostError,))
-        _callers(book, pipe, 2, "call", "call", "call", may=(InstanceLostError,))
-        gate.set()
-        book.join()
-        settled(pipe, 9)
+    _closed(_brief(Pipeline(BRIEF_TWO)), 2, drain=False)
 
 
 def swapped():
     """A new pipeline takes the place of one that is drained and closed under its callers."""
-    book, pipes = Book(), [_brief(BRIEF)]
+    book, pipes = Book(), [_brief(Pipeline(BRIEF))]
 
     def again(first):
         for n in range(first, first + 3):
@@ -205,7 +168,7 @@ def swapped():
     _all_held(book, pipes[0])
     for first in (1, 4, 7):
         book.thread(again, first)
-    old, pipes[0] = pipes[0], _brief(BRIEF)
+    old, pipes[0] = pipes[0], _brief(Pipeline(BRIEF))
     gate.set()
     old.close()
     book.join()
@@ -220,100 +183,8 @@ def swapped():
 def returning():
     """Few more callers than a batch holds, most of which do not come back: nobody waits for these for ever."""
     book = Book()
-    with headrace.pipe(LONG) as pipe:
+    with Pipeline(LONG) as pipe:
         for n in range(1, 7):
             book.thread(_ask_all, book, pipe, [Item(n)] if n < 6 else [Item(6), Item(7)])
         book.join()
         settled(pipe, 7)
-
-
-# Instances with threads of their own.
-
-
-def callers():
-    """Callers that come again and again, one of whose requests fails: no request stays behind, whoever ends a batch."""
-    book = Book()
-    with headrace.pipe(OWN) as pipe:
-        for first in range(1, 13, 3):
-            items = [Item(n, bad="a" if n == 5 else "") for n in range(first, first + 3)]
-            book.thread(_ask_all, book, pipe, items, "submit" if first == 4 else "call")
-        book.join()
-        settled(pipe, 12)
-
-
-def instances():
-    """Two instances, of which one may come free while a caller begins to stand by."""
-    book = Book()
-    with headrace.pipe(OWN_TWO) as pipe:
-        _callers(book, pipe, 2, *["call"] * 6)
-        book.join()
-        settled(pipe, 12)
-
-
-def closing():
-    """A close that does not drain, among them: each is answered or refused."""
-    _closed(OWN, 1, drain=False)
-
-
-def let_in():
-    """Who stood by before a close that drains is answered."""
-    book = Book()
-    pipe = headrace.pipe(OWN)
-    _all_held(book, pipe)
-    _callers(book, pipe, 1, "call", "call")
-    settle(0.0)
-    book.thread(pipe.close)
-    settle(0.0)
-    gate.set()
-    book.join()
-    check(len(book.outcomes) == 3, lambda: f"answered are {book.outcomes}")
-
-
-BOUND = loaded({"main": {"backend": "OwnWork(most=1)", "max": 1, "queue_size": 2}})
-
-
-def bound():
-    """Two threads that submit while one batch runs: as many calls return as run, and as there is room for."""
-    gate.clear()
-    returned = []
-
-    def sends(first):
-        for n in range(first, first + 3):
-            futures.append(pipe.submit({"data": Item(0)}))
-            returned.append(n)
-
-    with headrace.pipe(BOUND) as pipe:
-        futures, book = [], Book()
-        book.thread(sends, 0)
-        book.thread(sends, 3)
-        settle(1)
-        found = len(returned)
-        gate.set()
-        book.join()
-        check(len([one.result() for one in futures]) == 6, "not all were answered")
-        settled(pipe)
-        check(found <= 3, f"{found} calls returned while one ran and two could wait")
-
-
-class Enters(OwnWork):
-    @staticmethod
-    def enter(request):
-        entered.append(request["data"].n)
-        if request["data"].n == 3:
-            raise ValueError("three")
-
-
-entered = []
-headrace.register("Enters", Enters)
-ENTERS = loaded({"main": {"backend": "Enters(ms=1)", "max": 1}})
-
-
-def enters():
-    """`enter` sees each request once, also one that it refuses while all are busy."""
-    entered.clear()
-    book = Book()
-    with headrace.pipe(ENTERS) as pipe:
-        for item in [Item(n) for n in range(1, 5)]:
-            book.thread(book.ask, pipe, item, ("a", item), (BackendError,))
-        book.join()
-    check(sorted(entered) == [1, 2, 3, 4], f"entered: {entered}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from contextlib import suppress
 
-from shared import Book, Item, loaded, settled
+from composed import loaded
+from shared import Book, Item, settled
 
 import headrace
 from headrace.errors import ClosedError, LimitError

@@ -89,6 +89,27 @@ def test_wrong_options_and_unknown_names_do_not_mean_next():
             headrace.pipe({"backend": text})
 
 
+@pytest.mark.parametrize(
+    ("text", "near"), [("Uper,Identity", "Upper"), ("S[Lowwer],Identity", "Lower"), ("Nope", None)]
+)
+def test_a_misspelt_name_is_an_error_with_the_nearest_one(text, near):
+    headrace.register("Upper", str.upper, replace=True)
+    with pytest.raises(ConfigError) as caught:
+        headrace.PipelineConfig.load({"backend": f"Fallback[{text}]"})
+    (found,) = caught.value.problems
+    assert (found.code, found.path, found.suggestion) == ("unknown_backend", "main.backend", near)
+
+
+def test_what_is_wrong_in_a_node_is_told_where_a_branch_names_it():
+    for trying in ("Fallback[Forward[node.x],Up]", "ModelLoader(model=m.b)[(.a)x.0,(.b)Up]"):
+        source = {"n": {"backend": trying}, "x": {"backend": "Absent"}}
+        with pytest.raises(ConfigError) as caught:
+            headrace.PipelineConfig.load(source)
+        assert ("unknown_backend", "x.backend") in [
+            (found.code, found.path) for found in caught.value.problems
+        ]
+
+
 def test_the_range_is_open_until_a_child_was_chosen():
     config = {"backend": "Fallback[Broken,Up]", "max": 64}
     assert headrace.explain(config)["nodes"]["main"]["range"] == [1, 64]

@@ -290,7 +290,8 @@ class Checked:
 
     def _loop_for(self, error: BaseException) -> str | None:
         """Tell an author whose `forward` may have taken its list for one request which loop to write."""
-        code = getattr(unwrap(self.forward), "__code__", None)
+        forward = getattr(type(self), "forward", self.forward)  # of a plain object its own
+        code = getattr(unwrap(forward), "__code__", None)
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
         if code is None or frames[-1:] != [code] or not error_text(error).startswith(_OF_A_LIST):
             return None
