@@ -98,9 +98,9 @@ class Book:
         try:
             answer = call()
         except BaseException as error:
-            said = str(error)
-            if item.bad and "raised BadError" in said:
-                check(f"{item} fails" in said, lambda: f"{item} has the error of another: {said}")
+            cause = error.__cause__
+            if item.bad and isinstance(cause, BadError):
+                check(str(item) in str(cause), lambda: f"{item} has the error of another: {cause}")
             elif not isinstance(error, errors):
                 raise
             free = not getattr(error, "abandoned", False)
