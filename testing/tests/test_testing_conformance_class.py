@@ -92,8 +92,8 @@ def test_a_private_name_of_core_is_no_name_for_a_part_of_a_class(name):
 
 def test_a_private_name_of_core_is_no_name_for_what_init_sets():
     def init(self, options, context):
-        self.shape = self._whole = (3, 4)
+        self.shape = self._name = (3, 4)
 
     found = verdict("private-names", {"init": init})
-    assert found.detail == "init sets '_whole', which headrace.Backend keeps for itself"
+    assert found.detail == "init sets '_name', which headrace.Backend keeps for itself"
     assert verdict("private-names", {}).outcome == "passed"

@@ -133,11 +133,15 @@ def test_lines_that_nobody_reads_are_lost_and_counted():
     process.stdout.close()
     process.stderr.close()
     assert read[-1] == "warning: the last one\n"
-    (lost,) = [int(re.search(r"(\d+) lines", one)[1]) for one in read if "are lost" in one]
-    kept = [int(one.split()[-1]) for one in read if re.fullmatch(r"warning: line \d+\n", one)]
-    assert kept == [*range(len(kept))]
-    assert len(kept) + lost == 30_000
-    assert len(kept) + 2 == len(read)
+    number = lost = 0  # which line comes next; the queue may have been full more than once
+    for line in read[:-1]:
+        if "are lost" in line:
+            gone = int(re.search(r"(\d+) lines", line)[1])
+            number, lost = number + gone, lost + gone
+        else:
+            assert line == f"warning: line {number}\n"
+            number += 1
+    assert (number, lost > 0) == (30_000, True)
 
 
 def infer():

@@ -185,9 +185,10 @@ class Pipeline:
             ClosedError: The pipeline is closed.
             InputError: ``on_part`` was given with a list.
         """
-        futures = [RequestFuture() for _ in (data if isinstance(data, list) else (data,))]
+        several = isinstance(data, list)
+        futures = [RequestFuture() for _ in data] if several else [RequestFuture()]
         self._start(data, timeout, priority, futures, on_part)
-        return futures if isinstance(data, list) else futures[0]
+        return futures if several else futures[0]
 
     def _start(
         self,
