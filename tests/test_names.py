@@ -153,3 +153,17 @@ def test_a_function_that_returns_nothing_begins_with_a_verb_of_the_list():
         and words_of(node)[0] not in listed
     ]
     assert len(found) <= OTHER_VERBS, found
+
+
+def test_a_variable_of_a_long_function_says_what_it_holds():
+    vague = {"one", "found", "what"}
+    for path in CORE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                continue
+            body = node.body[ast.get_docstring(node) is not None :]
+            if body and body[-1].end_lineno - body[0].lineno >= 10:
+                inside = [*ast.walk(node)]
+                names = {one.id for one in inside if isinstance(one, ast.Name)}
+                names |= {one.arg for one in inside if isinstance(one, ast.arg)}
+                assert not names & vague, f"{path}:{node.lineno} {node.name}"

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 12_300, "kernel": 6_000, "language": 6_300}
+LINES = {"core": 12_999, "kernel": 6_479, "language": 6_520}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 21_090
-SOURCES = 81_604
+TESTS_OF_CORE = 20_925
+SOURCES = 81_481
 
 
 def test_core_is_no_larger():
