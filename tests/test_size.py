@@ -18,7 +18,7 @@ from distributions import ROOT, folders
 LINES = {"core": 12_999, "kernel": 6_479, "language": 6_520}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 20_925
+TESTS_OF_CORE = 20_930
 SOURCES = 81_481
 
 

@@ -205,3 +205,10 @@ def test_where_the_hooks_of_a_plugin_fail_an_unknown_name_tells_of_it(site):
     (found,) = caught.value.problems
     assert found.code == "unknown_backend"
     assert "headrace-bad cannot be used: its hooks failed: ZeroDivisionError" in found.hint
+
+
+def test_a_hook_may_name_more_in_its_module(site):
+    names = HOOKS.replace("    return", "    globals()['more'] = 1\n    return")
+    site.add("headrace-more", "[headrace.plugins]\nh = hrt_more_hooks\n", {"hrt_more_hooks": names})
+    plugins = {one.distribution: one for one in headrace.plugins.installed()}
+    assert "Turns" in plugins["headrace-more"].hooks["batch_policies"]

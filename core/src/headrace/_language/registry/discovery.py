@@ -244,7 +244,7 @@ def _hooks_of(modules: Iterable[str]) -> dict[str, Any]:
     hooks: dict[str, Any] = {name: {} for name in TABLES}
     known = {f"headrace_{name}": name for name in hooks}
     for path in modules:
-        for attribute, function in vars(import_path(path)).items():
+        for attribute, function in [*vars(import_path(path)).items()]:  # a hook may import more
             name, marked = (
                 known.get(attribute),
                 "headrace_impl" in getattr(function, "__dict__", ()),
