@@ -41,8 +41,8 @@ HOOKS = """from headrace.hookspecs import hookimpl
 
 
 @hookimpl
-def headrace_definitions():
-    return {{"Same{number}": "Identity"}}
+def headrace_probes():
+    return {{"Probe{number}": "headrace_fake{number}.backend:B0"}}
 """
 
 

@@ -19,7 +19,7 @@ LINES = {"core": 12_999, "kernel": 6_479, "language": 6_520}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 20_930
-SOURCES = 81_481
+SOURCES = 81_484
 
 
 def test_core_is_no_larger():

@@ -90,7 +90,8 @@ def test_wrong_options_and_unknown_names_do_not_mean_next():
 
 
 @pytest.mark.parametrize(
-    ("text", "near"), [("Uper,Identity", "Upper"), ("S[Lowwer],Identity", "Lower"), ("Nope", None)]
+    ("text", "near"),
+    [("Uper,Identity", "Upper"), ("S[Lowwer],Identity", "Lower"), ("Qwertz", None)],
 )
 def test_a_misspelt_name_is_an_error_with_the_nearest_one(text, near):
     headrace.register("Upper", str.upper, replace=True)

@@ -3,6 +3,7 @@
 from headrace_flow.conformance import (
     CacheConformance,
     ConcurrencyConformance,
+    FallbackConformance,
     HasKeyConformance,
     NotHasKeyConformance,
     ObserverConformance,
@@ -20,6 +21,7 @@ from headrace_flow.conformance import (
 __all__ = [
     "CacheConformance",
     "ConcurrencyConformance",
+    "FallbackConformance",
     "HasKeyConformance",
     "NotHasKeyConformance",
     "ObserverConformance",

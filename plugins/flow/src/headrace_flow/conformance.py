@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CacheConformance",
     "ConcurrencyConformance",
+    "FallbackConformance",
     "HasKeyConformance",
     "IterateConformance",
     "LoopConformance",
@@ -121,6 +122,12 @@ class NotHasKeyConformance(HasKeyConformance):
     """`NotHasKey`, with two branches."""
 
     expression = "NotHasKey(mask)[S[Identity],Identity]"
+
+
+class FallbackConformance(ObserverConformance):
+    """`Fallback`, with two children that can be built."""
+
+    expression = "Fallback[Identity,S[Identity,Identity]]"
 
 
 class RandomConformance(ObserverConformance):
