@@ -72,11 +72,11 @@ LIGHT = {"headrace-vision": ("pydeprecate", "scipy", "trackers>=2.6")}
 """What tests use without what it depends on: trackers asks for an OpenCV with windows, in the folder of the one without."""
 
 BESIDE = {
-    "headrace": ("headrace-cli", "headrace-flow", "headrace-process"),
+    "headrace": ("headrace-cli", "headrace-flow", "headrace-process", "headrace-tensors"),
     "headrace-cli": ("headrace-flow", "headrace-process", "headrace-cv", "headrace-observe"),
-    "headrace-flow": ("headrace-cli", "headrace-process"),
+    "headrace-flow": ("headrace-cli", "headrace-process", "headrace-tensors"),
     "headrace-models": ("headrace-cli", "headrace-flow", "headrace-serve"),
-    "headrace-observe": ("headrace-cli", "headrace-cv", "headrace-flow"),
+    "headrace-observe": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-tensors"),
     "headrace-ort": ("headrace-cli", "headrace-cv"),
     "headrace-process": ("headrace-cli", "headrace-cv", "headrace-flow", "headrace-ort"),
     "headrace-remote": ("headrace-cli", "headrace-cv", "headrace-ort", "headrace-serve"),
