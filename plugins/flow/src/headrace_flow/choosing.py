@@ -96,7 +96,8 @@ class Fallback(headrace.Backend):
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the child that was chosen."""
-        return self.child(batch)
+        outcomes: list[Exception | None] | None = self.child(batch)
+        return outcomes
 
     def describe(self) -> dict[str, Any]:
         """Return the child that was chosen, and why not the others; also of instances that have chosen otherwise."""

@@ -19,8 +19,8 @@ from headrace_observe.simulation import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from headrace.blueprint import BatchPolicy
     from headrace.plan import Element, Node
-    from headrace.policies import BatchPolicy
     from headrace_observe.bench import LoadSpec
     from headrace_observe.measurement import Point
     from headrace_observe.service_times import ServiceTimes
