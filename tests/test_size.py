@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 12_999, "kernel": 6_479, "language": 6_520}
+LINES = {"core": 13_150, "kernel": 6_520, "language": 6_632}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 20_930
-SOURCES = 81_484
+SOURCES = 81_714
 
 
 def test_core_is_no_larger():

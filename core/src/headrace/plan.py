@@ -140,6 +140,7 @@ class Node(_Data):
         init: The expression of this key.
         processes: Its processes. None for none.
         picked_by: The batch policy, if it picks the requests of a batch. None if it takes them in their order.
+        auto: Why ``instance_num = "auto"`` gives as many. None where the number is written.
     """
 
     expression: str
@@ -156,6 +157,7 @@ class Node(_Data):
     init: Element | None = None
     processes: Processes | None = None
     picked_by: str | None = None
+    auto: str | None = None
 
     @property
     def trees(self) -> tuple[Element, ...]:

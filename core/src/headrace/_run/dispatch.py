@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace._run.box import post
 from headrace._run.entry import RUNNING
 from headrace._run.fitting import refusal
+from headrace._run.policies import part_of
 from headrace._run.runners import Work
 from headrace._run.view import WINDOW, QueueView, places_of, unread
 from headrace._texts import error_text
@@ -58,6 +59,7 @@ class Decision:
         self._takes_what_waits = self._takes_what_is_full and getattr(
             policy, "takes_what_waits", False
         )
+        self._spreads = getattr(policy, "spreads", False)
         self._takes_the_only_one = getattr(chooser.choose, "takes_the_only_one", False)
 
     def next_due(self) -> Work | None:
@@ -97,7 +99,8 @@ class Decision:
             [entry.weight for entry in entries if entry.waiter is not None or entry.awaited]
         )
         full = back if most is None else most if now < node.box.is_held_until else min(most, back)
-        if not self._takes_what_waits or node.refusing or full <= max(1, node.queue.weight):
+        waits = self._takes_what_waits and not self._spreads
+        if not waits or node.refusing or full <= max(1, node.queue.weight):
             return
         at = now + min(mean_s / RETURN_PARTS, RETURN_S)
         with suppress(RuntimeError):  # no thread can be started for the timer: then nobody waits
@@ -180,7 +183,10 @@ class Decision:
         queue, most = self._node.queue, instance.max
         if queue.weight == queue.count and self._takes_what_is_full:
             if self._takes_what_waits:
-                return queue.count if most is None else min(most, queue.count), inf
+                count, free = queue.count, len(self._node.free)
+                if self._spreads and free > 1:
+                    count = part_of(count, free, instance.min)
+                return count if most is None else min(most, count), inf
             if most is not None and most <= queue.count and not self._node.limits.batch_sizes:
                 return most, inf
         places, again_at = self._ask_policy(QueueView(self._node), instance, now)

@@ -60,7 +60,11 @@ class Instance(Tally):
         limits: The keys under which its batches are formed and filled up. Set by its node.
         liveness: Tells whether the backend is lost, or what it computes with is away.
         away: Whether the node keeps the instance from the free ones until what is away is back.
+        wide: Whether it serves only while no other instance of the node runs. See `headrace.policies.InstanceView`.
+        returns_to: Where it is while nobody has it: the free instances of the node. A wide one is aside while another runs.
     """
+
+    returns_to: list[Instance]
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class Instance(Tally):
         self.liveness = backend._liveness or Liveness()
         self.liveness.entries = lambda: self.entries or ()
         self.liveness.outermost = backend
-        self.away = False
+        self.away = self.wide = False
 
     @property
     def busy(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from functools import partial
 from math import inf
 from threading import get_ident
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from headrace._run.runners import Waiter, Work
     from headrace._run.settings import Limits
 
+_pop = list.pop
+
 
 class Node:
     """The queue and the instances of one node.
@@ -67,6 +70,8 @@ class Node:
         name, limits, clock: Its name, its queue keys, and what gives seconds.
         instances: The instances.
         free: The instances that nobody runs. `give_back` alone puts one in, and a caller its own on the short cut.
+        aside: The wide instance, while nobody has it and another one runs.
+        narrow: How many instances serve, without the wide one.
         special: Whether who puts an instance back has to look here: closing, an instance away or lost.
         min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
         queue: The entries that wait for an instance. `room` its bound, and who waits for that.
@@ -97,6 +102,8 @@ class Node:
         self.failures = FailureLog(name, clock)
         self.instances: list[Instance] = list(instances)
         self.free: list[Instance] = []
+        self.aside: list[Instance] = []
+        self.narrow = 0
         self.lost = self.special = False
         self.queue = RequestQueue()
         self.room = Room(self)
@@ -416,7 +423,15 @@ class Node:
         if instance.liveness.lost:
             self.note_lost(instance)
         elif not instance.away:
-            self.free.append(instance)
+            instance.returns_to.append(instance)
+            if self.aside:
+                self.bring_wide()
+
+    def bring_wide(self) -> None:
+        """Put the wide instance in front of the free ones where no other instance runs; in any thread."""
+        if len(self.free) >= self.narrow:
+            with suppress(IndexError):  # another thread was quicker
+                self.free[:0] = map(_pop, (self.aside,))  # one step, as no interrupt may lose it
 
     def collect(self) -> None:
         """Take out of the free instances those that are away or lost."""
@@ -440,6 +455,7 @@ class Node:
         self.pending.let_go([instance])
         living = [instance for instance in self.instances if instance.living]
         self.set_range(living)
+        self._count_narrow()
         self.lost = not living
         entries = [*self.queue, *self.room.outside]
         if living:
@@ -457,8 +473,16 @@ class Node:
         for instance in self.instances:
             instance.liveness.node = self
             instance.liveness.changed = partial(ask, self.box, self._look_at, instance)
+            instance.returns_to = self.aside if instance.wide else self.free
+        self._count_narrow()
+        for instance in self.instances:
             self.give_back(instance)
         self.special = not self.is_usual
+
+    def _count_narrow(self) -> None:
+        """Count the instances that serve beside the wide one, which is to serve where there are none."""
+        self.narrow = sum(one.serves and one.living and not one.wide for one in self.instances)
+        self.bring_wide()
 
     def _look_at(self, instance: Instance) -> None:
         """Take an instance out of service, or back into it, after its `Liveness` has changed."""
@@ -466,6 +490,7 @@ class Node:
         if instance.away and instance.holder is None:
             self.give_back(instance)
         self.collect()
+        self._count_narrow()
         self.special = not self.is_usual
         self.note_change()
 

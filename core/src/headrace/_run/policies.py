@@ -78,12 +78,14 @@ class InstanceView(Protocol):
         busy: Whether it runs a batch.
         running_weight: The weight of that batch, 0 when idle.
         batches: How many batches it has run.
+        wide: Whether it has all threads of the pipeline, and is free only while no other instance runs.
     """
 
     index: int
     min: int
     max: int | None
     device: str | None
+    wide: bool
 
     @property
     def busy(self) -> bool:
@@ -117,6 +119,11 @@ class Cut:
     wake_at: float | None = None
     wake_weight: int | None = field(default=None, compare=False)
     reason: str = field(default="", compare=False)
+
+
+def part_of(waiting: int, free: int, least: int) -> int:
+    """Return how many of the requests that wait one of some free instances takes, where these share them."""
+    return max(-(-waiting // max(1, free)), least)
 
 
 _Cut = TypeVar("_Cut", bound="Callable[..., Cut]")
@@ -248,16 +255,22 @@ class Greedy(Sized):
     Args:
         batch_sizes, pad: See `Sized`.
         batching_timeout_ms: How long the oldest request waits for others.
+        spread: Whether idle instances share what waits, and wait for no more than they need.
     """
 
     sends_when_idle = True
 
     def __init__(
-        self, batch_sizes: Sequence[int] = (), *, pad: bool = False, batching_timeout_ms: float = 0
+        self,
+        batch_sizes: Sequence[int] = (),
+        *,
+        pad: bool = False,
+        batching_timeout_ms: float = 0,
+        spread: bool = False,
     ) -> None:
         super().__init__(batch_sizes, pad=pad)
-        self._linger = batching_timeout_ms / 1000
-        # The scheduler need not ask `cut` then: an instance takes what waits, as far as it fits.
+        self._linger, self.spreads = batching_timeout_ms / 1000, spread
+        # The scheduler need not ask `cut` then: an instance takes what waits, or its part, as far as it fits.
         self.takes_what_waits: bool = not (self._linger or self._sizes)
 
     @takes_what_is_full
@@ -267,12 +280,14 @@ class Greedy(Sized):
         if take == 0:
             return Cut(0)
         reason = ""
+        # A fake queue of a test need not have `free`, `oldest`, `running` and `closing`: see `Queue`.
+        if self.spreads and weight == take:
+            take = weight = min(take, part_of(len(queue), getattr(queue, "free", 1), instance.min))
         if not full and self._linger:
-            # A fake queue of a test need not have `oldest`, `running` and `closing`: see `Queue`.
             over_at = getattr(queue, "oldest", queue[0].arrival) + self._linger
             if now < over_at:
                 closing = getattr(queue, "closing", False)
-                if getattr(queue, "running", False) and not closing:
+                if getattr(queue, "running", False) and not (closing or self.spreads):
                     return Cut(0, over_at, self._most(instance))
                 if weight < instance.min and not (closing and self._pad):
                     return Cut(0, over_at)
@@ -293,11 +308,15 @@ class BestFit(DispatchPolicy):
             return free[0]
         fitting = [i for i in free if i.min <= weight and (i.max is None or weight <= i.max)]
         if fitting:
-            return min(fitting, key=lambda i: (_most(i), i.batches, i.index))
+            return min(fitting, key=lambda i: (not _is_wide(i), _most(i), i.batches, i.index))
         possible = [i for i in free if i.min <= weight]
         if not possible:
             return min(free, key=lambda i: (i.min, i.batches, i.index), default=None)
         return min(possible, key=lambda i: (-_most(i), i.batches, i.index))
+
+
+def _is_wide(instance: InstanceView) -> bool:
+    return getattr(instance, "wide", False)  # an instance of a test need not say
 
 
 def _most(instance: InstanceView) -> float:

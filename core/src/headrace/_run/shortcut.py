@@ -60,7 +60,8 @@ class ShortCut:
             and node.refusing is None
         )
         self.max_weight = 0 if not usable else 2**63 if node.max is None else node.max
-        self._lingers = limits.batching_timeout_ms > 0 and node.max != 1
+        spreads = getattr(node.decision.policy, "spreads", False)
+        self._lingers = limits.batching_timeout_ms > 0 and node.max != 1 and not spreads
         node.standby.set_bounds(self.max_weight)
 
     def call(  # noqa: C901, PLR0912, PLR0915 - a call of Python more would cost a tenth of all that this does
@@ -137,7 +138,9 @@ class ShortCut:
             if error is None:
                 request["data"] = data
                 instance.ident, instance.holder = 0, None  # as `Instance.end` does
-                free.append(instance)
+                instance.returns_to.append(instance)
+                if node.aside:
+                    node.bring_wide()
                 if standby.turns:
                     standby.left = me
                     standby.call_in()

@@ -87,6 +87,11 @@ class PerImage(headrace.Backend, ABC):
         functions of OpenCV here.
         """
 
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return one for each thread: OpenCV computes without the interpreter lock."""
+        return threads
+
     def init(self, options: Any, context: InitContext) -> None:
         """Import OpenCV, whose threads are limited once per process, and build the function."""
         limit_opencv_threads()

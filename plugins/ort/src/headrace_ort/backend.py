@@ -73,7 +73,7 @@ class OnnxTensor(headrace.Backend):
     """
 
     Options = OnnxOptions
-    rerun = True
+    rerun, wide = True, True
     reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
     enter = staticmethod(enter)
@@ -100,6 +100,12 @@ class OnnxTensor(headrace.Backend):
     def needs_thread(cls, options: OnnxOptions, device: str | None) -> bool:
         """Say yes on CUDA, whose providers keep handles, and captured graphs, for each thread that runs a session."""
         return options.on_cuda(device)
+
+    @classmethod
+    def auto_instances(cls, options: OnnxOptions, device: str | None, threads: int) -> int | None:
+        """Return an instance for each thread on the CPU, whose instances share a session, else one."""
+        apart = options.share_weights is False or (options.intra_op_threads or 1) > 1
+        return threads if options.on_cpu(device) and not apart else 1
 
     @classmethod
     def lint(cls, options: OnnxOptions, largest_batch: int) -> Iterable[str]:

@@ -111,6 +111,12 @@ class OnnxOptions(BatchAxisOptions):
                 raise ValueError(f"provider_options for {name!r}, which `providers` does not name")
         return self
 
+    def on_cpu(self, device: str | None) -> bool:
+        """Return whether the model runs on the CPU provider alone."""
+        if self.providers is None:
+            return (device or "cpu").lower() == "cpu"
+        return [_short(name) for name in self.providers] == ["cpu"]
+
     def on_cuda(self, device: str | None) -> bool:
         """Return whether the first provider, by default that of ``device``, computes on a CUDA device."""
         if self.providers is None:

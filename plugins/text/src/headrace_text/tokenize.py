@@ -69,6 +69,11 @@ class Tokenize(headrace.Backend):
     max = None
     writes = ("result", "attention_mask", "token_type_ids", "tokens")
 
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return one for each thread: the library computes without the interpreter lock."""
+        return threads
+
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Load the tokenizer.
 

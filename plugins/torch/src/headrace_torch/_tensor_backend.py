@@ -50,6 +50,11 @@ class OnPlace(headrace.Backend):
     _place: Place
     _inference: Any = None
 
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return one for each thread on the CPU, where torch computes without the interpreter lock, else one."""
+        return threads if (device or cls.default_device or "cpu").startswith("cpu") else 1
+
     def init(self, options: Any, context: InitContext) -> None:
         """Import torch, and take the place of the instance."""
         from headrace_torch.place import INFERENCE, place_of

@@ -68,6 +68,14 @@ class TorchModule(TensorBackend):
         """Return 1 for the modes of torch.compile that use CUDA graphs: these belong to one thread of the process."""
         return 1 if options.compile in ("reduce-overhead", "max-autotune") else None
 
+    @classmethod
+    def auto_instances(
+        cls, options: TorchModuleOptions, device: str | None, threads: int
+    ) -> int | None:
+        """Return one for each thread on the CPU if the instances share the weights, else one."""
+        number = super().auto_instances(options, device, threads)
+        return number if options.share_weights else 1
+
     def build(self, options: TorchModuleOptions, context: InitContext) -> None:
         """Load the model, or take the node's shared model."""
         import torch

@@ -85,6 +85,11 @@ class TensorrtInferTensor(headrace.Backend):
     _shared_by: str | None
     """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
+    @classmethod
+    def auto_instances(cls, options: InferOptions, device: str | None, threads: int) -> int | None:
+        """Return one: the runs of several on a device take turns, and each has memory of its own."""
+        return 1
+
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:  # noqa: PLR0915
         """Make an execution context of the engine before this, on the instance's stream."""
         from headrace_trt.gathering import Gathering

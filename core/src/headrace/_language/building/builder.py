@@ -50,7 +50,9 @@ class ComposedNode(BuiltNode):
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Return what ``Pipeline.describe()`` says of the node."""
         plan, described = self.plan, super().describe(following)
-        own = {"expression": plan.expression, **described, "threads": self.elements.build.threads}
+        threads = self.elements.build.plan.threads_of(plan.name)
+        auto = {} if plan.auto is None else {"auto": plan.auto.why}
+        own = {"expression": plan.expression, **described, "threads": threads, **auto}
         built = self.elements.by_element
         trees = trees_of(plan).items()
         return {**own, **{key: public_element(root, built).to_dict() for key, root in trees}}
@@ -68,7 +70,7 @@ class Builder(Build):
     """
 
     def __init__(self, plan: PipelinePlan) -> None:
-        super().__init__(plan, ChildConfig, threads=plan.threads_of_one)
+        super().__init__(plan, ChildConfig)
         self.nodes: dict[str, ComposedNode] = {}
         self.behind: list[Callable[[], object] | None] = []
         self._all = CloseStack()
@@ -106,6 +108,11 @@ class Builder(Build):
             builder.element(node.init, replace(at, end=BatchEnd()))
         backends = builder.instances(node.instance, at)
         made = [_instance(i, backend, node.keys) for i, backend in enumerate(backends)]
+        if node.auto is not None:
+            made[-1].wide = node.auto.wide_threads > 0
+            level = logging.WARNING if node.auto.short else logging.INFO
+            text = "node %r: instance_num = 'auto' gives %d: %s"
+            _log.log(level, text, node.name, len(made), node.auto.why)
         scheduler = schedule(made)
         _report_who_limits(made, node, builder.by_element)
         alias = next((backend for backend in backends if isinstance(backend, Alias)), None)

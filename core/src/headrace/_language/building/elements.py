@@ -54,7 +54,6 @@ class Build:
         child_of: Makes what a container is given for a child that is built elsewhere.
         commons: What belongs to all nodes of the pipeline.
         registered: The nodes that are built, as ``node.NAME``.
-        threads: How many threads one instance may use.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
         seen: What backends see in their context, of the instance of another process for which they are built.
@@ -64,7 +63,6 @@ class Build:
     child_of: Callable[[ElementBuilder, Element, BuildSite], Any]
     commons: PipelineState = field(default_factory=PipelineState)
     registered: dict[str, Backend] = field(default_factory=dict)
-    threads: int = 1
     cancelled: threading.Event = field(default_factory=threading.Event)
     progress: ProgressFactory = no_progress
     seen: Mapping[str, Any] | None = None
@@ -192,15 +190,15 @@ class ElementBuilder:
     def _context(
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> InitContext:
-        keys, index = self.keys, at.index or 0
+        index = at.index or 0
         keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
         backend._has_emitted = keeping.has_emitted  # type: ignore[method-assign]
-        seen = {**fields_of(keys, index), **(self.build.seen or {})}
+        seen = {**fields_of(self.node, index), **(self.build.seen or {})}
         batch = InitContext.Batch(**seen.pop("batch"), at_end=partial(at.end.register, backend))
         return InitContext(
             **seen,
             node_name=self.name,
-            threads=self.build.threads,
+            threads=self.build.plan.threads_of(self.name, index),
             children=children,
             logger=logger_of(element.cls.__name__),
             progress=self.build.progress,
@@ -244,7 +242,7 @@ class ElementBuilder:
     def instances(self, root: Element, at: BuildSite) -> list[Backend]:
         """Build the instances of the node, each with stores of its own."""
         made: list[Backend] = []
-        for index in range(self.keys.instance_num):
+        for index in range(self.node.instance_num):
             parts = at.parts.add_inner()
             inner = BuildSite.begin(parts, index=index, thread=at.thread, local=at.local)
             built = inner.end.around(self.element(root, inner), root)
@@ -300,11 +298,12 @@ class LateChild:
         return self.name
 
 
-def fields_of(keys: NodeKeys, index: int) -> dict[str, Any]:
-    """Return what the keys of a node tell the backends of an instance, wherever it is built."""
+def fields_of(node: NodePlan, index: int) -> dict[str, Any]:
+    """Return what a node tells the backends of an instance, wherever it is built."""
+    keys = node.keys
     return {
         "instance_index": index,
-        "instance_num": keys.instance_num,
+        "instance_num": node.instance_num,
         "device": device_of(keys, index),
         "batch": {"min": keys.min, "max": keys.max, "sizes": keys.batch_sizes, "pad": keys.pad},
     }

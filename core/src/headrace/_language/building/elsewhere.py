@@ -37,7 +37,7 @@ class ChildConfig:
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
         self.name, (self.min, self.max) = element.name, element.range
-        self.instances = builder.keys.instance_num if at.index is not None else 0
+        self.instances = builder.node.instance_num if at.index is not None else 0
         self.origin: Any = element
         self.liveness, self._index, self._builder = at.liveness, at.index or 0, builder
         self.asked = tuple(builder.measuring.methods_reported(element))
@@ -56,14 +56,14 @@ class ChildConfig:
         keys["backend"] = str(_write(self.origin, base, keys))
         source = {
             "import": [path for path, _ in plan.files],
-            "global": {"threads": builder.build.threads},
+            "global": {"threads": plan.threads_of(builder.name)},
             builder.name: keys,
         }
         return PipelineConfig.load(source, base=base, allow_import=plan.allow_import)
 
     def seen(self, index: int) -> dict[str, Any]:
         """Return what the child's backends see in their context for an instance: ``seen`` of `headrace.plugins.build`."""
-        return fields_of(self._builder.keys, index)
+        return fields_of(self._builder.node, index)
 
     def report(self, runs: Iterable[Any]) -> None:
         """Let probes and ``stats()`` know of runs in the other process.

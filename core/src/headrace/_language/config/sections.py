@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BaseModel,
@@ -24,12 +24,17 @@ from headrace._texts import nearest
 
 _Name = Annotated[str, Field(min_length=1)]
 
+AUTO: Final = "auto"
+"""The value of ``instance_num`` for as many as the machine and the backends carry."""
+
 
 class NodeKeys(Options):
     """The keys that configure a node itself; the options of its backends stand beside them in a table."""
 
     backend: str | None = Field(None, description="The expression of what an instance computes.")
-    instance_num: int = Field(1, ge=1, le=4096, description="How many instances run side by side.")
+    instance_num: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
+        1, description="How many instances run side by side; auto: what machine and backends carry."
+    )
     min: int | None = Field(None, ge=1, description="Least weight of a batch.")
     max: int | None = Field(
         None, ge=1, description="Greatest weight of a batch; 1 if neither node nor backend says."
@@ -57,6 +62,20 @@ class NodeKeys(Options):
         None, description="An expression that is built before the node and never called."
     )
 
+    @field_validator("instance_num", mode="wrap")
+    @classmethod
+    def _instances(cls, value: Any, check: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return check(value)
+        except ValidationError as error:  # it has an error for each kind of value
+            text = isinstance(value, str)
+            said = (
+                f"expected a number or {AUTO!r}"
+                if text
+                else error.errors()[0]["msg"].removeprefix("Value error, ")
+            )
+            raise ValueError(said) from None
+
     @field_validator("batch_sizes")
     @classmethod
     def _sizes(cls, sizes: tuple[int, ...] | None) -> tuple[int, ...] | None:
@@ -71,6 +90,11 @@ class NodeKeys(Options):
             raise ValueError(f"the batch size {sizes[-1]} is above max = {most}")
         if sizes and least is not None and sizes[0] < least:
             raise ValueError(f"the batch size {sizes[0]} is below min = {least}")
+        if self.instance_num == AUTO and isinstance(self.device, tuple):
+            number = f"instance_num = {len(self.device)} has one instance on each"
+            raise ValueError(
+                f"instance_num = {AUTO!r} does not go with a list of devices: {number}"
+            )
         return self
 
 

@@ -130,6 +130,8 @@ class Backend(Checked):
             ``children``, the trees described there. What they say stands in the tree of the container.
         stateful: True when answers depend on earlier requests to this process, so that later ones must reach the same
             process.
+        wide: True when an instance with more threads is quicker. With ``instance_num = "auto"`` the node then has one with all
+            threads, which serves a request that finds the node idle.
         uses_pipeline: True when it hands something over by ``context.store.pipeline``. Such a class is refused in a container
             that `builds_elsewhere`. The functions of ``context.batch.at_end`` are called before its `forward`.
         bracket: For a container: what stands in ``[ ]``, beside `takes`. A `headrace.words.Bracket`.
@@ -147,6 +149,7 @@ class Backend(Checked):
     takes: ClassVar[int | tuple[int, int | None]] = 0
     builds_elsewhere: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
+    wide: ClassVar[bool] = False
     uses_pipeline: ClassVar[bool] = False
     bracket: groups.Bracket = groups.Bracket()
     place: ClassVar[groups.Place] = groups.Place()
@@ -182,10 +185,25 @@ class Backend(Checked):
     def most_instances(cls, options: Any) -> int | None:
         """Return how many instances a node with this class may have. None, the default, for any number.
 
-        A node that asks for more is refused before anything is built. In a process of its own an instance is alone.
+        A node that asks for more is refused before anything is built, and ``"auto"`` gives no more. In a process of its own
+        an instance is alone.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
+        """
+        return None
+
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return how many instances ``instance_num = "auto"`` gives a node with this class. None, the default: it does not know.
+
+        A class that computes on the CPU without the interpreter lock returns ``threads``, one that computes on a device 1. The
+        node has the least that its classes return, and one instance where all return None.
+
+        Args:
+            options: An instance of this class's `Options`, validated and frozen.
+            device: The node's key ``device``, which is None or begins with ``cpu``: of another device a node has one instance.
+            threads: The node's share of ``[global] threads``.
         """
         return None
 

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.config.sections import GlobalKeys, NodeKeys
+from headrace._language.config.sections import AUTO, GlobalKeys, NodeKeys
 from headrace._run.process import usable_cpus
 
 if TYPE_CHECKING:
@@ -170,6 +170,23 @@ class NamedPlan:
     version: str = ""
 
 
+@dataclass(frozen=True)
+class Auto:
+    """What a node with ``instance_num = "auto"`` has.
+
+    Attributes:
+        instance_num: How many instances.
+        why: Why so many, for people.
+        wide_threads: The threads of the last of its instances, which serves a request that finds the node idle. 0 where it has none.
+        short: Whether a backend allows fewer than the threads would carry.
+    """
+
+    instance_num: int
+    why: str
+    wide_threads: int = 0
+    short: bool = False
+
+
 @dataclass(eq=False)
 class NodePlan:
     """One node.
@@ -182,6 +199,7 @@ class NodePlan:
         instance: The element from which each instance is built.
         own_keys: The keys that belong to plugins, checked: an object of each class (`headrace.hookspecs.headrace_node_keys`).
         batch_policy, dispatch_policy: Its policies.
+        auto: What it has by ``instance_num = "auto"``, once all nodes are planned. None where its number is written.
     """
 
     name: str
@@ -192,6 +210,7 @@ class NodePlan:
     dispatch_policy: NamedPlan
     init: Element | None = None
     own_keys: tuple[Any, ...] = ()
+    auto: Auto | None = None
 
     @property
     def alias_of(self) -> str | None:
@@ -202,7 +221,9 @@ class NodePlan:
     @property
     def instance_num(self) -> int:
         """How many instances the node has."""
-        return self.keys.instance_num
+        if isinstance(self.keys.instance_num, int):
+            return self.keys.instance_num
+        return 1 if self.auto is None else self.auto.instance_num
 
     @property
     def expression(self) -> str:
@@ -254,10 +275,20 @@ class PipelinePlan:
         return self.keys.threads or usable_cpus()
 
     @cached_property
-    def threads_of_one(self) -> int:
-        """How many threads one instance may use."""
+    def share(self) -> int:
+        """How many threads one instance may use; all of a node with ``instance_num = "auto"`` together have as many."""
         own = (node for node in self.nodes.values() if node.alias_of is None)
-        return max(1, self.threads // max(1, sum(node.instance_num for node in own)))
+        parts = [1 if node.keys.instance_num == AUTO else node.instance_num for node in own]
+        return max(1, self.threads // max(1, sum(parts)))
+
+    def threads_of(self, name: str, index: int = 0) -> int:
+        """How many threads one instance of a node may use."""
+        auto = self.nodes[name].auto
+        if auto is None:
+            return self.share
+        if index == auto.instance_num - 1 and auto.wide_threads:
+            return auto.wide_threads
+        return max(1, self.share // auto.instance_num)
 
 
 # Functions over the elements of all nodes.

@@ -9,6 +9,7 @@ from headrace._language.config.problems import SUGGESTED
 from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._language.expression.tree import Call
+from headrace._language.plan.auto import settle_auto
 from headrace._language.plan.checks import check_arity, check_placed, check_prefixes
 from headrace._language.plan.declared import narrow, no_batch, static_range
 from headrace._language.plan.element import (
@@ -69,7 +70,9 @@ class Planner(Planning):
         parameters = [*self.all_parameters.values()]
         warnings = tuple(report_keys(parameters, self.shape, self.problems))
         files, allowed = self.files, self.refused is None
-        return PipelinePlan(self.nodes, keys, files, links, probes, allowed, warnings)
+        plan = PipelinePlan(self.nodes, keys, files, links, probes, allowed, warnings)
+        settle_auto(plan)
+        return plan
 
     def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
         """Read the keys of the whole pipeline, and plan its probes."""
