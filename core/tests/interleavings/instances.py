@@ -149,3 +149,52 @@ def comes():
             book.thread(book.ask, pipe, item, ("a", item), how="submit" if item.n else "call")
         book.join()
         settled(pipe)
+
+
+class Widest(Leaves):
+    wide = True
+
+    @classmethod
+    def auto_instances(cls, options, device, threads):
+        return threads
+
+    def forward(self, batch):
+        ran.append(self.c.threads)
+        return super().forward(batch)
+
+
+ran = []
+headrace.register("Widest", Widest)
+WIDE = loaded(
+    {
+        "global": {"threads": 4},
+        "a": {"backend": "Widest(tag=a)", "instance_num": "auto", "next": "b"},
+        "b": {"backend": "Work(tag=b)"},
+    }
+)
+
+
+def wide():
+    """Beside an instance with all threads others leave and come back: all is answered, and alone a request has all threads."""
+    contexts.clear()
+    book = Book()
+    items = [Item(n, bad="a" if n == 2 else "") for n in range(6)]
+    want = through_chain
+
+    def leave(context):
+        context.health.away()
+        context.health.back()
+
+    with headrace.pipe(WIDE) as pipe:
+        check([one.threads for one in contexts] == [1, 1, 4], "two narrow ones and a wide one")
+        book.thread(book.ask, pipe, items[0], want(items[0]))
+        book.thread(book.ask, pipe, items[1], want(items[1]), how="submit")
+        book.thread(book.ask, pipe, items[2], want(items[2]))
+        book.thread(leave, contexts[0])
+        book.thread(leave, contexts[2])
+        book.thread(book.ask_list, pipe, items[3:], want)
+        book.join()
+        settled(pipe)
+        last = Item(7)
+        book.ask(pipe, last, want(last))
+        check(ran[-1] == 4, "the node is idle, and the wide instance is not used")

@@ -255,21 +255,19 @@ class Greedy(Sized):
     Args:
         batch_sizes, pad: See `Sized`.
         batching_timeout_ms: How long the oldest request waits for others.
-        spread: Whether idle instances share what waits, and wait for no more than they need.
+
+    Attributes:
+        spreads: Whether idle instances share what waits, and wait for no more than they need.
     """
 
     sends_when_idle = True
+    spreads = False
 
     def __init__(
-        self,
-        batch_sizes: Sequence[int] = (),
-        *,
-        pad: bool = False,
-        batching_timeout_ms: float = 0,
-        spread: bool = False,
+        self, batch_sizes: Sequence[int] = (), *, pad: bool = False, batching_timeout_ms: float = 0
     ) -> None:
         super().__init__(batch_sizes, pad=pad)
-        self._linger, self.spreads = batching_timeout_ms / 1000, spread
+        self._linger = batching_timeout_ms / 1000
         # The scheduler need not ask `cut` then: an instance takes what waits, or its part, as far as it fits.
         self.takes_what_waits: bool = not (self._linger or self._sizes)
 

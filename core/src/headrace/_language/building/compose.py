@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from inspect import signature
 from typing import TYPE_CHECKING, Any
@@ -89,6 +89,8 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
         partial(_make, f"the policy {policy.cls.__name__}", policy, node.name)
         for policy in (node.batch_policy, node.dispatch_policy)
     )
+    if node.instance_num > 1 and node.auto is not None:
+        batch = partial(_spreading, batch)
     keys = node.keys
     return NodeBlueprint(
         links=builder.plan.links[node.name],
@@ -117,6 +119,14 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
     says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))
     cuts = next(one for one in batch.__mro__ if "cut" in vars(one))
     return own and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
+
+
+def _spreading(make: Callable[[], Any]) -> Any:
+    """Make a policy, and have it share what waits among idle instances if it can."""
+    policy = make()
+    if hasattr(policy, "spreads"):
+        policy.spreads = True
+    return policy
 
 
 def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:

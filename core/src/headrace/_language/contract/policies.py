@@ -94,8 +94,11 @@ class Greedy(Sized, _run.Greedy):
 
     While another instance runs, a free one waits for more requests until its ``max`` is reached, the
     oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes`` it cuts the
-    largest size that is filled, with ``pad`` the smallest size that holds all waiting requests. With ``spread`` free instances
-    wait for no more than they need, and share what waits. Its name is ``batch_policy = "greedy"``.
+    largest size that is filled, with ``pad`` the smallest size that holds all waiting requests. Its name is
+    ``batch_policy = "greedy"``.
+
+    Attributes:
+        spreads: Whether free instances wait for no more than they need, and share what waits. ``instance_num = "auto"`` sets it.
     """
 
     class Options(Sized.Options):
@@ -104,17 +107,10 @@ class Greedy(Sized, _run.Greedy):
         batching_timeout: float = Field(
             0, ge=0, description="How long the oldest request waits for others, in milliseconds."
         )
-        spread: bool = Field(
-            False, description="Idle instances share what waits. Set by instance_num = auto."
-        )
 
     def __init__(self, options: Any = None) -> None:
         BatchPolicy.__init__(self, options)
         keys = self.options
         _run.Greedy.__init__(
-            self,
-            keys.batch_sizes or (),
-            pad=keys.pad,
-            batching_timeout_ms=keys.batching_timeout,
-            spread=keys.spread,
+            self, keys.batch_sizes or (), pad=keys.pad, batching_timeout_ms=keys.batching_timeout
         )

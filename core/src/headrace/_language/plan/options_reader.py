@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from pydantic import ValidationError
 
 from headrace._language.config.problems import format_value
-from headrace._language.config.sections import AUTO, KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
+from headrace._language.config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._language.contract.options import Options, keys_of, value_problems
 from headrace._language.contract.policies import BatchPolicy, DispatchPolicy
 from headrace._language.expression.tree import Call
@@ -332,8 +332,6 @@ def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
     found, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
     given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
-    if given.get("instance_num", ("",))[0] == AUTO:
-        given["spread"] = True, origins["instance_num"]
     if found is None:
         call = Call(default, source=Source(f"{planning.node}.{key}"))
         return _find_class(planning, kind, default, call, given)
