@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 CPUS = usable_cpus()
 WORK = "S[DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor,OnnxTensor]"
 ONE = Way.read("1")
-USUAL = (f"{CPUS}", f"p{CPUS}", f"p{CPUS}x4", f"p{CPUS}x8")
+USUAL = (f"{CPUS}", f"p{CPUS}", "autox8", f"p{CPUS}x4", f"p{CPUS}x8")
 LENGTH = struct.Struct("<Q")
 PARTS = ("jpeg", "python", "pipe", "lock")
 SMALL_BYTES, LARGE_BYTES = 60_000, 600_000

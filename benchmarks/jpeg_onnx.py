@@ -8,7 +8,7 @@ functions of OpenCV, one thread inside each call; the sides differ only in who r
 - ``batcher``: a hand-written batcher, in four forms; the better one counts. Either the clients
   make the tensors and two threads gather them (up to 8, or 1 at a time) and run the network, or
   two threads do all of it (up to 8, or 1 at a time).
-- ``headrace``: the backends of headrace-cv and headrace-ort in one node of two instances, with
+- ``headrace``: the backends of headrace-cv and headrace-ort in one node with ``instance_num = "auto"``, with
   ``max`` 1, 4 and 8. One of these is chosen for all numbers of clients; the others are shown.
 
 A second part, ``lists``: one client that has 64 pictures at a time and wants all their classes.

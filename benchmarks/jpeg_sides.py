@@ -196,7 +196,7 @@ class Batcher:
 # The side of headrace.
 
 
-def pipeline(model: Path, most: int, instances: int) -> headrace.Pipeline:
+def pipeline(model: Path, most: int, instances: int | str) -> headrace.Pipeline:
     return headrace.pipe(
         {
             "backend": "S[DecodeMat,ResizeMat,Mat2Tensor,OnnxTensor]",
@@ -228,7 +228,7 @@ def sides_of(model: Path) -> tuple[dict[str, Side], list[Callable[[], None]]]:
         sides[name] = batcher
         closing.append(batcher.close)
     for most in MAXIMA:
-        pipe = pipeline(model, most, threads)
+        pipe = pipeline(model, most, "auto")
         sides[f"headrace, max {most}"] = through(pipe)
         closing.append(pipe.close)
     return sides, closing

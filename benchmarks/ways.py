@@ -16,16 +16,17 @@ __all__ = ["WAYS", "Way"]
 WAYS = "[p]INSTANCES[xMAX][@CPUS[s]]"
 """How a way is written."""
 
-_TEXT = re.compile(r"(p?)(\d+)(?:x(\d+))?(?:@(\d+)(s?))?")
+_TEXT = re.compile(r"(p?)(auto|\d+)(?:x(\d+))?(?:@(\d+)(s?))?")
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way, written as ``[p]INSTANCES[xMAX][@CPUS[s]]``: ``40``, ``p16x8``, ``p16x8@4``.
+    """One way, written as ``[p]INSTANCES[xMAX][@CPUS[s]]``: ``40``, ``autox8``, ``p16x8``, ``p16x8@4``.
 
     Attributes:
         text: How it was written.
-        instances: Instances of the node.
+        instances: Instances of the node, with ``auto`` those of one thread each.
+        auto: Whether the node has as many as the machine carries.
         most: Requests that one instance takes at a time (``xMAX``).
         processes: Whether each instance is a process of its own (``p``).
         front_cpus: How many processors the threads of this process use meanwhile; None for all (``@CPUS``).
@@ -38,6 +39,7 @@ class Way:
     processes: bool = False
     front_cpus: int | None = None
     separate: bool = False
+    auto: bool = False
 
     @classmethod
     def read(cls, text: str) -> Way:
@@ -51,7 +53,9 @@ class Way:
             raise ValueError(f"{text!r} is not {WAYS}")
         process, instances, most, cpus, separate = found.groups()
         front = int(cpus) if cpus else None
-        return cls(text, int(instances), int(most or 1), bool(process), front, bool(separate))
+        auto = instances == "auto"
+        number = usable_cpus() if auto else int(instances)
+        return cls(text, number, int(most or 1), bool(process), front, bool(separate), auto)
 
     @classmethod
     def usual(cls) -> Way:
@@ -62,7 +66,8 @@ class Way:
         """Return the keys of a node that runs an expression in this way; its pipeline is called under `front`."""
         options = f"(cpus={self.front_cpus}-{usable_cpus() - 1})" if self.separate else ""
         backend = f"Process{options}[{expression}]" if self.processes else expression
-        return {"backend": backend, "instance_num": self.instances, "max": self.most}
+        number = "auto" if self.auto else self.instances
+        return {"backend": backend, "instance_num": number, "max": self.most}
 
     def front(self) -> AbstractContextManager[None]:
         """Keep all threads of this process to the processors of the front, if it has some of its own."""
