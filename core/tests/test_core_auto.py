@@ -15,7 +15,7 @@ from headrace_testing.policies import PolicyQueue, Sent
 THREADS = 4
 
 
-class Native(headrace.Backend):
+class AutoNative(headrace.Backend):
     """Says that it computes without the interpreter lock."""
 
     max = None
@@ -32,7 +32,7 @@ class Native(headrace.Backend):
             request["result"] = self.context.threads
 
 
-class Wide(Native):
+class AutoWide(AutoNative):
     """Is quicker with more threads, and waits while its request says so."""
 
     wide = True
@@ -44,7 +44,7 @@ class Wide(Native):
         super().forward(batch)
 
 
-class Single(Native):
+class AutoSingle(AutoNative):
     """Allows one instance in a process, and loads a file."""
 
     class Options(headrace.Options):
@@ -57,13 +57,13 @@ class Single(Native):
         return 1
 
 
-class Keeps(Native):
+class AutoKeeps(AutoNative):
     """Keeps state between requests."""
 
     stateful = True
 
 
-class OnDevice(Native):
+class AutoOnDevice(AutoNative):
     """Computes on a device, whatever the node says."""
 
     @classmethod
@@ -71,7 +71,7 @@ class OnDevice(Native):
         return 1
 
 
-class Python(headrace.Backend):
+class AutoPython(headrace.Backend):
     """Says nothing of itself."""
 
     def forward(self, batch):
@@ -90,7 +90,7 @@ class Held:
         assert self.end.wait(60)
 
 
-for cls in (Native, Wide, Single, Keeps, OnDevice, Python):
+for cls in (AutoNative, AutoWide, AutoSingle, AutoKeeps, AutoOnDevice, AutoPython):
     headrace.register(cls.__name__, cls, replace=True)
 
 
@@ -105,16 +105,16 @@ def node(threads=THREADS, **keys):
 @pytest.mark.parametrize(
     ("keys", "number", "threads", "why"),
     [
-        ({"backend": "Native"}, 4, 1, "4 of one thread"),
-        ({"backend": "Wide"}, 5, 1, "4 of one thread, and one of 4 for a request alone"),
-        ({"backend": "S[Native,Python]"}, 4, 1, "4 of one thread"),
-        ({"backend": "Python"}, 1, 4, "Python may hold the interpreter lock"),
-        ({"backend": "S[Python,Identity]"}, 1, 4, "Process[...] gives each instance"),
-        ({"backend": "S[Native,Keeps]"}, 1, 4, "Keeps keeps state between requests"),
-        ({"backend": "S[Native,Single]"}, 1, 4, "Single carries 1"),
-        ({"backend": "S[Native,OnDevice]"}, 1, 4, "OnDevice carries 1"),
-        ({"backend": "Wide", "device": "cuda:0"}, 1, 4, "one instance on cuda:0"),
-        ({"backend": "Wide", "device": "cpu"}, 5, 1, "4 of one thread, and one of 4"),
+        ({"backend": "AutoNative"}, 4, 1, "4 of one thread"),
+        ({"backend": "AutoWide"}, 5, 1, "4 of one thread, and one of 4 for a request alone"),
+        ({"backend": "S[AutoNative,AutoPython]"}, 4, 1, "4 of one thread"),
+        ({"backend": "AutoPython"}, 1, 4, "AutoPython may hold the interpreter lock"),
+        ({"backend": "S[AutoPython,Identity]"}, 1, 4, "Process[...] gives each instance"),
+        ({"backend": "S[AutoNative,AutoKeeps]"}, 1, 4, "AutoKeeps keeps state between requests"),
+        ({"backend": "S[AutoNative,AutoSingle]"}, 1, 4, "AutoSingle carries 1"),
+        ({"backend": "S[AutoNative,AutoOnDevice]"}, 1, 4, "AutoOnDevice carries 1"),
+        ({"backend": "AutoWide", "device": "cuda:0"}, 1, 4, "one instance on cuda:0"),
+        ({"backend": "AutoWide", "device": "cpu"}, 5, 1, "4 of one thread, and one of 4"),
     ],
 )
 def test_a_node_has_what_its_classes_carry(keys, number, threads, why):
@@ -124,16 +124,18 @@ def test_a_node_has_what_its_classes_carry(keys, number, threads, why):
 
 
 def test_one_thread_gives_one_instance():
-    assert node(threads=1, backend="Wide")["instance_num"] == 1
+    assert node(threads=1, backend="AutoWide")["instance_num"] == 1
 
 
 def test_the_nodes_share_the_threads_and_a_written_number_counts_as_it_is():
-    auto = {"backend": "Wide", "instance_num": "auto"}
-    told = nodes({"a": {**auto, "next": "b"}, "b": {"backend": "Native", "instance_num": "auto"}})
+    auto = {"backend": "AutoWide", "instance_num": "auto"}
+    told = nodes(
+        {"a": {**auto, "next": "b"}, "b": {"backend": "AutoNative", "instance_num": "auto"}}
+    )
     assert [one["instance_num"] for one in told.values()] == [3, 2]
-    told = nodes({"a": {**auto, "next": "b"}, "b": {"backend": "Native", "instance_num": 3}})
+    told = nodes({"a": {**auto, "next": "b"}, "b": {"backend": "AutoNative", "instance_num": 3}})
     assert [(one["instance_num"], one["threads"]) for one in told.values()] == [(2, 1), (3, 1)]
-    told = nodes({"global": {"threads": 8, "instance_num": "auto"}, "a": {"backend": "Native"}})
+    told = nodes({"global": {"threads": 8, "instance_num": "auto"}, "a": {"backend": "AutoNative"}})
     assert told["a"]["instance_num"] == 8
 
 
@@ -141,7 +143,7 @@ def test_an_alias_has_no_instances_of_its_own():
     told = nodes(
         {
             "global": {"threads": THREADS, "instance_num": "auto"},
-            "a": {"backend": "Native"},
+            "a": {"backend": "AutoNative"},
             "b": {"backend": "Forward[node.a]"},
         }
     )
@@ -154,15 +156,15 @@ def test_what_was_built_says_the_same_as_the_plan_and_the_log_says_what_one_more
     weights = tmp_path / "weights"
     weights.write_bytes(bytes(3_000_000))
     with caplog.at_level(logging.INFO, "headrace.build"):
-        with pipe_of("Single", weights=str(weights)) as pipe:
+        with pipe_of("AutoSingle", weights=str(weights)) as pipe:
             told = pipe.describe()["nodes"]["main"]
         with pipe_of():
             pass
     assert (told["instance_num"], told["threads"]) == (1, 4)
-    assert told["auto"] == "Single carries 1, another would load 3 MB more"
+    assert told["auto"] == "AutoSingle carries 1, another would load 3 MB more"
     short, usual = (record for record in caplog.records if "'auto' gives" in record.message)
     assert short.levelno == logging.WARNING
-    assert "gives 1: Single carries 1, another would load 3 MB" in short.message
+    assert "gives 1: AutoSingle carries 1, another would load 3 MB" in short.message
     assert usual.levelno == logging.INFO
 
 
@@ -182,11 +184,11 @@ def test_what_was_built_says_the_same_as_the_plan_and_the_log_says_what_one_more
 )
 def test_a_wrong_value_says_what_is_right(keys, said):
     with pytest.raises(ConfigError) as error:
-        headrace.explain({"backend": "Native", **keys})
+        headrace.explain({"backend": "AutoNative", **keys})
     assert said in str(error.value)
 
 
-def pipe_of(backend="Wide", **keys):
+def pipe_of(backend="AutoWide", **keys):
     main = {"backend": backend, "instance_num": "auto", **keys}
     return headrace.pipe({"global": {"threads": THREADS}, "main": main})
 
@@ -238,13 +240,13 @@ def test_requests_beside_another_have_one_thread_each_until_the_node_is_idle_aga
 def test_the_wide_instance_serves_where_no_other_is_there():
     contexts = []
 
-    class Leaves(Wide):
+    class AutoLeaves(AutoWide):
         def init(self, options, context):
             super().init(options, context)
             contexts.append(context)
 
-    headrace.register("Leaves", Leaves, replace=True)
-    with pipe_of("Leaves") as pipe:
+    headrace.register("AutoLeaves", AutoLeaves, replace=True)
+    with pipe_of("AutoLeaves") as pipe:
         for context in contexts[:-1]:
             context.health.away()
         assert [pipe({"data": 0})["result"] for _ in range(3)] == [THREADS] * 3
@@ -269,7 +271,7 @@ def test_a_policy_of_your_own_sees_which_instance_is_wide():
     assert sorted(seen[0]) == [False] * THREADS + [True]
 
 
-class Counts(Native):
+class AutoCounts(AutoNative):
     """Gives the size of its batch."""
 
     def forward(self, batch):
@@ -277,7 +279,7 @@ class Counts(Native):
             request["result"] = len(batch)
 
 
-headrace.register("Counts", Counts, replace=True)
+headrace.register("AutoCounts", AutoCounts, replace=True)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ headrace.register("Counts", Counts, replace=True)
     ],
 )
 def test_idle_instances_share_what_waits(keys, sizes):
-    config = {"global": {"threads": THREADS}, "main": {"backend": "Counts", "max": 8, **keys}}
+    config = {"global": {"threads": THREADS}, "main": {"backend": "AutoCounts", "max": 8, **keys}}
     with headrace.pipe(config) as pipe:
         requests = [{"data": n} for n in range(5)]
         pipe(requests)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.skipif(bool(unsupported()), reason=unsupported())
 MOST_SCHEDULES = 2000
 FIRST_SEEDS = {
     "an instance is given back twice after Ctrl-C": 1500,
-    "who detaches a probe takes it from the midst of a step": 4200,
+    "who detaches a probe takes it from the midst of a step": 6000,
 }
 """Where the search begins for faults that few schedules show: near one that does."""
 
