@@ -29,6 +29,9 @@ _FAR = 1e9
 _FEW = 300_000
 """Up to this many values, a wait for the interpreter lock may take longer than the work itself."""
 
+_SPLIT_BY_BLOB = (3, 4)
+"""The numbers of channels that OpenCV splits and converts in one call."""
+
 
 class Normalization:
     """``(x * scale - mean) / std`` as one offset and one factor, made once for many images.
@@ -95,6 +98,23 @@ class Normalization:
         )
         return Normalization(1.0, mean, std)
 
+    def _blob_params(self, channels: int) -> Any:
+        """Return the parameters by which OpenCV's ``blobFromImageWithParams`` computes the same, bit for bit.
+
+        None where the values are multiplied first: OpenCV always subtracts first.
+
+        Args:
+            channels: How many channels the images have, 1 to 4.
+        """
+        if self._centre is None:
+            return None
+        params, missing = cv2.dnn.Image2BlobParams(), (0.0,) * (4 - channels)
+        params.mean, params.scalefactor = (
+            (*np.broadcast_to(values.ravel(), channels).tolist(), *missing)
+            for values in (self._centre, self._factor)
+        )
+        return params
+
     def apply(
         self, values: NDArray[Any], out: NDArray[np.float32], *, limit: float | None = None
     ) -> None:
@@ -159,6 +179,9 @@ def tensor_maker(
     is_planar, wanted = axes == "chw", normalization.channels
     keeps_order = not is_planar and wanted is None
     empty, float32, uint8 = np.empty, np.dtype(np.float32), np.dtype(np.uint8)
+    blob: Callable[..., Any] = cv2.dnn.blobFromImageWithParams
+    fitting = [] if keeps_order else [one for one in _SPLIT_BY_BLOB if wanted in (None, one)]
+    params_of = {channels: normalization._blob_params(channels) for channels in fitting}
 
     def turned(image: Any) -> NDArray[np.float32]:
         pixels = as_image(image, max_pixels)
@@ -170,19 +193,23 @@ def tensor_maker(
                 expected=f"{wanted} channel(s), one per value of mean and std",
                 got=f"{pixels.dtype} {list(pixels.shape)}",
             )
-        if not keeps_order:
-            values = values.transpose(2, 0, 1)
-        limit = 255 if pixels.dtype == uint8 else None
-        if keeps_order or channels == 1 or pixels.size <= _FEW:
-            # Numpy splits and converts as it computes: no further call that lets the interpreter lock go.
-            tensor = empty(values.shape, float32)
-            normalization.apply(values, tensor, limit=limit)
+        params = params_of.get(channels) if pixels.size <= _FEW else None
+        if params is not None:
+            # One call, which lets the interpreter lock go once and makes no array.
+            tensor = empty((channels, height, width), float32)
+            blob(dense(pixels), tensor[None], params)
         else:
-            # To split the channels first and convert them afterwards is faster than one strided pass.
-            planes = empty(values.shape, pixels.dtype)
-            cv2.split(dense(pixels), list(planes))
-            tensor = planes.astype(float32, copy=False)
-            normalization.apply(tensor, tensor, limit=limit)
+            limit = 255 if pixels.dtype == uint8 else None
+            if keeps_order or channels == 1:
+                values = values if keeps_order else values.transpose(2, 0, 1)
+                tensor = empty(values.shape, float32)
+                normalization.apply(values, tensor, limit=limit)
+            else:
+                # To split the channels first and convert them afterwards is faster than one strided pass.
+                planes = empty((channels, height, width), pixels.dtype)
+                cv2.split(dense(pixels), list(planes))
+                tensor = planes.astype(float32, copy=False)
+                normalization.apply(tensor, tensor, limit=limit)
         if is_planar or keeps_order:
             return tensor
         if channels == 1:
