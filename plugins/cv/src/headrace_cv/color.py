@@ -27,7 +27,7 @@ def read_color(request: Request) -> str:
     Raises:
         InputError: There is no ``color``, or it is unknown.
     """
-    color = read_key(request, "color", _EXPECTED)
+    color = request["color"] if "color" in request else read_key(request, "color", _EXPECTED)
     if not isinstance(color, str) or color not in _COLORS:
         got = repr(color) if isinstance(color, str) else type(color).__name__
         raise InputError("the color is unknown", key="color", expected=_EXPECTED, got=got)
@@ -84,7 +84,7 @@ class CvtColorMat(PerImage):
         convert = color_converter(target, options.max_pixels)
 
         def work(request: Request) -> None:
-            image = read_key(request, "data", expected)
+            image = request["data"] if "data" in request else read_key(request, "data", expected)
             request["result"] = convert(image, read_color(request))
             request["color"] = target
 

@@ -294,7 +294,9 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
         ValueError: ``target`` is unknown.
     """
     check_choice("target", target, COLORS)
-    wanted = COLORS[target]
+    wanted, empty = COLORS[target], np.empty
+    convert: Callable[..., Any] = cv2.cvtColor
+    flags = {source: flag for (source, made), flag in _CONVERSIONS.items() if made == target}
 
     def converted(image: Any, source: str) -> NDArray[Any]:
         pixels = as_image(image, max_pixels)
@@ -311,8 +313,9 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
             return pixels
         # OpenCV computes without the interpreter lock. If it had to make the result array, it would
         # take the lock once more and wait for the other threads.
-        result = np.empty((height, width, wanted), pixels.dtype)
-        cv2.cvtColor(dense(pixels), _CONVERSIONS[source, target], result)
+        result = empty((height, width, wanted), pixels.dtype)
+        pixels = pixels if pixels.flags.c_contiguous else dense(pixels)
+        convert(pixels, flags[source], result)
         return result
 
     return converted

@@ -197,7 +197,8 @@ def tensor_maker(
         if params is not None:
             # One call, which lets the interpreter lock go once and makes no array.
             tensor = empty((channels, height, width), float32)
-            blob(dense(pixels), tensor[None], params)
+            pixels = pixels if pixels.flags.c_contiguous else dense(pixels)
+            blob(pixels, tensor[None], params)
         else:
             limit = 255 if pixels.dtype == uint8 else None
             if keeps_order or channels == 1:

@@ -240,9 +240,9 @@ class OnnxTensor(headrace.Backend):
         """Run the model on all valid requests."""
         if self._weights is not None:
             self._weights.check()
-        self._wait(batch)
-        if self._run_samples is not None and self._run_samples(batch):
+        if self._run_samples is not None and self._run_samples(batch):  # on the CPU only
             return None
+        self._wait(batch)
         if len(batch) == 1:
             try:
                 item = self._read(batch[0])
