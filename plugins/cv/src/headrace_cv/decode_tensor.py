@@ -89,17 +89,11 @@ class Decode2Tensor(DecodeMat):
         """Decode one file, and make a tensor of its picture."""
         import cv2
 
+        from headrace_cv.tensors import Normalization, blob_params
+
         decode = self.decoder(options)
-        means, stds = (
-            value if isinstance(value, tuple) else (value,) * 3
-            for value in (options.mean or 0.0, options.std or 1.0)
-        )
-        about = cv2.dnn.Image2BlobParams()
-        about.size = (options.resize_w, options.resize_h)
-        about.swapRB = options.color == "rgb"
-        # OpenCV subtracts first and multiplies then, as `Normalization` does.
-        about.mean = (*(mean / options.scale for mean in means), 0.0)
-        about.scalefactor = (*(options.scale / std for std in stds), 1.0)
+        about = blob_params(Normalization(options.scale, options.mean, options.std), 3)
+        about.size, about.swapRB = (options.resize_w, options.resize_h), options.color == "rgb"
         blob: Any = cv2.dnn.blobFromImageWithParams
 
         return of_data(lambda data: blob(decode(data), about)[0], self.expected)

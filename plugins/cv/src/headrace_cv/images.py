@@ -295,7 +295,6 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
     """
     check_choice("target", target, COLORS)
     wanted, empty = COLORS[target], np.empty
-    convert: Callable[..., Any] = cv2.cvtColor
     flags = {source: flag for (source, made), flag in _CONVERSIONS.items() if made == target}
 
     def converted(image: Any, source: str) -> NDArray[Any]:
@@ -311,11 +310,10 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
             )
         if source == target:
             return pixels
-        # OpenCV computes without the interpreter lock. If it had to make the result array, it would
-        # take the lock once more and wait for the other threads.
+        # OpenCV would take the interpreter lock once more to make the result array, as in `image_resizer`.
         result = empty((height, width, wanted), pixels.dtype)
         pixels = pixels if pixels.flags.c_contiguous else dense(pixels)
-        convert(pixels, flags[source], result)
+        cv2.cvtColor(pixels, flags[source], result)
         return result
 
     return converted

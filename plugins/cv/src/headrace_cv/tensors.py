@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Normalization", "image_to_tensor", "tensor_maker", "tensor_to_image"]
+__all__ = ["Normalization", "blob_params", "image_to_tensor", "tensor_maker", "tensor_to_image"]
 
 
 AXES = ("chw", "hwc")
@@ -28,9 +28,6 @@ _FAR = 1e9
 
 _FEW = 300_000
 """Up to this many values, a wait for the interpreter lock may take longer than the work itself."""
-
-_SPLIT_BY_BLOB = (3, 4)
-"""The numbers of channels that OpenCV splits and converts in one call."""
 
 
 class Normalization:
@@ -73,15 +70,13 @@ class Normalization:
             self._exact = ((1.0 if scale is None else scale) / divisor, -subtracted / divisor)
             self._factor, self._offset = (values.astype(np.float32) for values in self._exact)
             centre = subtracted / (1.0 if scale is None else np.float64(scale))
+            self._centre = centre.astype(np.float32)
         if not (np.isfinite(self._factor).all() and np.isfinite(self._offset).all()):
             raise ValueError("scale / std or mean / std is too large for float32")
         # A scale of 0, or so small that the mean is beyond all pixels, leaves nothing to subtract first.
-        self._centre = centre.astype(np.float32) if (abs(centre) < _FAR).all() else None
+        self._centres = bool((abs(centre) < _FAR).all())
         self._scales = bool((self._factor != 1).any())
         self._shifts = bool((self._offset != 0).any())
-        # No value up to this absolute value becomes infinite in float32, rounding included.
-        factor, offset = (float(abs(values).max()) for values in self._exact)
-        self._largest = (1e38 - min(offset, 1e38)) / max(factor, 1.0) - _FAR
 
     def inverse(self) -> Normalization:
         """Return the normalization that undoes this one.
@@ -98,47 +93,30 @@ class Normalization:
         )
         return Normalization(1.0, mean, std)
 
-    def _blob_params(self, channels: int) -> Any:
-        """Return the parameters by which OpenCV's ``blobFromImageWithParams`` computes the same, bit for bit.
-
-        None where the values are multiplied first: OpenCV always subtracts first.
-
-        Args:
-            channels: How many channels the images have, 1 to 4.
-        """
-        if self._centre is None:
-            return None
-        params, missing = cv2.dnn.Image2BlobParams(), (0.0,) * (4 - channels)
-        params.mean, params.scalefactor = (
-            (*np.broadcast_to(values.ravel(), channels).tolist(), *missing)
-            for values in (self._centre, self._factor)
-        )
-        return params
-
-    def apply(
-        self, values: NDArray[Any], out: NDArray[np.float32], *, limit: float | None = None
-    ) -> None:
+    def apply(self, values: NDArray[Any], out: NDArray[np.float32]) -> None:
         """Write the normalised ``values`` to ``out``. Results too large become infinite.
 
         Args:
             values: ``uint8`` or ``float32``, ``[C, H, W]``; where `channels` is None, of any shape.
             out: ``float32`` of the same shape; ``values`` itself to normalise in place.
-            limit: A bound on the absolute ``values``, if the caller knows one. It saves
-                time: where no result can become infinite, numpy's warnings need not be turned off.
         """
-        if limit is not None and limit <= self._largest:
-            self._apply(values, out)
-            return
         with np.errstate(over="ignore", invalid="ignore"):
-            self._apply(values, out)
+            if self._shifts and self._centres:
+                values = np.subtract(values, self._centre, out)
+            if self._scales or values is not out:
+                np.multiply(values, self._factor, out)
+            if self._shifts and not self._centres:
+                out += self._offset
 
-    def _apply(self, values: NDArray[Any], out: NDArray[np.float32]) -> None:
-        if self._shifts and self._centre is not None:
-            values = np.subtract(values, self._centre, out)
-        if self._scales or values is not out:
-            np.multiply(values, self._factor, out)
-        if self._shifts and self._centre is None:
-            out += self._offset
+
+def blob_params(normalization: Normalization, channels: int) -> Any:
+    """Return the parameters with which OpenCV subtracts and multiplies as ``normalization`` does, bit for bit."""
+    params, missing = cv2.dnn.Image2BlobParams(), (0.0,) * (4 - channels)
+    params.mean, params.scalefactor = (
+        (*np.broadcast_to(values.ravel(), channels).tolist(), *missing)
+        for values in (normalization._centre, normalization._factor)
+    )
+    return params
 
 
 _UNCHANGED = Normalization()
@@ -178,10 +156,10 @@ def tensor_maker(
     check_choice("axes", axes, AXES)
     is_planar, wanted = axes == "chw", normalization.channels
     keeps_order = not is_planar and wanted is None
-    empty, float32, uint8 = np.empty, np.dtype(np.float32), np.dtype(np.uint8)
+    empty, float32 = np.empty, np.dtype(np.float32)
     blob: Callable[..., Any] = cv2.dnn.blobFromImageWithParams
-    fitting = [] if keeps_order else [one for one in _SPLIT_BY_BLOB if wanted in (None, one)]
-    params_of = {channels: normalization._blob_params(channels) for channels in fitting}
+    few = () if keeps_order or not normalization._centres else (3, 4)
+    params_of = {one: blob_params(normalization, one) for one in few if wanted in (None, one)}
 
     def turned(image: Any) -> NDArray[np.float32]:
         pixels = as_image(image, max_pixels)
@@ -193,24 +171,20 @@ def tensor_maker(
                 expected=f"{wanted} channel(s), one per value of mean and std",
                 got=f"{pixels.dtype} {list(pixels.shape)}",
             )
-        params = params_of.get(channels) if pixels.size <= _FEW else None
-        if params is not None:
+        if channels in params_of and pixels.size <= _FEW:
             # One call, which lets the interpreter lock go once and makes no array.
             tensor = empty((channels, height, width), float32)
             pixels = pixels if pixels.flags.c_contiguous else dense(pixels)
-            blob(pixels, tensor[None], params)
+            blob(pixels, tensor[None], params_of[channels])
+        elif keeps_order or channels == 1:
+            tensor = empty(values.shape if keeps_order else (1, height, width), float32)
+            normalization.apply(values.reshape(tensor.shape), tensor)
         else:
-            limit = 255 if pixels.dtype == uint8 else None
-            if keeps_order or channels == 1:
-                values = values if keeps_order else values.transpose(2, 0, 1)
-                tensor = empty(values.shape, float32)
-                normalization.apply(values, tensor, limit=limit)
-            else:
-                # To split the channels first and convert them afterwards is faster than one strided pass.
-                planes = empty((channels, height, width), pixels.dtype)
-                cv2.split(dense(pixels), list(planes))
-                tensor = planes.astype(float32, copy=False)
-                normalization.apply(tensor, tensor, limit=limit)
+            # To split the channels first and convert them afterwards is faster than one strided pass.
+            planes = empty((channels, height, width), pixels.dtype)
+            cv2.split(dense(pixels), list(planes))
+            tensor = planes.astype(float32, copy=False)
+            normalization.apply(tensor, tensor)
         if is_planar or keeps_order:
             return tensor
         if channels == 1:
