@@ -72,7 +72,10 @@ def lock_per_request(config: dict[str, Any], data: bytes, requests: int) -> dict
     """
     recorded = Recorded()
     natives = [
-        (cv2, name) for name, one in vars(cv2).items() if isinstance(one, BuiltinFunctionType)
+        (owner, name)
+        for owner in (cv2, cv2.dnn)
+        for name, one in vars(owner).items()
+        if isinstance(one, BuiltinFunctionType)
     ]
     natives += [
         (InferenceSession, name) for name in ("run", "run_with_ort_values", "run_with_iobinding")
