@@ -8,6 +8,7 @@ the examples that a CPU can run, in a copy, and writes their results (``*.txt``)
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from PIL.Image import Image
 
@@ -31,7 +32,7 @@ HEAD = """\
 # Gallery
 
 What the examples of the repository make: a picture, the whole configuration, its graph as `headrace explain --graph svg` draws it, and what is
-printed. Made of the examples; a test runs again what a CPU can run.
+printed. Graphs are those of a machine with four cores. Made of the examples; a test runs again what a CPU can run.
 """
 
 
@@ -145,7 +146,7 @@ EXAMPLES = (
     Example(
         "classify",
         "Digits, by an ONNX classifier",
-        "Four instances decode, one runs the network on what all of them have; `TopK` names the best classes.",
+        "One expression from bytes to names, on as many instances as the machine carries; `TopK` names the best classes.",
         "classify/README.md",
         "classify/classify.toml",
         ("classify/prepare.py",),
@@ -214,9 +215,23 @@ def graph_of(examples: Path, config: str) -> str:
     raise SystemExit(f"{config}: files are missing that could not be made")
 
 
+@contextlib.contextmanager
+def cores(count: str) -> Iterator[None]:
+    """Let the machine have so many cores."""
+    name = "PYTHON_CPU_COUNT"
+    before = os.environ.get(name)
+    os.environ[name] = count
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before
+
+
 def graphs() -> dict[str, str]:
-    """Return the graph of each example that has one, by the name of its file."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Return the graph of each example that has one, by the name of its file, as on a machine with four cores."""
+    with tempfile.TemporaryDirectory() as folder, cores("4"):
         examples = copied(Path(folder))
         return {
             f"{one.name}.svg": graph_of(examples, one.config if one.graph is None else one.graph)

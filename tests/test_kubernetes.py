@@ -190,7 +190,12 @@ def test_every_autoscaler_goes_by_the_requests_that_wait_and_by_nothing_else(met
     assert len(thresholds) == 3
     (threshold,) = set(map(int, thresholds))
     served = tomllib.loads(THUMBNAIL.read_text(encoding="utf-8"))
-    assert served["max"] * served["instance_num"] <= threshold <= served["queue_size"] / 4
+    assert served["instance_num"] == "auto"
+    (pods,) = of_kind("Deployment", "thumbnail")
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    cores = {one["name"]: one["value"] for one in container["env"]}["PYTHON_CPU_COUNT"]
+    assert cores == container["resources"]["requests"]["cpu"]
+    assert served["max"] * int(cores) <= threshold <= served["queue_size"] / 4
     assert f"threshold of {threshold}" in PAGE.read_text(encoding="utf-8")
 
 

@@ -111,7 +111,7 @@ def test_the_file_that_it_shows_is_the_one_that_the_program_runs():
 def test_mistakes_in_that_file_are_reported_as_it_prints_them(after_demo):
     example = after_demo / "examples" / "ocr"
     wrong = block(README, "toml").replace("DecodeMat", "DecodMat")
-    wrong = re.sub(r"^instance_num += (\d).*", r"instances = \1", wrong, flags=re.MULTILINE)
+    wrong = re.sub(r"^instance_num += (\S+).*", r"instances = \1", wrong, flags=re.MULTILINE)
     (example / "line.toml").write_text(wrong, encoding="utf-8")
     # A process of its own: in this one the modules of all plugins may be there already.
     command = [sys.executable, "-m", "headrace", "check", "line.toml"]
