@@ -141,6 +141,7 @@ class _Instance:
     busy: bool = False
     running_weight: int = 0
     batches: int = 0
+    wide: bool = False
 
 
 @dataclass
