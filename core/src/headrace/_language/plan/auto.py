@@ -23,25 +23,25 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     """Work out what a node has whose share of all ``threads`` of the pipeline is ``share``."""
     device = node.keys.device if isinstance(node.keys.device, str) else None
     walked = node.instance.walk(lambda element: not element.cls.builds_elsewhere)
-    elements = [one for one in walked if one.named is None and one.options is not None]
-    for one in elements:
-        if one.cls.stateful:
-            return Auto(1, f"{one.name} keeps state between requests")
+    elements = [each for each in walked if each.named is None and each.options is not None]
+    for element in elements:
+        if element.cls.stateful:
+            return Auto(1, f"{element.name} keeps state between requests")
     if node.alias_of is not None:
         return Auto(1, "another node answers for it")
     if device is not None and not device.startswith("cpu"):
         return Auto(1, f"one instance on {device}")
-    carried = {one: _carried(one, device, share) for one in elements}
-    says = {one: number for one, number in carried.items() if number is not None}
+    carried = {element: _carried(element, device, share) for element in elements}
+    says = {element: number for element, number in carried.items() if number is not None}
     if not says:
-        names = ", ".join(dict.fromkeys(one.name for one in elements if not one.children))
+        names = ", ".join(dict.fromkeys(each.name for each in elements if not each.children))
         hint = "Process[...] gives each instance an interpreter"
         return Auto(1, f"{names} may hold the interpreter lock while it computes: {hint}")
-    least = min(says, key=lambda one: says[one])
+    least = min(says, key=lambda element: says[element])
     number = max(1, says[least])
     if number < share:
         return Auto(number, f"{least.name} carries {number}{_cost_of(least)}", short=True)
-    wide = any(one.cls.wide for one in elements) and threads > 1
+    wide = any(element.cls.wide for element in elements) and threads > 1
     each = f"{number} of one thread"
     if wide:
         return Auto(number + 1, f"{each}, and one of {threads} for a request alone", threads)
