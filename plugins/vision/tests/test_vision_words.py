@@ -515,12 +515,42 @@ def test_a_tracker_of_your_own_and_a_wrong_name():
         headrace.pipe({"backend": "Track", "settings": {"no_such": 1}})
 
 
-@pytest.mark.parametrize(
-    "word", ["Track", "CountLine([0,0,1,1])", "CountZone([[0,0],[9,0],[9,9]])"]
-)
-def test_several_instances_are_refused(word):
-    with pytest.raises(HeadraceError, match="instance"):
-        headrace.pipe({"backend": word, "instance_num": 2})
+ONE_PER_NODE = [
+    "Track",
+    "CountLine([0,0,1,1])",
+    "CountZone([[0,0],[9,0],[9,9]])",
+    "DrawDetections([box,trace])",
+]
+
+
+def instances_of(backend, number, threads=6):
+    """How many instances a node has, and why, by a plan for which nothing is built."""
+    table = {"backend": backend, "instance_num": number, "global": {"threads": threads}}
+    node = headrace.explain(table)["nodes"]["main"]
+    return node["instance_num"], node.get("auto")
+
+
+@pytest.mark.parametrize("word", ONE_PER_NODE)
+def test_several_instances_are_refused_before_anything_is_built(word):
+    (name, *_) = word.partition("(")
+    with pytest.raises(HeadraceError) as caught:
+        headrace.explain({"backend": f"S[Identity,{word}]", "instance_num": 2})
+    (problem,) = caught.value.problems
+    assert problem.text[slice(*problem.span)] == name
+    assert problem.hint == "Write instance_num = 1."
+    with pytest.raises(SetupError, match=f"{name} keeps state by source, and 2 instances"):
+        headrace.pipe({"backend": f"Process[{word}]", "instance_num": 2})
+
+
+@pytest.mark.parametrize("word", ONE_PER_NODE)
+def test_a_node_that_keeps_state_by_source_has_one_instance_by_auto(word):
+    (name, *_) = word.partition("(")
+    assert instances_of(f"S[DecodeMat,{word}]", "auto") == (1, f"{name} carries 1")
+
+
+def test_what_draws_a_frame_alone_has_as_many_instances_as_one_likes():
+    assert instances_of("DrawDetections([box,label])", 3) == (3, None)
+    assert instances_of("S[DecodeMat,DrawDetections([box,label])]", "auto")[0] == 6
 
 
 def test_a_line_counts_each_crossing_once_and_by_source():
@@ -748,7 +778,7 @@ def test_a_trace_needs_tracks_in_their_order_and_one_instance():
         run("DrawDetections([trace])", request)
     with pytest.raises(InputError, match="out of order"):
         drawn_by("DrawDetections([trace])", reversed(list(walking())))
-    with pytest.raises(SetupError, match="2 instances"):
+    with pytest.raises(HeadraceError, match="DrawDetections allows no more than 1 instances"):
         run("DrawDetections([heatmap])", request, instance_num=2)
     with pytest.raises(HeadraceError, match="annotators"):
         run("DrawDetections([glow])", request)

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.errors import InputError, SetupError
+from headrace_vision._each import Each
 
 if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["MOST_SOURCES", "PerSource", "refuse_copies"]
+__all__ = ["MOST_SOURCES", "Alone", "PerSource"]
 
 State = TypeVar("State")
 
@@ -21,17 +22,26 @@ MOST_SOURCES = 1024
 """Most sources with a state of their own, against a memory that grows with each new name."""
 
 
-def refuse_copies(context: InitContext, name: str) -> None:
-    """Refuse to be one of several instances: each would see only some frames of a source.
+class Alone(Each):
+    """A backend with state by source, of which a node has one instance: each of several would see only some frames."""
 
-    Raises:
-        SetupError: ``instance_num`` is above 1.
-    """
-    if context.instance_num > 1:
-        raise SetupError(
-            f"{name} keeps state by source, and {context.instance_num} instances would share its frames",
-            hint="Put it into a node of its own with instance_num = 1, or into ordered of a VideoRunner.",
-        )
+    @classmethod
+    def most_instances(cls, options: Any) -> int | None:
+        """Return 1, so that a node with more is refused before anything is built."""
+        return 1
+
+    def init(self, options: Any, context: InitContext) -> None:
+        """Refuse to be one of several instances, each in a process of its own, as nobody refuses these before.
+
+        Raises:
+            SetupError: ``instance_num`` is above 1.
+        """
+        if context.instance_num > (self.most_instances(options) or context.instance_num):
+            raise SetupError(
+                f"{type(self).__name__} keeps state by source, and {context.instance_num} instances would share its frames",
+                hint="Put it into a node of its own with instance_num = 1, or into ordered of a VideoRunner.",
+            )
+        super().init(options, context)
 
 
 class PerSource(Generic[State]):

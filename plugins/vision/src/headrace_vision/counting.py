@@ -9,8 +9,8 @@ from pydantic import Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, refuse_copies
+from headrace_vision._each import ReadsSource, need
+from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +36,7 @@ class _ReadsZones(_Reads, total=False):
     zones: Any
 
 
-class CountLine(Each):
+class CountLine(Alone):
     """Count the tracks of each source that cross a line.
 
     *In* is from the right to the left of the way from the line's start to its end, as it is seen in the image. *out* is the
@@ -88,7 +88,6 @@ class CountLine(Each):
         """Return what works on one request."""
         import supervision as sv
 
-        refuse_copies(context, "CountLine")
         x1, y1, x2, y2 = options.line
         anchors = _anchors(options.anchor)
 
@@ -122,7 +121,7 @@ class CountLine(Each):
         return work
 
 
-class CountZone(Each):
+class CountZone(Alone):
     """Count the tracks of each source inside a polygon, and say who enters and leaves, and how long each was inside.
 
     A track that is not seen for ``patience_s`` has left when it was last seen inside.
@@ -186,7 +185,6 @@ class CountZone(Each):
         import numpy as np
         import supervision as sv
 
-        refuse_copies(context, "CountZone")
         polygon = np.rint(np.array(options.zone)).astype(np.int64)
         if (polygon < 0).any():
             raise InputError("the zone has a corner outside of the image", key="zone")

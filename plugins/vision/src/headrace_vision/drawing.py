@@ -9,8 +9,8 @@ from pydantic import Field
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, refuse_copies
+from headrace_vision._each import ReadsSource, need
+from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -156,7 +156,7 @@ class _Reads(ReadsSource, total=False):
     counts: Any
 
 
-class DrawDetections(Each):
+class DrawDetections(Alone):
     """Draw the detections on the image, and the lines and zones that are counted.
 
     Reads:
@@ -196,6 +196,11 @@ class DrawDetections(Each):
     reads = _Reads
     writes = ("result", "detections")
 
+    @classmethod
+    def most_instances(cls, options: Any) -> int | None:
+        """Return 1 where it draws what was in earlier frames too."""
+        return 1 if _KEEPING_STATE & set(options.annotators) else None
+
     def build(self, options: Any, context: InitContext) -> Callable[[Request], None]:
         """Return what works on one request."""
         from headrace_vision.boxes import as_detections, as_picture
@@ -204,9 +209,7 @@ class DrawDetections(Each):
             return Annotators(options.annotators)
 
         always, states = make(), PerSource(make)
-        keeps_state = bool(_KEEPING_STATE & set(options.annotators))
-        if keeps_state:
-            refuse_copies(context, "DrawDetections")
+        keeps_state = self.most_instances(options) == 1
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))

@@ -10,8 +10,8 @@ from pydantic import Field
 import headrace
 from headrace.errors import SetupError, among
 from headrace.plugins import library
-from headrace_vision._each import Each, ReadsSource, need
-from headrace_vision._sources import PerSource, refuse_copies
+from headrace_vision._each import ReadsSource, need
+from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class _Reads(ReadsSource, total=False):
     image: Any
 
 
-class Track(Each):
+class Track(Alone):
     """Number the detections of each source: the same object keeps its number.
 
     Every source has a tracker of its own, told by ``context["source"]``, so numbers are never shared. Rows keep their
@@ -82,7 +82,6 @@ class Track(Each):
 
         from headrace_vision.boxes import as_detections
 
-        refuse_copies(context, "Track")
         found = _tracker_class(options.tracker, allow_import=context.allow_import)
 
         def make() -> Any:
