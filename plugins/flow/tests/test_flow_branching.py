@@ -156,6 +156,20 @@ def test_an_item_that_cannot_be_asked_or_passed_fails_alone(backend, kind):
     assert "result" not in bad
 
 
+@pytest.mark.parametrize(("options", "number"), [("", 3), (",seed=1", 1)])
+def test_what_draws_by_a_seed_has_one_instance_by_auto(options, number):
+    @headrace.register("DrawnCarries", replace=True)
+    class Carries(headrace.Backend):
+        auto_instances = classmethod(lambda cls, options, device, threads: threads)
+
+        def forward(self, batch):
+            """Is never called."""
+
+    table = {"backend": f"Random(0.5{options})[DrawnCarries,DrawnCarries]"}
+    config = {**table, "instance_num": "auto", "global": {"threads": 3}}
+    assert headrace.explain(config)["nodes"]["main"]["instance_num"] == number
+
+
 @pytest.mark.parametrize("seed", [3, 4])
 def test_with_a_seed_the_draws_are_those_of_python(seed):
     draw = random.Random(seed).random

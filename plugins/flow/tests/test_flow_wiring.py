@@ -76,6 +76,58 @@ def test_a_node_may_be_put_together_in_many_ways(form, expression, instances):
         assert answer(config) == "AB"
 
 
+def written(config):
+    """What `instance_num` of each node says once the configuration is translated, and how many it has."""
+    found = headrace.explain(config)["nodes"]
+    return {
+        n: (one["keys"]["instance_num"]["value"], one["instance_num"]) for n, one in found.items()
+    }
+
+
+class Carries(headrace.Backend):
+    """Carries an instance for each thread."""
+
+    auto_instances = classmethod(lambda cls, options, device, threads: threads)
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = request["data"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("form", "found"),
+    [
+        (f"IoC[{QUEUED};Forward[node.main]]", ("auto", 4)),
+        ("Batching[Reflect[backend]]", (1, 1)),
+        ("Reflect[backend]", (1, 1)),
+    ],
+)
+def test_a_node_that_says_its_number_has_it_with_auto_too(form, found, shared):
+    headrace.register("Carries", Carries)
+    both = {"instance_num": "auto"}, {"threads": 4}
+    own, above = ({}, {**both[0], **both[1]}) if shared else both
+    config = {"global": above, "main": {"backend": "Carries", "node_entrypoint": form, **own}}
+    assert written(config) == {"main": found}
+
+
+def test_what_waits_for_nodes_has_its_own_number_and_they_have_auto():
+    headrace.register("Carries", Carries)
+    above = {"instance_num": "auto", "threads": 66}
+    wired = {"backend": "Carries", "node_entrypoint": f"IoC[{QUEUED};S[Rev,Forward[node.a]]]"}
+    assert written({"global": above, "a": wired}) == {"a": (32, 32), "a_instances": ("auto", 2)}
+    front = {"entrypoint": "S[Up,Forward[node.a]]", **above}
+    assert written({"global": front, "a": {"backend": "Carries"}}) == {
+        "entrypoint": (32, 32),
+        "a": ("auto", 2),
+    }
+    once = {"backend": "Carries", "node_entrypoint": "Register[Random(1.0)[node.b,node.b]]"}
+    assert written({"global": above, "a": once, "b": {"backend": "Carries"}}) == {
+        "a": (32, 32),
+        "b": ("auto", 2),
+    }
+
+
 @pytest.mark.parametrize(
     ("init", "expression", "left"),
     [

@@ -34,6 +34,12 @@ def test_check_needs_no_network_and_loads_neither_grpc_nor_numpy():
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
 
 
+def test_by_auto_as_many_instances_wait_for_the_servers_as_there_are_threads():
+    config = {"backend": "Remote(m)", "urls": ["a:1"], "instance_num": "auto"}
+    node = headrace.explain({**config, "global": {"threads": 5}})["nodes"]["main"]
+    assert node["instance_num"] == 5
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -160,6 +160,11 @@ class Random(Branches):
             None, description="Seed of the random numbers, for runs that can be repeated."
         )
 
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return 1 with a seed: which of several instances draws for a request is no part of a run that can be repeated."""
+        return None if options.seed is None else 1
+
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over the branches, with random numbers of this instance's own."""
         super().init(options, context)

@@ -77,6 +77,11 @@ class Remote(headrace.Backend):
     _options: RemoteOptions
     _context: headrace.InitContext
 
+    @classmethod
+    def auto_instances(cls, options: RemoteOptions, device: str | None, threads: int) -> int | None:
+        """Return ``threads``: an instance waits for its server, and computes nothing here."""
+        return threads
+
     def init(self, options: RemoteOptions, context: headrace.InitContext) -> None:
         """Connect to the servers, once for all instances of the node, and read the model's metadata.
 
