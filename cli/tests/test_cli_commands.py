@@ -511,6 +511,32 @@ def test_explain_draws_a_tree_with_origins(config):
     assert "asks for" in result.stdout
 
 
+def test_what_auto_gives_a_node_is_explained_checked_and_run(config, tmp_path):
+    @headrace.register("CliCarries", replace=True)
+    class Carries(headrace.Backend):
+        wide = True
+        auto_instances = classmethod(lambda cls, options, device, threads: threads)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = request["data"]
+
+    path = config('backend = "CliCarries"\n')
+    auto = ("--set", "instance_num=auto", "--set", "global.threads=3")
+    said = headrace_says("explain", path, *auto).stdout
+    assert "main  4 instances, " in said
+    assert 'instance_num = "auto"  (node)' in said
+    assert "auto: 3 of one thread, and one of 3 for a request alone" in said
+    assert "auto:" not in headrace_says("explain", path).stdout
+    assert "ok: 1 node, 4 instances" in headrace_says("check", path, *auto).stdout
+    assert (
+        "main (4 instances)" in headrace_says("explain", path, *auto, "--graph", "mermaid").stdout
+    )
+    (tmp_path / "in.txt").write_text("a")
+    ran = headrace_says("run", path, str(tmp_path / "in.txt"), *auto)
+    assert ran.exit_code == 0, ran.stderr
+
+
 def test_explain_hides_defaults_unless_all_are_asked_for(config):
     path = config('backend = "S[Identity,Call(math:sqrt)]"\nmax = 4\n')
     node = headrace.explain(str(path))["nodes"]["main"]

@@ -187,6 +187,19 @@ def test_cores_that_one_instance_leaves_idle_are_told(cores, config, message, mo
     assert codes(config) == (["idle_cores"] if message else [])
 
 
+def test_idle_cores_are_used_by_auto_and_not_told_where_a_node_has_one_instance(monkeypatch):
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "6")
+    made("Carries", auto_instances=classmethod(lambda cls, options, device, threads: threads))
+    made("One", most_instances=classmethod(lambda cls, options: 1))
+    made("Keeps", stateful=True)
+    (found,) = warnings({"backend": "Carries"})
+    assert 'Set instance_num = "auto", or up to 6' in found["hint"]
+    for backend in ("Carries", "Sized", "One", "S[Carries,Keeps]"):
+        assert codes({"backend": backend, "instance_num": "auto"}) == []
+    for backend in ("S[Carries,One]", "S[Keeps,Carries]"):  # no number helps these
+        assert codes({"backend": backend}) == []
+
+
 @pytest.mark.parametrize(
     ("expression", "message"),
     [

@@ -106,6 +106,8 @@ class _Drawing:
             self._add_values(
                 branch, {key: one for key, one in node["keys"].items() if key != "backend"}
             )
+            if "auto" in node:
+                branch.add(_text((f"auto: {node['auto']}", "magenta")))
             _add_processes(branch, node)
             self._add(branch, node["tree"])
             self._add_under("init", branch, node)

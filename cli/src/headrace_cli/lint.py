@@ -133,13 +133,23 @@ def _of_cores(node: Node, elements: _Elements, plan: Plan) -> Iterator[_Warning]
     computing, device = elements.computing(), node.keys["device"].value
     could_use_them = computing and not any(one.owns_thread for _, one in computing)
     instances = sum(one.instance_num for one in plan.nodes.values() if one.alias_of is None)
-    one_alone = node.instance_num == 1 and device in (None, "cpu")
+    one_alone = node.instance_num == 1 and node.auto is None and device in (None, "cpu")
+    one_alone = one_alone and not any(map(_allows_one, elements.tree))
     if could_use_them and one_alone and plan.threads > instances:
         names = ", ".join(dict.fromkeys(element.name for element, _ in computing))
         alone = f"instance_num is 1, so one batch at a time goes through {names}"
         what = f"{alone}, and {plan.threads} cores can be used here"
-        hint = f"Set instance_num, up to {plan.threads}, if requests come from several threads."
+        number = f'instance_num = "auto", or up to {plan.threads}'
+        hint = f"Set {number}, if requests come from several threads."
         yield "idle_cores", "instance_num", what, hint
+
+
+def _allows_one(pair: tuple[Element, Resolved]) -> bool:
+    """Tell whether a node with an element has one instance at most, or is to have no more."""
+    (element, one), most = pair, None
+    if element.instance is None and one.options is not None:
+        most = one.cls.most_instances(one.options)
+    return most == 1 or one.cls.stateful
 
 
 def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
