@@ -46,6 +46,7 @@ STATS = {
     "nodes.reasons": "how many batches were formed for each reason, as `full`, `idle` or `timer`",
     "nodes.queue_ms": "milliseconds in the queue: `mean`, `p50`, `p90`, `p99` (sampled)",
     "nodes.forward_ms": "milliseconds of a batch: `mean`, `p50`, `p90`, `p99` (sampled)",
+    "nodes.advice": "a text if callers waited for its instances while cores were idle, and what would change that. Else none",
     "nodes.instances": "a table for each instance",
     "nodes.instances.index": "its number",
     "nodes.instances.device": "its device",

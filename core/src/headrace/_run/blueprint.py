@@ -52,6 +52,15 @@ class BuiltNode:
             "next": list(following),
         }
 
+    def advice(self, nodes: dict[str, Any], cpu_s: float) -> str | None:
+        """Return what would let the node answer more, for ``stats()``. None where nothing says so.
+
+        Args:
+            nodes: What ``stats()`` shows of each node.
+            cpu_s: The processor time of this process since the pipeline was built, in seconds.
+        """
+        return None
+
 
 @dataclass(frozen=True)
 class NodeBlueprint:

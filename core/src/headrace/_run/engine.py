@@ -6,6 +6,7 @@ It never refers to the Pipeline that users hold: otherwise dropping the last ref
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ class Engine:
 
     def _use(self, owner: object, started: Started) -> None:
         blueprint = self.blueprint
-        self.built = started.nodes
+        self.built, self.began_s = started.nodes, time.process_time()
         self.probes = started.probes
         # Each after the nodes that it calls.
         self.nodes = list(dict.fromkeys([node.scheduler for node in self.built.values()]))
@@ -105,9 +106,12 @@ class Engine:
 
     def statistics(self) -> dict[str, Any]:
         """Return the answer of ``Pipeline.stats()``; in the midst of a step as things are just then."""
-        if self.forked or is_inside():
-            return self._statistics()
-        return ask(self.box, self._statistics)
+        inside, read = self.forked or is_inside(), self._statistics
+        shown = read() if inside else ask(self.box, read)
+        cpu_s, nodes = time.process_time() - self.began_s, shown["nodes"]
+        for name, node in nodes.items():
+            node["advice"] = self.built[name].advice(nodes, cpu_s)
+        return shown
 
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order

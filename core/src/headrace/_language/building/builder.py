@@ -13,6 +13,7 @@ from headrace._language.building.node_calls import Alias, NodeCall
 from headrace._language.building.parts import BuildSite, CloseStack
 from headrace._language.building.wrappers import BatchEnd, InThread
 from headrace._language.expression.nesting import with_room
+from headrace._language.plan.auto import advice_for
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
 from headrace._language.plan.publish import public_element, trees_of
@@ -56,6 +57,10 @@ class ComposedNode(BuiltNode):
         built = self.elements.by_element
         trees = trees_of(plan).items()
         return {**own, **{key: public_element(root, built).to_dict() for key, root in trees}}
+
+    def advice(self, nodes: dict[str, Any], cpu_s: float) -> str | None:
+        """Return what would let the node answer more."""
+        return advice_for(self.elements.build.plan, self.plan.name, nodes, cpu_s)
 
 
 class Builder(Build):

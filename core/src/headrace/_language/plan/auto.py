@@ -1,12 +1,13 @@
-"""How many instances ``instance_num = "auto"`` gives a node, and why so many."""
+"""How many instances ``instance_num = "auto"`` gives a node, and why so many; and which node would gain by more."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.sections import AUTO
-from headrace._language.plan.element import Auto
+from headrace._language.plan.element import Auto, elements_of
 
 if TYPE_CHECKING:
     from headrace._language.plan.element import Element, NodePlan, PipelinePlan
@@ -62,3 +63,55 @@ def _cost_of(element: Element) -> str:
     paths = [value for _, value in element.options or () if isinstance(value, Path)]
     size = sum(path.stat().st_size for path in paths if path.is_file())
     return f", another would load {size / 1e6:.0f} MB more" if size else ""
+
+
+# What would let a node answer more, for ``stats()``.
+
+
+def advice_for(plan: PipelinePlan, name: str, nodes: dict[str, Any], cpu_s: float) -> str | None:
+    """Say what would let a node answer more. None where no measurement says so.
+
+    ``cpu_s`` is all that this process has computed, also between batches: divided by the time of the batches it gives the
+    most cores that can have been at work meanwhile. It does not cover a device or other processes, so nothing is said
+    of a node that waits for them.
+
+    Args:
+        plan: The plan of the pipeline.
+        name: The name of the node.
+        nodes: The ``nodes`` of ``stats()``.
+        cpu_s: The processor time of this process since the pipeline was built.
+    """
+    node, own, number = plan.nodes[name], nodes[name], len(nodes[name]["instances"])
+    busy_s, waited = _busy_s(own), _waited(node, own)
+    if busy_s < 5 * number or waited < 0.5:
+        return None
+    cores, threads = cpu_s * number / busy_s, plan.threads  # which reads files
+    device = any(not (each["device"] or "cpu").startswith("cpu") for each in own["instances"])
+    called = any(_waited(plan.nodes[each], nodes[each]) >= 0.5 for each in plan.links[name].calls)
+    state = any(each.cls.stateful for each in node.instance.walk())
+    children = any(each.cls.builds_elsewhere for each in elements_of(plan.roots))
+    holds = not node.batch_policy.cls.sends_when_idle or node.alias_of is not None
+    if device or called or state or children or holds or not 0 <= cores <= threads / 2:
+        return None
+    has = "the one instance" if number == 1 else f"the {number} instances"
+    waits = f"callers waited {100 * waited:.0f} % of the time for {has} of {name!r}"
+    waits += f" while this process left {int(threads - cores)} of {threads} cores idle"
+    alike = replace(node, keys=node.keys.model_copy(update={"instance_num": AUTO}))
+    auto = _auto_of(alike, replace(plan, nodes={**plan.nodes, name: alike}).share, threads)
+    if auto.instance_num > number:
+        return f'{waits}: instance_num = "auto"'
+    own_s = cpu_s - plan.share * (sum(map(_busy_s, nodes.values())) - busy_s)  # without other nodes
+    if auto.short or cores >= 1.5 or own_s * number < 0.5 * busy_s:
+        return None
+    more = "" if node.auto or number >= threads else ', instance_num = "auto" uses each core'
+    return f"{waits}: Process[...] gives each instance an interpreter{more}"
+
+
+def _busy_s(node: dict[str, Any]) -> float:
+    return float(sum(each["busy_s"] for each in node["instances"]))
+
+
+def _waited(node: NodePlan, shown: dict[str, Any]) -> float:
+    """Return the share of their time that callers have waited for an instance, and not for company in a batch."""
+    waited_ms = max(0.0, shown["queue_ms"]["mean"] - node.keys.batching_timeout)
+    return float(waited_ms / max(waited_ms + shown["forward_ms"]["mean"], 1e-9))
