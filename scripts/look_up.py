@@ -262,7 +262,12 @@ def metrics_page() -> str:
     config = {"probes": ["ElementTimes"], "backend": "S[Identity,Identity]"}
     with headrace.pipe(config) as pipe, ExitStack() as measured:
         model = SimpleNamespace(
-            name="model", version="1", pipe=pipe, histograms=None, measured=measured
+            name="model",
+            version="1",
+            pipe=pipe,
+            stats=pipe.stats,
+            histograms=None,
+            measured=measured,
         )
         service = SimpleNamespace(
             counters=Counters(),

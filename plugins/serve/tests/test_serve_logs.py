@@ -161,6 +161,47 @@ def test_a_kind_of_failure_is_logged_at_first_and_then_once_a_second_with_a_coun
     assert "3 more like it" in caplog.records[1].getMessage()
 
 
+def test_what_a_pipeline_advises_is_logged_once_whoever_asks_for_its_figures(
+    serving, caplog, monkeypatch
+):
+    stats, text = headrace.Pipeline.stats, "callers waited for 'main'"
+
+    def advising(pipe):
+        told = stats(pipe)
+        told["nodes"]["main"]["advice"] = text
+        return told
+
+    def logged():
+        return [one.getMessage() for one in caplog.records if text in one.getMessage()]
+
+    server = serving({"m": {"backend": "Identity"}, "quiet": {"backend": "Identity"}})
+    for path in ("metrics", "v2/models/m/stats"):
+        assert httpx.get(f"{server.url}/{path}").status_code == 200
+    assert logged() == []
+    monkeypatch.setattr(headrace.Pipeline, "stats", advising)
+    for path in ("v2/models/m/stats", "v2/models/m/stats", "metrics", "v2/health/live"):
+        assert httpx.get(f"{server.url}/{path}").status_code == 200
+    told = [f"model '{name}', version 1: {text}" for name in ("m", "quiet")]
+    assert logged() == told
+    server.close()
+    assert logged() == told
+
+
+def test_what_nobody_has_asked_for_is_advised_at_the_end(serving, caplog, monkeypatch):
+    stats = headrace.Pipeline.stats
+
+    def advising(pipe):
+        told = stats(pipe)
+        told["nodes"]["main"]["advice"] = "callers waited"
+        return told
+
+    server = serving({"m": {"backend": "Identity"}})
+    monkeypatch.setattr(headrace.Pipeline, "stats", advising)
+    server.close()
+    told = [one.getMessage() for one in caplog.records if one.name == "headrace.serve"]
+    assert told.count("model 'm', version 1: callers waited") == 1
+
+
 def test_the_library_and_the_server_do_not_both_log_a_failure(caplog):
     library = logging.getLogger("headrace.requests")
     log = FailureLog(FakeClock())

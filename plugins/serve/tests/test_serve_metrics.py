@@ -158,8 +158,9 @@ def test_statistics_are_sums_worked_out_by_hand():
     counts = SimpleNamespace(
         last_ns=7_999_999, inferences=20, ok=6, ok_ns=600, failed=1, failed_ns=100
     )
-    pipe = SimpleNamespace(stats=lambda: {"nodes": nodes})
-    model = SimpleNamespace(name="m", version="2", entry="first", pipe=pipe, counts=counts)
+    model = SimpleNamespace(
+        name="m", version="2", entry="first", stats=lambda: {"nodes": nodes}, counts=counts
+    )
     none = {"count": 0, "ns": 0}
     copied = {"count": 10, "ns": 0}  # inputs and outputs are not moved anywhere
     (found,) = statistics([model])["model_stats"]

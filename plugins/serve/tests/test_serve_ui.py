@@ -515,7 +515,7 @@ READ = {"name": "read", "most": 8, "batching_timeout_ms": 0}
 TEXT = {"name": "text", "most": 8, "batching_timeout_ms": 0}
 
 
-def told(*, processors=2, used=0.5, crowded=False, read=READ, **figures):
+def told(*, processors=2, used=0.5, crowded=False, read=READ, advice=None, **figures):
     """What is said of two nodes that were looked at each second for four; figures are those of `read`.
 
     It has two instances, which were ``busy`` for this share of the time, ``waiting`` requests at each moment, and made
@@ -529,6 +529,7 @@ def told(*, processors=2, used=0.5, crowded=False, read=READ, **figures):
             "waiting": waiting,
             "submitted": came * at,
             "instances": [instance, instance],
+            "advice": advice,
             "batch_size": {"histogram": {str(batch): ends * at}}
             if ends * at
             else {"histogram": {}},
@@ -554,6 +555,17 @@ def test_a_node_whose_instances_are_busy_while_requests_wait_is_the_limit():
     assert "Raise instance_num, or max if its backend gains by larger batches:" in alone.text
     unbounded = told(busy=0.97, waiting=14, batch=64, read=READ | {"most": None})
     assert "wait. Raise instance_num: this" in unbounded.text
+
+
+def test_what_was_measured_takes_the_place_of_a_guess():
+    advice = "callers waited 92 % of the time"
+    text = told(busy=0.97, waiting=14, batch=3, advice=advice).text
+    assert text.endswith("14 requests wait. Callers waited 92 % of the time.")
+    assert text.count("92 %") == 1
+    full = told(busy=0.97, waiting=14, used=2.0, advice=advice).text
+    assert "More processors" in full
+    assert "92 %" not in full
+    assert "92 %" not in told(busy=0.4, advice=advice).text
 
 
 def test_more_instances_are_not_advised_where_all_processors_are_used():

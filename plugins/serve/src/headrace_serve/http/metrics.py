@@ -140,7 +140,7 @@ def _of_steps(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any
     found = {
         (model.name, model.version, node): one
         for model in models
-        for node, one in model.pipe.stats().get("iterate", {}).items()
+        for node, one in model.stats().get("iterate", {}).items()
     }
     labels = ("model", "model_version", "node")
     if found:

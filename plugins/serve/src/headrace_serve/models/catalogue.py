@@ -140,7 +140,7 @@ class Catalogue:
     @property
     def live(self) -> bool:
         """Whether no process of a model ends more often than its ``restart_limit``."""
-        told = (one for model in self for one in model.pipe.stats().get("processes", {}).values())
+        told = (one for model in self for one in model.stats().get("processes", {}).values())
         return not any(one["failing"] for one in told)
 
     def switch(self, before: Iterable[Model] = ()) -> None:
@@ -168,6 +168,8 @@ class Catalogue:
     def close(self, timeout: float) -> None:
         """Close the pipelines that the server built, at the same time, within ``timeout`` seconds."""
         self.drop()
+        for model in self:
+            model.stats()  # what it advises is logged at the latest now
         self.held.models.close(timeout=timeout)
         for model in self:
             model.measured.close()

@@ -123,7 +123,7 @@ def statistics(models: Iterable[Model]) -> dict[str, Any]:
 
 
 def _statistics(model: Model) -> dict[str, Any]:
-    by_name = model.pipe.stats()["nodes"]
+    by_name = model.stats()["nodes"]
     nodes, first = list(by_name.values()), by_name[model.entry]
     counts = model.counts
     done = max(node["ok"] for node in nodes)

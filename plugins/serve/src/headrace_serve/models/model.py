@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from headrace_serve.outlines import Outline
 
 __all__ = ["Model"]
+
+logger = logging.getLogger("headrace.serve")
 
 _ASKED_S = 0.02
 
@@ -111,6 +114,16 @@ class Model:
         self.queries: Outlines[Any] = Outlines()
         same = before is not None and before.pipe is self.pipe
         self.counts = before.counts if before is not None and same else Counts()
+        self._advised: dict[str, object] = before._advised if before is not None and same else {}
+
+    def stats(self) -> dict[str, Any]:
+        """Return what ``stats()`` of the pipeline says, and log its advice, once for each node."""
+        stats = self.pipe.stats()
+        for name, node in stats["nodes"].items():
+            key = object()  # of two threads that ask at a time one logs
+            if node["advice"] is not None and self._advised.setdefault(name, key) is key:
+                logger.warning("model %r, version %s: %s", self.name, self.version, node["advice"])
+        return stats
 
     def waiting(self) -> int:
         """Return how many requests wait in the pipeline, or are being received for it.
@@ -120,7 +133,7 @@ class Model:
         """
         now_s = self.clock()
         if now_s - self._asked_s >= _ASKED_S:
-            nodes = self.pipe.stats()["nodes"].values()
+            nodes = self.stats()["nodes"].values()
             waiting = sum(int(node["waiting"]) for node in nodes) + self.receiving
             self._not_waiting = self.inside - waiting
             self._asked_s = now_s

@@ -80,13 +80,11 @@ def limit_of(
         uses += ", which other programs use too"
     most = max(loads, key=lambda one: (one.waiting >= 1 and one.busy >= _FULL, one.waiting))
     if most.waiting >= 1 and most.busy >= _FULL:
-        advice = _advice(most, about[most.name])
+        advice = _advice(most, about[most.name], samples[-1].nodes[most.name].get("advice"), uses)
         if full:
-            advice = "More processors or a smaller model would lift it; more instances would share what there is"
+            advice = f"More processors or a smaller model would lift it; more instances would share what there is: {uses}"
         busy = f"{_their(most)} busy for {_percent(most.busy)} of the time"
-        return Limit(
-            most.name, f"{most.name} is the limit: {busy}, and {_waits(most)}. {advice}: {uses}."
-        )
+        return Limit(most.name, f"{most.name} is the limit: {busy}, and {_waits(most)}. {advice}.")
     if full:
         return Limit(None, f"The processors are the limit: {uses}.")
     if most.waiting >= 1:
@@ -172,13 +170,18 @@ def _share(series: Sequence[Mapping[str, Any]], seconds: float, running_s: float
     return float(min(1.0, (counted_s + running_s) / seconds))
 
 
-def _advice(load: _Load, node: Mapping[str, Any]) -> str:
+def _advice(load: _Load, node: Mapping[str, Any], measured: str | None, uses: str) -> str:
+    """Return what would lift the limit: the ``advice`` of ``stats()`` where it has any, else a guess."""
     most = node["most"]
+    if measured is not None:
+        return measured[:1].upper() + measured[1:]
     if most == 1:
-        return "Raise instance_num, or max if its backend gains by larger batches"
+        return f"Raise instance_num, or max if its backend gains by larger batches: {uses}"
     if _is_full(load, node):
-        return f"Its batches are full, {load.batch:.0f} of {most}. Raise max or instance_num"
-    return "Raise instance_num"
+        return (
+            f"Its batches are full, {load.batch:.0f} of {most}. Raise max or instance_num: {uses}"
+        )
+    return f"Raise instance_num: {uses}"
 
 
 def _is_full(load: _Load, node: Mapping[str, Any]) -> bool:
