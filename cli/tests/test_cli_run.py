@@ -266,6 +266,20 @@ def test_a_line_per_success_and_a_summary(pipeline, files):
     assert "requests per second, mean batch 1.0\n" in result.stderr
 
 
+def test_what_the_pipeline_advises_is_told_once_at_the_end(pipeline, files, monkeypatch):
+    stats, text = headrace.Pipeline.stats, "callers waited for 'main': instance_num = \"auto\""
+
+    def advising(pipe):
+        told = stats(pipe)
+        told["nodes"]["main"]["advice"] = text
+        return told
+
+    monkeypatch.setattr(headrace.Pipeline, "stats", advising)
+    folder = files(a=b"x", b=b"y")
+    assert run(pipeline("Text"), folder).stderr.splitlines()[1:] == [text]
+    assert run(pipeline("Text"), folder, "--quiet").stderr == ""
+
+
 def test_quiet(pipeline, files):
     result = run(pipeline("Text"), files(a=b"one"), "--quiet")
     assert (result.exit_code, result.stderr) == (0, "")

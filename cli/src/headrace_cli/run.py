@@ -123,6 +123,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         status = work.to_the_end(inputs, progress=not quiet)
         if not quiet and status != BROKEN_PIPE:
             print_message(work.summary(inputs))
+            for advice in work.advice():
+                print_message(advice)
         if work.hangs():
             # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
             exit_now(status)
@@ -270,6 +272,11 @@ class _Run:
             f"{name} {mean:.1f}" if len(ran) > 1 else f"{mean:.1f}" for name, mean in ran.items()
         ]
         return f"{text}, mean batch {', '.join(means)}" if means else text
+
+    def advice(self) -> list[str]:
+        """Return what the pipeline advises, a line for each node that callers waited for while cores were idle."""
+        advised = (node["advice"] for node in self.pipeline.stats()["nodes"].values())
+        return [advice for advice in advised if advice is not None]
 
 
 def _nothing() -> None:

@@ -169,6 +169,24 @@ def test_cpu_time_of_processes_that_is_in_no_figure_is_told(word, monkeypatch):
     assert told == word.startswith("Process")
 
 
+def test_what_a_pipeline_advises_stands_once_below_the_table(monkeypatch):
+    stats, text = headrace.Pipeline.stats, "callers waited for 'main': instance_num = \"auto\""
+
+    def advising(pipe):
+        told = stats(pipe)
+        if pipe.config.plan().nodes["main"].expression == "Identity":
+            told["nodes"]["main"]["advice"] = text
+        return told
+
+    monkeypatch.setattr(headrace.Pipeline, "stats", advising)
+    args = ("Identity", "--data", "uint8:4", "--clients", "1,2", *SHORT)
+    assert run("bench", *args).stderr.count(text) == 1
+    several = (*args, "--against", "S[Identity,Identity]")
+    assert f"Identity: {text}" in run("bench", *several).stderr.splitlines()
+    first, second = measured(*several)["configurations"]
+    assert (first["advice"], second["advice"]) == ({"main": text}, {})
+
+
 def test_failures_are_counted_by_code_and_end_with_one():
     done = run("bench", "S[NoSuchWord,Identity]", "--data", "uint8:4", *SHORT)
     assert (done.exit_code, "NoSuchWord" in done.output) == (2, True)

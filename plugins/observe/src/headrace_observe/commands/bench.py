@@ -179,11 +179,12 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         explained = [headrace.explain(made.config) for made in pipelines]
         kept: list[Memory] | None = None if save_times is None else []
         whole = _in_turn(pipelines, samples, loads, plan, points, kept)
+        advised = [_advised(made) for made in pipelines]
         if kept and save_times is not None:
             _save(kept, pipelines[0].config, save_times)
     document = _document(names, points, interrupted=not whole)
-    for one, found in zip(document["configurations"], explained, strict=True):
-        one["explain"] = found
+    for one, found, advice in zip(document["configurations"], explained, advised, strict=True):
+        one["explain"], one["advice"] = found, advice
     plot_loads(plot_path, _rows(document), "headrace bench")
     if json:
         print_document(document)
@@ -266,6 +267,12 @@ def _keeping(pipeline: headrace.Pipeline, kept: list[Memory] | None) -> Iterator
         kept.append(remember.memory(20_000))
 
 
+def _advised(pipeline: headrace.Pipeline) -> dict[str, str]:
+    """Return the advice of ``stats()`` by node, of the nodes that have any."""
+    nodes = pipeline.stats()["nodes"].items()
+    return {name: node["advice"] for name, node in nodes if node["advice"] is not None}
+
+
 def _save(kept: Sequence[Memory], config: headrace.PipelineConfig, path: str) -> None:
     memory = Memory(
         [one for each in kept for one in each.visits],
@@ -321,6 +328,9 @@ def _print(document: dict[str, Any]) -> None:
     for clock in dict.fromkeys(point["clock"] for _, point in rows):
         kinds = dict.fromkeys(load_name(p["load"]) for _, p in rows if p["clock"] == clock)
         print_data(f"The clock of {', '.join(kinds)}: {clock}.")
+    for one in document["configurations"]:
+        for advice in one["advice"].values():
+            print_message(f"{one['config']}: {advice}" if several else advice)
     print_missing_gpus()
     explained = (one["explain"] for one in document["configurations"])
     print_missing_psutil(explained, (point for _, point in rows))
