@@ -50,6 +50,7 @@ STATS = {
     "nodes.instances": "a table for each instance",
     "nodes.instances.index": "its number",
     "nodes.instances.device": "its device",
+    "nodes.instances.wide": "whether it has all threads, and runs only what finds the node idle",
     "nodes.instances.busy": "whether it runs a batch now",
     "nodes.instances.busy_s": "seconds in which it has run batches",
     "nodes.instances.utilisation": "the share of its life in which it has run batches",

@@ -18,8 +18,8 @@ from distributions import ROOT, folders
 LINES = {"core": 13_190, "kernel": 6_526, "language": 6_666}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 21_079
-SOURCES = 81_780
+TESTS_OF_CORE = 21_344
+SOURCES = 81_790
 
 
 def test_core_is_no_larger():

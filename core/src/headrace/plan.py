@@ -141,6 +141,7 @@ class Node(_Data):
         processes: Its processes. None for none.
         picked_by: The batch policy, if it picks the requests of a batch. None if it takes them in their order.
         auto: Why ``instance_num = "auto"`` gives as many. None where the number is written.
+        wide: Whether the last instance has all threads, and runs only what finds the node idle.
     """
 
     expression: str
@@ -158,6 +159,7 @@ class Node(_Data):
     processes: Processes | None = None
     picked_by: str | None = None
     auto: str | None = None
+    wide: bool = False
 
     @property
     def trees(self) -> tuple[Element, ...]:

@@ -83,6 +83,23 @@ def test_a_row_is_tried_at_each_place_of_each_size_and_on_each_instance(certify)
     assert next(alone) >= 20
 
 
+@pytest.mark.parametrize("line", [False, True])
+def test_each_instance_that_auto_gives_is_tried(certify, line, monkeypatch):
+    carries = classmethod(lambda cls, options, device, threads: threads)
+    monkeypatch.setattr(Answers, "auto_instances", carries)
+    monkeypatch.setattr(Answers, "wide", True)
+    Path("line.toml").write_text(
+        '[a]\nbackend = "CertifyAnswers"\nnext = "b"\n[b]\nbackend = "Identity"\n'
+    )
+    where = ["--set", "a.instance_num=auto"] if line else ["--set", "instance_num=auto"]
+    config = "line.toml" if line else "CertifyAnswers"
+    status, document, _ = certify(
+        lambda number, place, batch: number, *where, "--set", "global.threads=6", config=config
+    )
+    assert (status, document["agrees"]) == (0, True)
+    assert document["instances"] == (4 if line else 7)
+
+
 def test_of_many_rows_eight_are_tried_at_each_place_and_each_in_each_size(certify):
     lock, batches = threading.Lock(), []
 

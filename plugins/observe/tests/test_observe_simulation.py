@@ -302,6 +302,34 @@ def test_batches_are_filled_up_to_the_sizes_that_a_node_allows():
     assert sorted(latencies_of(run)) == [5.0, 5.0, 12.0, 12.0, 12.0]
 
 
+class SimulatedCarries(headrace.Backend):
+    """Carries an instance for each thread."""
+
+    max = 8
+    auto_instances = classmethod(lambda cls, options, device, threads: threads)
+
+    def forward(self, batch):
+        """Is never called."""
+
+
+class SimulatedWide(SimulatedCarries):
+    """Is quicker with more threads."""
+
+    wide = True
+
+
+@pytest.mark.parametrize(("number", "sizes"), [(4, [1, 7]), ("auto", [1, 1, 1, 1, 4])])
+@pytest.mark.parametrize("cls", [SimulatedCarries, SimulatedWide])
+def test_instances_that_auto_gives_share_what_waits(cls, number, sizes, caplog):
+    """Eight requests come in one second, where each batch takes two, however large it is."""
+    headrace.register(cls.__name__, cls, replace=True)
+    keys = {"backend": cls.__name__, "batching_timeout": 1000, "instance_num": number}
+    run = simulated({"global": {"threads": 4}, "main": keys}, fixed({1: 2, 8: 2}))
+    run.open_loop([0, *[1.0] * 7], {}, 0)
+    assert sorted(batches_of(run)) == sizes
+    assert [*caplog.messages] == []
+
+
 def batches_of(run):
     return [size for _, size in run.seen.batches["main"]]
 

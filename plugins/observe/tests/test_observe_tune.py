@@ -151,12 +151,41 @@ def test_without_ranges_what_the_classes_take_is_searched_from_what_they_have(
     headrace.register("RangedToTune", Ranged)
     monkeypatch.setenv("PYTHON_CPU_COUNT", "4")
     found = space_of(nodes_of({"backend": "RangedToTune", **keys}), [], 1)
-    expected = [("main.instance_num", (1, 2, 3, 4), 1)]
+    expected = [("main.instance_num", ("auto", 1, 2, 3, 4), "auto")]
     if sizes is not None:
         expected.append(("main.max", sizes, start))
     if most != 1:
         expected.append(("main.batching_timeout", (0, 1, 2, 4, 8), 0))
     assert [(d.name, d.values, d.start) for d in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "ranges", "values", "start"),
+    [
+        ({}, [], ("auto", 1, 2, 3), "auto"),
+        ({"instance_num": "auto"}, [], ("auto", 1, 2, 3), "auto"),
+        ({"instance_num": 2}, [], ("auto", 1, 2, 3), 2),
+        ({"device": ["a", "b"], "instance_num": 2}, [], (1, 2, 3), 2),
+        ({}, ["instance_num=auto,1,2"], ("auto", 1, 2), "auto"),
+        ({"instance_num": 4}, ["instance_num=2,auto,1"], ("auto", 1, 2), 2),
+        ({"instance_num": 4}, ["instance_num=auto"], ("auto",), "auto"),
+        ({"instance_num": "auto"}, ["instance_num=1..4"], (1, 2, 3, 4), 3),
+    ],
+)
+def test_numbers_of_instances_are_searched_from_auto_where_none_is_written(
+    keys, ranges, values, start, monkeypatch
+):
+    class Carries(headrace.Backend):
+        auto_instances = classmethod(lambda cls, options, device, threads: threads)
+        max = 1
+
+        def forward(self, batch):
+            """Is never called."""
+
+    headrace.register("CarriesToTune", Carries)
+    monkeypatch.setenv("PYTHON_CPU_COUNT", "3")
+    (found,) = space_of(nodes_of({"backend": "CarriesToTune", **keys}), ranges, 3)
+    assert (found.name, found.values, found.start) == ("main.instance_num", values, start)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +198,9 @@ def test_without_ranges_what_the_classes_take_is_searched_from_what_they_have(
         ("bb.max=1..2", "Did you mean 'b'"),
         ("a.max=8..2", "expected LOW..HIGH"),
         ("a.max=0..2", "max is at least 1"),
+        ("a.max=auto,1", "expected LOW..HIGH or A,B,C in whole numbers"),
+        ("a.instance_num=auto..4", "expected LOW..HIGH"),
+        ("a.instance_num=auto,0", "instance_num is at least 1"),
         ("a.threads=1..2", r"threads is a key of \[global\]"),
     ],
 )
@@ -410,6 +442,28 @@ def test_the_command_writes_the_best_as_a_file_that_extends(tmp_path, monkeypatc
     assert made["b"]["keys"]["instance_num"]["value"] == best["values"]["b.instance_num"]
     assert made["a"]["next"] == ["b"]
     assert (tmp_path / "f.svg").exists()
+
+
+def test_the_command_begins_with_auto_and_writes_it_where_it_is_the_best(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    headrace.register("TuneBuilt", of_notes([]))
+    (tmp_path / "line.toml").write_text('backend = "TuneBuilt"\n')
+    args = ["--goal", "max throughput", *QUICK, "--trials"]
+    done = run("tune", "line.toml", *args, "1")
+    assert done.exit_code == 0, done.output
+    assert "trying main.instance_num=auto" in done.stderr
+    assert "The best is in tuned.toml: main.instance_num=auto" in done.stdout
+    key = headrace.explain("tuned.toml")["nodes"]["main"]["keys"]["instance_num"]
+    assert key == {"value": "auto", "origin": "node"}
+    done = run("tune", "line.toml", *args, "3", "--range", "main.instance_num=1,auto,2", "--json")
+    found = json.loads(done.stdout)
+    assert found["space"] == {"main.instance_num": ["auto", 1, 2]}
+    assert {t["values"]["main.instance_num"] for t in found["trials"]} == {"auto", 1, 2}
+    assert found["trials"][0]["values"]["main.instance_num"] == "auto"
+    (tmp_path / "tune.json").write_text(done.stdout)
+    report = run("observe", "report", "tune.json", "-o", "report.html")
+    assert report.exit_code == 0, report.output
+    assert "<td>auto" in (tmp_path / "report.html").read_text()
 
 
 def test_the_file_is_refused_where_its_paths_would_be_others(tmp_path, monkeypatch):

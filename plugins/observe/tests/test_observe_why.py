@@ -32,6 +32,7 @@ class WhyNap(headrace.Backend):
     """Take 2 ms and 1 ms a request; one whose data is negative fails, and one with a list gives its parts."""
 
     max = 8
+    auto_instances = classmethod(lambda cls, options, device, threads: threads)
 
     def init(self, options, context):
         self.context = context
@@ -51,13 +52,21 @@ class WhyNap(headrace.Backend):
         return outcomes
 
 
+class WhyWide(WhyNap):
+    """Is quicker with more threads."""
+
+    wide = True
+
+
 @pytest.fixture(autouse=True)
 def nap():
     headrace.register("WhyNap", WhyNap, replace=True)
+    headrace.register("WhyWide", WhyWide, replace=True)
 
 
-def remembering(**nodes):
-    return headrace.pipe({"global": {"probes": ["Remember(64MiB)"]}, **nodes})
+def remembering(threads=2, **nodes):
+    above = {"probes": ["Remember(64MiB)"], "threads": threads}
+    return headrace.pipe({"global": above, **nodes})
 
 
 def threads_of(*calls):
@@ -177,6 +186,20 @@ def test_too_few_instances_are_the_cause():
     assert str(found).startswith(
         "17.0 ms: 14.0 waited for an instance (one ran a batch of 1); 3.0 ran"
     )
+
+
+def test_the_instance_for_a_request_alone_is_none_that_a_request_waits_for():
+    """It runs the first of the requests, and is aside while the two others are busy."""
+    config = {"backend": "WhyWide", "max": 1, "instance_num": "auto", "batching_timeout": 1}
+    calls = [(0.0, call()), *[(0.001, call()) for _ in range(2)], (0.0035, SLOW)]
+    found = explained(config, *calls)
+    assert (found.greatest.cause, found.greatest.detail) == (
+        "run",
+        "1 in the batch, instance 0, formed by full",
+    )
+    (wait,) = [one for one in found.parts if one.cause != "run"]
+    assert (wait.cause, wait.detail) == ("instance", "all 2 ran batches of 1")
+    assert wait.seconds == pytest.approx(0.0005)
 
 
 def test_a_long_batch_is_the_cause():
@@ -431,17 +454,23 @@ def busy(instance_num, **keys):
 
 
 @pytest.mark.parametrize(
-    ("setting", "keys"), [("instance_num=3", {"instance_num": 3}), ("max=4", {"max": 4})]
+    ("number", "setting", "keys"),
+    [
+        (2, "instance_num=3", {"instance_num": 3}),
+        (2, "max=4", {"max": 4}),
+        ("auto", "instance_num=3", {"instance_num": 3}),
+        ("auto", "max=4", {"max": 4}),
+    ],
 )
-def test_what_would_have_helped_is_what_a_run_with_it_shows(setting, keys, tmp_path):
-    busy(2).write(tmp_path / "dump.jsonl")
+def test_what_would_have_helped_is_what_a_run_with_it_shows(number, setting, keys, tmp_path):
+    busy(number).write(tmp_path / "dump.jsonl")
     memory = read_dump(tmp_path / "dump.jsonl")
     (slow,) = slowest(memory, 1)
     found = cures(memory, slow.request_id)
     assert found[0].setting == ""
     assert found[0].ms == pytest.approx(1000 * slow.seconds, rel=0.01)
     (cure,) = [one for one in found if one.setting == f"main.{setting}"]
-    really = headrace_observe.why(busy(**{"instance_num": 2, **keys}), slow.request_id)[0]
+    really = headrace_observe.why(busy(**{"instance_num": number, **keys}), slow.request_id)[0]
     assert cure.ms == pytest.approx(1000 * really.seconds, rel=0.05)
     assert cure.ms < found[0].ms
 

@@ -191,6 +191,7 @@ class Instance(Tally):
         return {
             "index": self.index,
             "device": self.device,
+            "wide": self.wide,
             "busy": self.busy,
             "batches": self.batches,
             "errors": sum(self.failures.values()),

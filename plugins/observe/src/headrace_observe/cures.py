@@ -95,7 +95,8 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
     as_it_is = tried()
     if as_it_is.why_not:
         return [as_it_is]
-    found = [tried(*one) for one in _settings(memory.replay["config"][node])]
+    number = memory.nodes[node].instance_num
+    found = [tried(*one) for one in _settings(memory.replay["config"][node], number)]
     return [as_it_is, *sorted(found, key=lambda one: math.inf if one.ms is None else one.ms)]
 
 
@@ -111,14 +112,15 @@ def _simulation(
     flows = {name: Flow(**flow) for name, flow in memory.replay["flows"].items()}
     if key:
         tables[node][key] = value
-        flows[node] = replace(flows[node], instance_num=tables[node]["instance_num"])
-    config = {"global": {"deadlock_after_s": 0}, **tables}
+    if key == "instance_num":
+        flows[node] = replace(flows[node], instance_num=value)
+    config = {"global": {"deadlock_after_s": 0, "threads": 1}, **tables}
     return Simulation(config, flows, memory.replay["entry"], times)
 
 
-def _settings(table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def _settings(table: Mapping[str, Any], instances: int) -> Iterator[tuple[str, Any]]:
     """Give the settings that may help at a node."""
-    yield "instance_num", table["instance_num"] + 1
+    yield "instance_num", instances + 1
     if table.get("max") is not None:
         yield "max", 2 * table["max"]
     if table.get("batching_timeout"):

@@ -86,11 +86,16 @@ class Change(NamedTuple):
     state: str
 
 
+def side_by_side(node: Node) -> int:
+    """Return how many instances of a node run side by side, without the one that serves a request alone."""
+    return node.instance_num - node.wide
+
+
 class NodeFacts(NamedTuple):
     """What the configuration says of a node, as far as it explains waits.
 
     Attributes:
-        instance_num: How many instances it has.
+        instance_num: How many instances run side by side.
         waits_for_others: Whether a free instance may wait for further requests.
         room: How many requests may wait before others wait for room; None for no bound that makes them wait.
         calls, next: The nodes that its expression calls, and those after it.
@@ -109,7 +114,7 @@ class NodeFacts(NamedTuple):
         waits = keys["batching_timeout"] > 0 or keys["batch_policy"] not in (None, "greedy")
         room = keys["queue_size"] if keys["queue_full"] == "wait" else None
         waits = bool(waits or keys["batch_sizes"] or node.range[0] > 1)
-        return cls(node.instance_num, waits, room, node.links.calls, node.next)
+        return cls(side_by_side(node), waits, room, node.links.calls, node.next)
 
 
 class Memory:

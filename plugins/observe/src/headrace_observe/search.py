@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from headrace_observe.space import Dimension
+    from headrace_observe.space import Dimension, Value
 
-    Values = tuple[int, ...]
+    Values = tuple[Value, ...]
+    Places = tuple[int, ...]
 
 __all__ = ["search"]
 
@@ -65,12 +66,12 @@ class _Climb:
         seed: int,
     ) -> None:
         self.space = space
-        self.known: dict[Values, float] = {}
+        self.known: dict[Places, float] = {}
         self._evaluate = evaluate
         self._left = min(trials, math.prod(len(one.values) for one in space))
         self._draw: Any = random.Random(seed)  # noqa: S311 - no secret
 
-    def ask(self, places: Values) -> float | None:
+    def ask(self, places: Places) -> float | None:
         """Return the number of a combination, evaluated if it is new; None if no trial is left for that."""
         if places not in self.known:
             if not self._left:
@@ -80,7 +81,7 @@ class _Climb:
             self.known[places] = self._evaluate(values)
         return self.known[places]
 
-    def farthest(self) -> Values:
+    def farthest(self) -> Places:
         """Give a combination whose distance to the nearest known one is the greatest."""
         sizes = [len(one.values) for one in self.space]
         if math.prod(sizes) <= _MOST_DRAWN:
@@ -90,7 +91,7 @@ class _Climb:
             found = [tuple(draw(size) for size in sizes) for _ in range(_MOST_DRAWN)]
         self._draw.shuffle(found)
 
-        def distance(places: Values) -> float:
+        def distance(places: Places) -> float:
             return min(
                 sum(abs(a - b) / max(1, size - 1) for a, b, size in zip(places, one, sizes))  # noqa: B905
                 for one in self.known
@@ -98,11 +99,11 @@ class _Climb:
 
         return max(found, key=distance)
 
-    def best(self) -> Values:
+    def best(self) -> Places:
         """Return the best combination so far."""
         return max(self.known, key=self.known.__getitem__)
 
-    def up(self, start: Values) -> None:
+    def up(self, start: Places) -> None:
         """Climb from one combination, then from the best of all by changing two keys at once, while trials are left."""
         if not self._left:
             return
@@ -119,7 +120,7 @@ class _Climb:
                     here, better = self.best(), True
                     break
 
-    def _straight(self, here: Values) -> None:
+    def _straight(self, here: Places) -> None:
         """Change one key at a time as long as that is better, by jumps if no single step is better."""
         self._steps(here)
         while self._left:
@@ -134,7 +135,7 @@ class _Climb:
             else:
                 return
 
-    def _steps(self, here: Values) -> None:
+    def _steps(self, here: Places) -> None:
         """Change one key at a time to its next value as long as that is better."""
         number = self.ask(here)
         if number is None:
@@ -151,7 +152,7 @@ class _Climb:
                         break
                     here, number, better = there, found, True
 
-    def _jumps(self, here: Values) -> Iterator[Values]:
+    def _jumps(self, here: Places) -> Iterator[Places]:
         """Give the combinations in which one key is two, four, eight ... values away."""
         for place, one in enumerate(self.space):
             for power in range(1, len(one.values).bit_length()):
@@ -160,14 +161,14 @@ class _Climb:
                     if there is not None:
                         yield there
 
-    def _aslant(self, here: Values) -> Iterator[Values]:
+    def _aslant(self, here: Places) -> Iterator[Places]:
         for a, b in itertools.combinations(range(len(here)), 2):
             for steps in itertools.product((1, -1), repeat=2):
                 there = self._moved(here, (a, steps[0]), (b, steps[1]))
                 if there is not None:
                     yield there
 
-    def _moved(self, here: Values, *steps: tuple[int, int]) -> Values | None:
+    def _moved(self, here: Places, *steps: tuple[int, int]) -> Places | None:
         """Return the combination after ``steps`` (dimension, step); None if one leaves the bounds of its dimension."""
         there = list(here)
         for place, step in steps:
@@ -177,12 +178,12 @@ class _Climb:
         return tuple(there)
 
 
-def _landmarks(space: Sequence[Dimension]) -> list[Values]:
+def _landmarks(space: Sequence[Dimension]) -> list[Places]:
     """Return the configuration's values, and these with most instances, with the largest batches, and with both.
 
     If there are few trials they are best spent there: throughput rises with both keys until something else limits it.
     """
-    found: dict[Values, None] = {}
+    found: dict[Places, None] = {}
     for keys in ((), ("instance_num",), ("max",), ("instance_num", "max")):
         values = [one.values[-1] if one.key in keys else one.start for one in space]
         found[tuple(one.values.index(v) for one, v in zip(space, values, strict=True))] = None

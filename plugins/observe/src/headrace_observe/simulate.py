@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import InputError, SetupError
+from headrace_observe.memory import side_by_side
 from headrace_observe.simulation import (
     BACKEND,
     ELEMENT,
@@ -70,7 +71,7 @@ def simulation_of(
     flows = _by_counts(nodes, times)
     lists = [elements_key(name) for name, node in nodes.items() if node.links.each]
     kept = {*KEPT, *lists, *set(like[0] if like else ()).intersection(*like)}
-    made: dict[str, Any] = {"global": {"deadlock_after_s": 0}}
+    made: dict[str, Any] = {"global": {"deadlock_after_s": 0, "threads": 1}}
     if config.files:  # which may have the policies
         made["import"] = [str(path).replace("$", "$$") for path in config.files]
     for name, node in nodes.items():
@@ -103,7 +104,7 @@ _COPIED = (
 )
 """The keys of a node that its stand-in has as well."""
 
-STAND_IN_KEYS = (*_COPIED, *("instance_num", "min", "max", "next", "or", "each", "map"))
+STAND_IN_KEYS = (*_COPIED, *("instance_num", "carries", "min", "max", "next", "or", "each", "map"))
 """All keys that a stand-in may have beside its backend."""
 
 
@@ -112,7 +113,9 @@ def _stand_in(node: Node, before: Sequence[str], kept: Iterable[str]) -> dict[st
     made = {key: node.keys[key].value for key in _COPIED}
     made = {key: value for key, value in made.items() if value is not None}
     made["backend"] = f"BackgroundThread[{BACKEND}]" if node.owns_thread else BACKEND
-    made["instance_num"], (made["min"], made["max"]) = node.instance_num, node.range
+    made["instance_num"], (made["min"], made["max"]) = side_by_side(node), node.range
+    if node.auto is not None:  # its instances share what waits
+        made["carries"], made["instance_num"] = made["instance_num"], "auto"
     if made["max"] is None:
         del made["max"]
     if node.next:
@@ -194,7 +197,7 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
             if nodes[one].links.otherwise:
                 ran = _count(times, name) if links.otherwise else came(name)
                 more["without_result"] = _count(times, one) / ran if ran else 0.0
-        made[name] = Flow(node.instance_num, bool(node.keys["pad"].value), **more)
+        made[name] = Flow(side_by_side(node), bool(node.keys["pad"].value), **more)
     return made
 
 

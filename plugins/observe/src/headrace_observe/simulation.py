@@ -16,6 +16,8 @@ from threading import get_ident
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import Field
+
 import headrace
 from headrace.errors import InputError, LimitError, SetupError, code_of
 from headrace.words import select
@@ -68,7 +70,7 @@ class Flow:
     """How the requests of a node go on.
 
     Attributes:
-        instance_num: The number of instances.
+        instance_num: How many instances run side by side.
         pad: Whether copies fill batches up.
         without_result: The share of requests to which the node gives no ``result``, so that a node with ``or`` runs.
         elements: For a node with ``each``, the mean number of elements of a request, else None.
@@ -113,9 +115,22 @@ class SimulatedBatches(headrace.Backend):
         own
     """
 
+    class Options(headrace.Options):
+        """Options of SimulatedBatches."""
+
+        carries: int | None = Field(
+            None, ge=1, description="How many instances auto gives its node."
+        )
+
     keeps = True
     simulation: Simulation
     """The simulation that runs; there is one at a time in a process."""
+
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return as many as the node has for which it stands in."""
+        carries: int | None = options.carries
+        return carries
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Find the times and the flow of the node."""

@@ -12,7 +12,12 @@ from headrace.plugins import usable_cpus
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["KEYS", "Dimension", "as_layer", "space_of", "within"]
+__all__ = ["KEYS", "Dimension", "Value", "as_layer", "space_of", "within"]
+
+Value = int | str
+"""A value of a key: a number, or ``AUTO``."""
+
+AUTO = "auto"
 
 KEYS = ("instance_num", "max", "batching_timeout", "threads")
 """The keys that are searched; ``threads`` is a key of ``[global]``, the others are keys of nodes."""
@@ -28,14 +33,14 @@ class Dimension:
     Attributes:
         node: The node. None for a key of ``[global]``.
         key: One of `KEYS`.
-        values: The values, ascending.
-        start: The one of the values that is nearest to the configuration's.
+        values: The values, ascending. ``"auto"``, which `instance_num` alone has, is the first.
+        start: The one of the values that is nearest to the configuration's. ``"auto"`` where that writes no number.
     """
 
     node: str | None
     key: str
-    values: tuple[int, ...]
-    start: int
+    values: tuple[Value, ...]
+    start: Value
 
     @property
     def name(self) -> str:
@@ -48,13 +53,13 @@ def space_of(
 ) -> list[Dimension]:
     """Return the dimensions of the search.
 
-    Without ``ranges`` these are ``instance_num`` of every node, up to the number of CPUs, and ``max`` and
+    Without ``ranges`` these are ``instance_num`` of every node, ``"auto"`` and up to the number of CPUs, and ``max`` and
     ``batching_timeout`` of every node that takes batches. ``max`` within the range of its classes, up to 64 where that has
     no end.
 
     Args:
         nodes: The nodes, as ``headrace.explain(config)["nodes"]`` gives them.
-        ranges: Texts such as ``infer.max=1..64`` or ``max=1,4,16``. The name of the node may be left out if
+        ranges: Texts such as ``infer.max=1..64``, ``max=1,4,16`` or ``instance_num=auto,1,2``. The name of the node may be left out if
             there is only one.
         threads: The threads of the configuration, ``headrace.explain(config)["threads"]``.
 
@@ -73,7 +78,9 @@ def space_of(
     for name, node in nodes.items():
         if node["alias_of"] is not None:
             continue
-        found.append(_dimension(nodes, name, "instance_num", range(1, cpus + 1)))
+        on_several = isinstance(node["keys"]["device"]["value"], list)
+        auto = () if on_several else (AUTO,)
+        found.append(_dimension(nodes, name, "instance_num", (*auto, *range(1, cpus + 1))))
         least, most = node["tree"]["range"]
         if most != 1:  # its classes take more than one request at a time
             most = most or max(64, least)
@@ -100,12 +107,13 @@ def within(
     left, said = [], []
     for one in space:
         most = built[one.node]["tree"]["range"][1] if one.key == "max" and one.node else None
-        if most is None or one.values[-1] <= most:
+        numbers = [value for value in one.values if isinstance(value, int)]
+        if most is None or numbers[-1] <= most:
             left.append(one)
             continue
-        kept = tuple(value for value in one.values if value <= most) or (most,)
+        kept = tuple(value for value in numbers if value <= most) or (most,)
         left.append(_near(one.node, one.key, kept, one.start))
-        gone = ", ".join(str(value) for value in one.values if value > most)
+        gone = ", ".join(str(value) for value in numbers if value > most)
         said.append(f"{one.name}: {gone} not tried, what is built there takes at most {most}")
     return left, said
 
@@ -128,7 +136,11 @@ def _written(nodes: Mapping[str, Mapping[str, Any]], text: str, threads: int) ->
     if node not in nodes:
         what = f"there is no node {node!r}" if node else "of which node?"
         raise InputError(f"--range {text}: {what}", hint=among(node, nodes))
-    return _dimension(nodes, node, key, _values(text, written))
+    parts = written.split(",")
+    numbers = [part for part in parts if key != "instance_num" or part.strip() != AUTO]
+    auto = [AUTO] * (len(numbers) < len(parts))
+    some = _values(text, ",".join(numbers)) if numbers else []
+    return _dimension(nodes, node, key, [*auto, *some])
 
 
 def _values(text: str, written: str) -> list[int]:
@@ -144,25 +156,34 @@ def _values(text: str, written: str) -> list[int]:
 
 
 def _dimension(
-    nodes: Mapping[str, Mapping[str, Any]], node: str, key: str, values: Iterable[int]
+    nodes: Mapping[str, Mapping[str, Any]], node: str, key: str, values: Iterable[Value]
 ) -> Dimension:
-    has = nodes[node]["keys"].get(key, {}).get("value")
-    if not has:
+    said = nodes[node]["keys"].get(key, {})
+    has = said.get("value")
+    if key == "instance_num":
+        has = AUTO if said["origin"] == "default" else has
+        if has == AUTO and AUTO not in (values := [*values]):
+            has = nodes[node]["instance_num"]
+    elif not has:
         # Without `max` a node takes as many as its classes do.
-        has = nodes[node]["range"][1] if key == "max" else int(key == "instance_num")
+        has = nodes[node]["range"][1] if key == "max" else 0
     return _near(node, key, values, has)
 
 
-def _near(node: str | None, key: str, values: Iterable[int], has: int) -> Dimension:
+def _near(node: str | None, key: str, values: Iterable[Value], has: Value) -> Dimension:
     """Return a dimension that starts at the value nearest to what the configuration ``has``."""
-    known = tuple(sorted(set(values)))
-    if key != "batching_timeout" and known[0] < 1:
-        raise InputError(f"--range: {key} is at least 1, got {known[0]}")
-    return Dimension(node, key, known, min(known, key=lambda value: abs(value - has)))
+    every = {*values}
+    numbers = sorted(value for value in every if isinstance(value, int))
+    if key != "batching_timeout" and numbers and numbers[0] < 1:
+        raise InputError(f"--range: {key} is at least 1, got {numbers[0]}")
+    known: tuple[Value, ...] = (*([AUTO] if AUTO in every else []), *numbers)
+    if not isinstance(has, int) or not numbers:
+        return Dimension(node, key, known, known[0])
+    return Dimension(node, key, known, min(numbers, key=lambda value: abs(value - has)))
 
 
 def as_layer(
-    space: Sequence[Dimension], values: Sequence[int], *, one_node: bool
+    space: Sequence[Dimension], values: Sequence[Value], *, one_node: bool
 ) -> dict[str, Any]:
     """Return values as a table to lay over a configuration.
 

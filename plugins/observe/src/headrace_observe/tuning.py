@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace_observe.goals import Goal
-    from headrace_observe.space import Dimension
+    from headrace_observe.space import Dimension, Value
 
 __all__ = ["Trial", "Trials"]
 
@@ -36,7 +36,7 @@ class Trial:
         error: Why a run of the combination failed. None if none did.
     """
 
-    values: tuple[int, ...]
+    values: tuple[Value, ...]
     runs: list[Point] = field(default_factory=list)
     point: dict[str, Any] | None = None
     error: str | None = None
@@ -60,7 +60,7 @@ class Trials:
 
     space: Sequence[Dimension]
     goal: Goal
-    run: Callable[[tuple[int, ...]], Point]
+    run: Callable[[tuple[Value, ...]], Point]
     done: list[Trial] = field(default_factory=list)
 
     def search(self, runs: int, *, seed: int = 0) -> None:
@@ -83,7 +83,7 @@ class Trials:
             if leaders:
                 self._measure(min(leaders, key=lambda trial: len(trial.runs)))
 
-    def evaluate(self, values: tuple[int, ...]) -> float:
+    def evaluate(self, values: tuple[Value, ...]) -> float:
         """Measure one combination, and give its rank."""
         trial = Trial(values)
         self._measure(trial)

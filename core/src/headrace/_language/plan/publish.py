@@ -72,6 +72,7 @@ def _node(plan: PipelinePlan, node: NodePlan) -> public.Node:
         run_by="own thread" if owned else "caller" if keys.timeout_ms is None else "worker",
         threads=plan.threads_of(node.name),
         auto=None if node.auto is None else node.auto.why,
+        wide=node.auto is not None and node.auto.wide_threads > 0,
         next=plan.links[node.name].next,
         links=plan.links[node.name],
         keys={key: _value(getattr(keys, key), origin) for key, origin in node.origins.items()},

@@ -58,7 +58,7 @@ from headrace_observe.tuning import Trial, Trials
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace_observe.space import Dimension
+    from headrace_observe.space import Dimension, Value
 
 __all__ = ["tune"]
 
@@ -84,8 +84,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
             "--range",
             metavar="NODE.KEY=LOW..HIGH",
             help="The keys to search: instance_num, max or batching_timeout of a node, or "
-            "global.threads; also NODE.KEY=A,B,C. May be repeated.",
-            show_default="instance_num up to the CPUs, max up to 64, batching_timeout up to 8",
+            "global.threads; also NODE.KEY=A,B,C, and NODE.instance_num=auto,A,B. May be repeated.",
+            show_default="instance_num auto and up to the CPUs, max up to 64, batching_timeout up to 8",
         ),
     ] = None,
     clients: Annotated[
@@ -143,7 +143,8 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
 ) -> int:
     """Search instance_num, max, batching_timeout and threads for a goal.
 
-    Each combination is built and measured under the same load, CONFIG's own values first. One that cannot be built,
+    Each combination is built and measured under the same load, CONFIG's own values first, with instance_num = "auto" where CONFIG
+    writes no number. One that cannot be built,
     or fails, is a result like others. The best ones are measured again, in turn, and their figures are those of all
     their runs. No other combination beats those on the frontier in both throughput and p99. The best is written as a
     small TOML file that extends CONFIG. If none keeps the limits, the message says how close the best came, nothing
@@ -177,10 +178,10 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         space = space_of(explained["nodes"], ranges or (), explained["threads"])
         space = _that_can_differ(space, loaded, dump)
 
-    def changed(values: tuple[int, ...]) -> dict[str, Any]:
+    def changed(values: tuple[Value, ...]) -> dict[str, Any]:
         return layered(source, as_layer(space, values, one_node=one_node))
 
-    def run(values: tuple[int, ...]) -> Point:
+    def run(values: tuple[Value, ...]) -> Point:
         print_message(f"trying {tried.named(Trial(values))}")
         return once(changed(values))
 
