@@ -115,6 +115,27 @@ def test_the_configuration_tells_batches_and_instances_as_triton_does(client):
     assert plain.instance_group[0].count == 1
 
 
+class Native(headrace.Backend):
+    """Computes without the interpreter lock, and more quickly with more threads."""
+
+    wide = True
+    auto_instances = classmethod(lambda cls, options, device, threads: threads)
+
+    def forward(self, batch):
+        """Is not called."""
+
+
+def test_the_configuration_tells_what_auto_gives(client):
+    headrace.register("ServeNative", Native, replace=True)
+    many = {"backend": "ServeNative", "instance_num": "auto"}
+    c = client({"m": {"global": {"threads": 3}, "main": many}})
+    assert c.get_model_config("m").config.instance_group[0].count == 4
+    assert c.server.threads() == {"m:1": 3}
+    shown = httpx.get(f"http://{c.server.host}:{c.server.port}/v2/models/m/config").json()
+    said = shown["parameters"]["main.instance_num"]["string_value"]
+    assert said == "auto: 3 of one thread, and one of 3 for a request alone"
+
+
 def test_metadata_configuration_statistics_and_index(client):
     c = client({"m": FP32, "any:3": {"backend": "Identity"}})
     assert c.is_server_live()

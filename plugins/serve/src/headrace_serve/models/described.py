@@ -68,10 +68,16 @@ def config(model: Model) -> dict[str, Any]:
         one["address"]: {"string_value": f"{one['revision'] or ''} sha256={one['sha256']}".strip()}
         for one in model.pipe.describe().get("fetched", ())
     }
+    nodes = model.pipe.config.plan().nodes.items()
+    auto = {
+        f"{name}.instance_num": {"string_value": f"auto: {node.auto}"}
+        for name, node in nodes
+        if node.auto is not None
+    }
     decoupled = {"model_transaction_policy": {"decoupled": True}} if model.decoupled else {}
     made = _scheduling(model) | {
         **decoupled,
-        **({"parameters": fetched} if fetched else {}),
+        **({"parameters": fetched | auto} if fetched or auto else {}),
         "name": model.name,
         "platform": "",
         "backend": "headrace",

@@ -41,7 +41,7 @@ class Model:
         reason: Why the model is unloaded. ``""`` if it is not.
         limits: Limits of this model, by name. The smaller of these and the server's limits counts.
         entry: The name of the node at which requests enter.
-        entry_keys: The keys of that node.
+        entry_keys: The keys of that node, with the number of instances where ``"auto"`` is written.
         queue_size: The most requests that may wait.
         timed: Whether the pipeline has the probe that times each request.
         outlines, messages: The outlines of earlier inferences over REST, and over gRPC.
@@ -97,6 +97,7 @@ class Model:
         self.signature = read_signature(*described(self.pipe, plan), entry)
         self.entry = plan.roots[0]
         self.entry_keys = {k: one.value for k, one in plan.nodes[self.entry].keys.items()}
+        self.entry_keys["instance_num"] = plan.nodes[self.entry].instance_num
         self.queue_size = int(self.entry_keys["queue_size"])
         self.timed = is_timed(self.pipe)
         self.fields = read_fields(entry, self.pipe.config, self.entry)
@@ -143,7 +144,8 @@ class Model:
     def threads(self) -> int:
         """The number of threads that the instances and their libraries may run at a time."""
         nodes = self.pipe.config.plan().nodes.values()
-        return sum(node.instance_num * node.threads for node in nodes if node.alias_of is None)
+        own = (node for node in nodes if node.alias_of is None)
+        return sum((node.instance_num - node.wide) * node.threads for node in own)
 
     @property
     def ready(self) -> bool:
