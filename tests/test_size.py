@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 13_190, "kernel": 6_526, "language": 6_666}
+LINES = {"core": 13_188, "kernel": 6_522, "language": 6_666}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 21_344
-SOURCES = 81_790
+TESTS_OF_CORE = 21_366
+SOURCES = 81_803
 
 
 def test_core_is_no_larger():

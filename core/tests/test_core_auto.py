@@ -71,6 +71,24 @@ class AutoOnDevice(AutoNative):
         return 1
 
 
+class AutoElsewhere(headrace.Backend):
+    """Builds what stands in it elsewhere."""
+
+    takes = 1
+    builds_elsewhere = True
+
+    def forward(self, batch):
+        """Is never called."""
+
+
+class AutoCluster(AutoElsewhere):
+    """Says how many it carries."""
+
+    @classmethod
+    def auto_instances(cls, options, device, threads):
+        return 1
+
+
 class AutoPython(headrace.Backend):
     """Says nothing of itself."""
 
@@ -90,7 +108,16 @@ class Held:
         assert self.end.wait(60)
 
 
-for cls in (AutoNative, AutoWide, AutoSingle, AutoKeeps, AutoOnDevice, AutoPython):
+for cls in (
+    AutoNative,
+    AutoWide,
+    AutoSingle,
+    AutoKeeps,
+    AutoOnDevice,
+    AutoPython,
+    AutoElsewhere,
+    AutoCluster,
+):
     headrace.register(cls.__name__, cls, replace=True)
 
 
@@ -113,6 +140,11 @@ def node(threads=THREADS, **keys):
         ({"backend": "S[AutoNative,AutoKeeps]"}, 1, 4, "AutoKeeps keeps state between requests"),
         ({"backend": "S[AutoNative,AutoSingle]"}, 1, 4, "AutoSingle carries 1"),
         ({"backend": "S[AutoNative,AutoOnDevice]"}, 1, 4, "AutoOnDevice carries 1"),
+        ({"backend": "AutoElsewhere[AutoPython]"}, 4, 1, "4 of one thread"),
+        ({"backend": "AutoElsewhere[AutoWide]"}, 4, 1, "4 of one thread"),
+        ({"backend": "AutoElsewhere[AutoKeeps]"}, 1, 4, "AutoKeeps keeps state"),
+        ({"backend": "AutoElsewhere[AutoSingle]"}, 1, 4, "AutoSingle carries 1"),
+        ({"backend": "AutoCluster[AutoNative]"}, 1, 4, "AutoCluster carries 1"),
         ({"backend": "AutoWide", "device": "cuda:0"}, 1, 4, "one instance on cuda:0"),
         ({"backend": "AutoWide", "device": "cpu"}, 5, 1, "4 of one thread, and one of 4"),
     ],

@@ -72,6 +72,11 @@ class RayActor(Apart):
             instance_num = 3
     """
 
+    @classmethod
+    def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
+        """Return 1: for how many the cluster has room is not known here."""
+        return 1
+
     class Options(_Options):
         """Options of RayActor."""
 

@@ -18,7 +18,15 @@ def _are_keys(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(isinstance(one, str) for one in value)
 
 
-_SWITCHES = ("owns_thread", "rerun", "keeps", "builds_elsewhere", "stateful", "uses_pipeline")
+_SWITCHES = (
+    "owns_thread",
+    "rerun",
+    "keeps",
+    "builds_elsewhere",
+    "stateful",
+    "uses_pipeline",
+    "wide",
+)
 _KEYS = (_are_keys, "a tuple of keys, or a TypedDict")
 _ATTRIBUTES = {
     "min": (_is_weight, "a whole number of at least 1"),

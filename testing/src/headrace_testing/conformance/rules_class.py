@@ -69,7 +69,7 @@ def attributes(subject: Subject) -> None:
     """The planner reads the attributes of the class before anything is built.
 
     `min` is an int of at least 1, `max` None or an int of at least `min`. `owns_thread`, `rerun`,
-    `builds_elsewhere`, `uses_pipeline` and `stateful` are bools. `reads` and `writes` are tuples of keys, or of
+    `builds_elsewhere`, `uses_pipeline`, `stateful` and `wide` are bools. `reads` and `writes` are tuples of keys, or of
     `"{option}"` for options that exist, or a TypedDict. `takes` is a number or `(least, most)`. Of `bracket` the `phases`
     are at least 1, and `prefixes` a tuple of texts. Of `place` `outermost` is a bool, `not_callable` and `waits_while` are
     texts or None. A class that `builds_elsewhere` takes children. A backend can be made without arguments.
@@ -93,7 +93,7 @@ def attributes(subject: Subject) -> None:
 
 
 def _check_flags(cls: Any) -> None:
-    own = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "stateful")
+    own = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "stateful", "wide")
     flags = {name: getattr(cls, name) for name in own} | {"place.outermost": cls.place.outermost}
     for name, flag in flags.items():
         if not isinstance(flag, bool):

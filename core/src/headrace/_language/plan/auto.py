@@ -23,7 +23,8 @@ def settle_auto(plan: PipelinePlan) -> None:
 def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     """Work out what a node has whose share of all ``threads`` of the pipeline is ``share``."""
     device = node.keys.device if isinstance(node.keys.device, str) else None
-    walked = node.instance.walk(lambda element: not element.cls.builds_elsewhere)
+    walked = node.instance.walk()
+    here = {*node.instance.walk(lambda element: not element.cls.builds_elsewhere)}
     elements = [each for each in walked if each.named is None and each.options is not None]
     for element in elements:
         if element.cls.stateful:
@@ -32,7 +33,7 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
         return Auto(1, "another node answers for it")
     if device is not None and not device.startswith("cpu"):
         return Auto(1, f"one instance on {device}")
-    carried = {element: _carried(element, device, share) for element in elements}
+    carried = {each: _carried(each, device, share, here=each in here) for each in elements}
     says = {element: number for element, number in carried.items() if number is not None}
     if not says:
         names = ", ".join(dict.fromkeys(each.name for each in elements if not each.children))
@@ -42,19 +43,22 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     number = max(1, says[least])
     if number < share:
         return Auto(number, f"{least.name} carries {number}{_cost_of(least)}", short=True)
-    wide = any(element.cls.wide for element in elements) and threads > 1
+    wide = any(element.cls.wide for element in here) and threads > 1
     each = f"{number} of one thread"
     if wide:
         return Auto(number + 1, f"{each}, and one of {threads} for a request alone", threads)
     return Auto(number, each)
 
 
-def _carried(element: Element, device: str | None, share: int) -> int | None:
-    """Return how many instances the class of an element carries with a share of threads. None where it does not say."""
-    if element.cls.builds_elsewhere:
-        return share
+def _carried(element: Element, device: str | None, share: int, *, here: bool) -> int | None:
+    """Return how many instances the class of an element carries with a share of threads. None where it does not say.
+
+    One that is built elsewhere, and not ``here``, takes no threads of this process. What it allows counts all the same.
+    """
     most = element.cls.most_instances(element.options)
-    number = element.cls.auto_instances(element.options, device, share)
+    number = element.cls.auto_instances(element.options, device, share) if here else None
+    if element.cls.builds_elsewhere and number is None:
+        number = share
     return number if most is None else min(most, share if number is None else number)
 
 
