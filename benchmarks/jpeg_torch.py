@@ -63,10 +63,11 @@ class Session:
             return [self.module(torch.from_numpy(feeds["image"])).numpy()]
 
 
-def pipeline(model: Path, most: int, instances: int) -> headrace.Pipeline:
+def pipeline(model: Path, most: int, instances: int | str) -> headrace.Pipeline:
+    one_each = {} if instances == "auto" else {"threads": instances}
     return headrace.pipe(
         {
-            "global": {"threads": instances},  # one for each instance
+            "global": one_each,
             "main": {
                 "backend": "S[DecodeMat,ResizeMat,Mat2Tensor,TorchModule]",
                 "resize_h": SIDE,
