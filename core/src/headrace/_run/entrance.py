@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from headrace._run.box import ask, in_steps, post
 from headrace._run.checked import as_int
 from headrace._run.entry import DONE, NEW, OUTSIDE, Entry, check_weight
-from headrace._run.futures import LoopWaker, RequestFuture, give_up
+from headrace._run.futures import LoopCall, LoopWaker, RequestFuture, give_up
 from headrace._run.graph_request import GraphRequest, start_all
 from headrace._run.process import report
 from headrace._run.refusals import endless_wait
@@ -251,10 +251,24 @@ class Entrance:
         return waker
 
     def begin(
-        self, loop: asyncio.AbstractEventLoop, admitted: list[Admitted]
-    ) -> list[asyncio.Future[None]]:
-        """Let the requests of a coroutine run; give the futures of the loop for which it waits."""
+        self,
+        loop: asyncio.AbstractEventLoop,
+        admitted: list[Admitted],
+        done: Callable[[LoopCall], object],
+        *,
+        together: bool = False,
+    ) -> list[LoopCall]:
+        """Let requests run of which a loop is told: ``done`` is called there, in a later turn. Those that are done are left out.
+
+        Args:
+            loop: The running event loop.
+            admitted: The requests.
+            done: Called for each.
+            together: Whether they enter at the end of this turn of the loop, with all others that it has begun so: one wake for
+                all. Else they enter now.
+        """
         waker = self.waker(loop)
+        waker.look()
         fresh = [(entry, route) for entry, route in admitted if entry.state != DONE]
         if self.only is None:
             fresh = [(entry, route) for entry, route in fresh if route and may_wait(route, entry)]
@@ -262,11 +276,28 @@ class Entrance:
             for entry, _ in fresh:
                 self._refuse(entry, None, endless_wait(self.only.name))
             return []
-        futures = [waker.expects(entry) for entry, _ in fresh]
-        self._start(fresh, waits=False)
-        return futures
+        begun = [(LoopCall(waker, entry, done), route) for entry, route in fresh]
+        calls = [call for call, _ in begun]
+        if not together:
+            self._start(fresh, waits=False)
+            return calls
+        if begun and not waker.begun:
+            loop.call_soon(self._enter_all, waker)
+        waker.begun += begun
+        return calls
 
-    def _start(self, fresh: list[Admitted], *, waits: bool) -> None:
+    def _enter_all(self, waker: LoopWaker) -> None:
+        """Let the requests enter that a turn of the loop has begun."""
+        begun, waker.begun = waker.begun, []
+        left = [(call, route) for call, route in begun if call.entry.state == NEW]
+        try:
+            self._start([(call.entry, route) for call, route in left], waits=False, in_loop=True)
+        except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or no stack: it is told where the answers are awaited
+            for call, _ in left:
+                call.fail(raised)
+
+    def _start(self, fresh: list[Admitted], *, waits: bool, in_loop: bool = False) -> None:
+        """Let entries in. With ``in_loop`` this thread may run short ones itself, where every backend says so."""
         if not fresh:
             return
         entries = [entry for entry, _ in fresh]
@@ -274,9 +305,11 @@ class Entrance:
             if self.only is not None:
                 first = self.only
                 first.start(entries)
-                if first.free and len(entries) == 1:
+                if first.free and (len(entries) == 1 or (in_loop and first.short_cut.in_loop)):
                     check_stack()
-                    if first.short_cut.hand_over(entries[0]):
+                    hand_over = first.short_cut.hand_over
+                    entries = [one for one in entries if not hand_over(one, here=in_loop)]
+                    if not entries:
                         return
             else:
                 first = next(route.first for _, route in fresh if route is not None)

@@ -206,23 +206,33 @@ def start_wait(entry: Entry) -> None:
 
 
 class LoopWaker:
-    """Wakes coroutines of one event loop from other threads: one call into the loop wakes all that are due."""
+    """What one event loop and a pipeline tell each other: one call into the loop wakes all that is due there.
 
-    __slots__ = ("_due", "_token", "loop")
+    Attributes:
+        loop: The event loop.
+        begun: The requests that this turn of the loop has begun, which enter together.
+    """
+
+    __slots__ = ("_due", "_thread", "_token", "begun", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self._due: deque[asyncio.Future[None]] = deque()
+        self.begun: list[tuple[LoopCall, Any]] = []
+        self._due: deque[Callable[[], object]] = deque()
         self._token = [None]
+        self._thread = get_ident()
 
-    def wake(self, future: asyncio.Future[None]) -> None:
-        """Let the coroutine that awaits a future of the loop go on."""
-        self._due.append(future)
+    def wake(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop; in any thread."""
+        self._due.append(function)
         if not self._token:
             return
         try:
             self._token.pop()
-            self.loop.call_soon_threadsafe(self._wake_all)
+            if get_ident() == self._thread:
+                self.loop.call_soon(self._wake_all)
+            else:
+                self.loop.call_soon_threadsafe(self._wake_all)
         except IndexError:  # another thread was quicker
             return
         except BaseException as error:  # the loop was not told: who comes next tells it
@@ -233,20 +243,74 @@ class LoopWaker:
     def _wake_all(self) -> None:
         self._token[:] = [None]
         while self._due:
-            future = self._due.popleft()
-            if not future.done():
-                future.set_result(None)
+            function = self._due.popleft()
+            try:
+                function()
+            except Exception as error:  # noqa: BLE001 - the others are called all the same
+                _log.error("a callback raised", exc_info=error)
 
-    def expects(self, entry: Entry) -> asyncio.Future[None]:
-        """Return a future of the loop that is done when the entry is."""
-        if self._due:  # perhaps Ctrl-C hit the loop just before `_wake_all`
+    def look(self) -> None:
+        """Call what is due, if perhaps Ctrl-C hit the loop just before it did."""
+        if self._due:
             self._wake_all()
-        future: asyncio.Future[None] = self.loop.create_future()
-        entry.then, entry.awaited = partial(self._note_end, future), get_ident()
-        return future
 
-    def _note_end(self, future: asyncio.Future[None], entry: Entry) -> None:
-        entry_box(entry).later(self.wake, future)
+
+class LoopCall:
+    """One request that was begun in an event loop, which is told its outcome: see `Pipeline.call_soon`.
+
+    Attributes:
+        entry: The request.
+    """
+
+    __slots__ = ("_done", "_waker", "entry")
+
+    def __init__(
+        self, waker: LoopWaker, entry: Entry, done: Callable[[LoopCall], object]
+    ) -> None:
+        self.entry = entry
+        self._waker, self._done = waker, done
+        entry.then, entry.awaited = self._note_end, get_ident()
+
+    @property
+    def request(self) -> Request:
+        """The dict."""
+        return self.entry.request
+
+    def take_error(self) -> BaseException | None:
+        """Return the error of the request, once; None where it succeeded."""
+        return self.entry.take_error()
+
+    def cancel(self) -> bool:
+        """Give the request up: nobody is told any more. True where a backend still runs on its dict."""
+        entry, told = self.entry, self._done is _nobody
+        self._done = _nobody
+        if entry.node is None:  # it has not entered yet
+            entry.state, entry.then = DONE, None
+            entry.leave()
+            return False
+        abandoned = ask(entry_box(entry), give_up, [entry]) is True
+        if not (abandoned or told):
+            entry.give_back()
+        entry.error = None  # no caller takes this error any more; see `Entry.take_error`
+        return abandoned
+
+    def fail(self, error: BaseException) -> None:
+        """End a request that could not enter; in the loop."""
+        self.entry.error = error
+        self._waker.wake(self._end)
+
+    def _note_end(self, entry: Entry) -> None:
+        entry_box(entry).later(self._waker.wake, self._end)
+
+    def _end(self) -> None:
+        done, self._done = self._done, _nobody
+        if done is not _nobody:
+            self.entry.give_back()
+            done(self)
+
+
+def _nobody(_: LoopCall) -> None:
+    """Stand for who is told no more."""
 
 
 def give_up(entries: Sequence[Entry]) -> bool:
@@ -265,8 +329,3 @@ def give_up(entries: Sequence[Entry]) -> bool:
         entry.then = None
         left |= node.fail(entry, withdrawn)
     return left
-
-
-def give_up_all(box: Box, entries: Sequence[Entry]) -> bool:
-    """Do `give_up` from any thread."""
-    return ask(box, give_up, entries) is True

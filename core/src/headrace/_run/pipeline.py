@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 from headrace._run.blueprint import Blueprint
 from headrace._run.engine import Engine
 from headrace._run.entrance import leave_all, raise_failed, seconds
-from headrace._run.futures import RequestFuture, give_up_all
+from headrace._run.futures import LoopCall, RequestFuture
 from headrace._run.notebook import Statistics, html_of
 from headrace._run.parts import PartSink
 from headrace._run.probes import GuardedProbe, Probes
@@ -250,26 +250,79 @@ class Pipeline:
         except BaseException:
             leave_all(admitted)
             raise
+        future: asyncio.Future[None] = loop.create_future()
+        open_calls = [0]
+
+        def done(_: LoopCall) -> None:
+            open_calls[0] -= 1
+            if not open_calls[0] and not future.done():
+                future.set_result(None)
+
         try:
-            for future in self._entrance.begin(loop, admitted):
+            calls = self._entrance.begin(loop, admitted, done)
+        except BaseException:
+            leave_all(admitted)
+            raise
+        open_calls[0] = len(calls)
+        try:
+            if calls:
                 await future
-            for entry, _ in admitted:
-                entry.give_back()
         except BaseException as error:
-            abandoned = give_up_all(self._engine.box, [entry for entry, _ in admitted])
+            abandoned = any([call.cancel() for call in calls])  # noqa: C419 - each is asked
             set_abandoned(error, abandoned)
             if isinstance(data, dict) and not abandoned:
                 data.pop("result", None)  # the request may have ended a moment before the cancel
-            for entry, _ in admitted:
-                if not abandoned:
-                    entry.give_back()
-                entry.error = None  # no caller takes this error any more; see `Entry.take_error`
             raise
         if isinstance(data, list):
             raise_failed([entry for entry, _ in admitted])
         else:
             admitted[0][0].raise_error()
         return data
+
+    def call_soon(
+        self,
+        data: Request,
+        done: Callable[[LoopCall], object],
+        *,
+        timeout: float | None = None,
+        priority: int = 0,
+    ) -> LoopCall:
+        """Begin one request in a coroutine or callback of the running event loop, which is called when it has ended.
+
+        All requests that one turn of the loop begins so enter the pipeline together at its end, and one wake tells the loop of
+        all that have ended meanwhile: a server hands over many for the price of one. Where every backend of a pipeline says
+        ``in_loop``, a request without a timeout that finds an instance idle runs in the loop itself.
+
+        Args:
+            data: A request.
+            done: Called in the loop, with what this returns, once the request has ended.
+            timeout: See `__call__`.
+            priority: See `__call__`.
+
+        Returns:
+            ``request``, the dict, ``take_error()``, which gives its error or None once it has ended, and ``cancel()``, after
+            which ``done`` is not called. It tells whether a backend still runs on the dict.
+
+        Raises:
+            InputError: The request is none. ``done`` is not called.
+            ClosedError: The pipeline is closed.
+            RuntimeError: There is no running event loop.
+        """
+        import asyncio  # as in `call_async`
+
+        if isinstance(data, list):
+            raise InputError("this is one request", expected="a dict", got="list")
+        loop = asyncio.get_running_loop()
+        admitted: list[Admitted] = []
+        try:
+            self._admit(data, timeout, priority, admitted)
+            (found,) = self._entrance.begin(loop, admitted, done, together=True) or (None,)
+        except BaseException:
+            leave_all(admitted)
+            raise
+        if found is None:
+            admitted[0][0].raise_error()
+        return cast("LoopCall", found)
 
     def stream(
         self,

@@ -9,13 +9,15 @@ was taken and named in one step of the interpreter, so it is found, and a step p
 from __future__ import annotations
 
 import _thread
+import logging
 from functools import partial
 from sys import modules
 from threading import get_ident
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace._run.batch import judge, run_alone, wrap_own
-from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
+from headrace._run.box import Worker, in_steps, is_inside, main, post, refuse_inside
 from headrace._run.entry import DATA_ALONE, Entry, raise_failure, refuses_change, restore
 from headrace._run.room import Ticket
 from headrace._run.runners import Waiter, Work, wait, wait_for
@@ -29,16 +31,24 @@ if TYPE_CHECKING:
 
 _pop = list.pop
 
+_log = logging.getLogger("headrace.scheduling")
+
+_LATE_S = 5e-3
+_MOST_LATE = 3
+"""So many batches may take an event loop longer than `_LATE_S` seconds."""
+
 
 class ShortCut:
     """Runs single requests in the threads of their callers.
 
     Attributes:
         max_weight: The greatest weight of a request that may skip the queue. 0 where none may.
+        in_loop: Whether event loops run requests themselves, which is so until `_MOST_LATE` have taken too long.
     """
 
     def __init__(self, node: Any) -> None:
         self._node = node
+        self.in_loop, self._late = node.limits.in_loop, 0
         self.set_bounds()
 
     def set_bounds(self) -> None:
@@ -189,8 +199,10 @@ class ShortCut:
         restore(request, data, raised)
         raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
 
-    def hand_over(self, entry: Entry) -> bool:
+    def hand_over(self, entry: Entry, *, here: bool = False) -> bool:
         """Let a thread of the pool run an entry at once on a free instance, past the box. False where that may not be.
+
+        With ``here`` this thread, that of an event loop, runs it itself where it may.
 
         The entry belongs to this thread alone until then, and the instance to who took it. The thread has looked whether it has
         stack enough (`check_stack`).
@@ -222,7 +234,10 @@ class ShortCut:
                 entry.alarm = node.box.threads.timer.call_at(
                     entry.deadline, partial(post, node.box, node.fail_late, entry)
                 )
-            node.box.threads.pool.run(work.serve)
+            if here and self.in_loop and entry.deadline is None:
+                self._serve_here(work)
+            else:
+                node.box.threads.pool.run(work.serve)
         except BaseException as raised:  # Ctrl-C, or no thread can be started
             if instance is None:
                 if isinstance(raised, IndexError):  # another caller was quicker
@@ -237,6 +252,24 @@ class ShortCut:
                     return True
             raise
         return True
+
+    def _serve_here(self, work: Work) -> None:
+        """Run a batch in the thread of an event loop, which has to go on soon."""
+        began, worker = perf_counter(), Worker()
+        work.unbegun = None
+        work.run(worker)
+        if worker.work is not None:  # what waits meanwhile is for other threads
+            self._node.box.threads.pool.run(worker.work.serve)
+        took_s = perf_counter() - began
+        if took_s > _LATE_S:
+            self._late += 1
+            if self._late >= _MOST_LATE and self.in_loop:
+                self.in_loop = False
+                _log.warning(
+                    "node %r: a backend says in_loop, and %d batches took the event loop more than %g ms, the last one %.1f ms:"
+                    " threads run it from now on",
+                    *(self._node.name, self._late, 1e3 * _LATE_S, 1e3 * took_s),
+                )
 
     def _call_slowly(self, request: Request, internal: bool, home: Home | None) -> None:
         """Run one request that has found no free instance."""

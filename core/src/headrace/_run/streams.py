@@ -218,4 +218,9 @@ class AsyncStream(_Stream):
 def _wake(waker: LoopWaker, arrivals: list[asyncio.Future[None]]) -> None:
     """Wake the coroutine that awaits an arrival; it is awake where there is none."""
     with suppress(IndexError):
-        waker.wake(arrivals.pop())
+        waker.wake(partial(_arrive, arrivals.pop()))
+
+
+def _arrive(arrival: asyncio.Future[None]) -> None:
+    if not arrival.done():
+        arrival.set_result(None)

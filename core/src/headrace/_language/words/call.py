@@ -197,6 +197,7 @@ class Identity(Backend):
     """
 
     rerun = True
+    in_loop = True
     reads = ("data",)
 
     def forward(self, batch: list[Request]) -> None:
