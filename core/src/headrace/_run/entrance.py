@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from contextlib import suppress
 from functools import partial
 from numbers import Real
@@ -46,6 +47,7 @@ class Entrance:
         graph: The graph. None where nothing goes through one.
         any_scheduler: The scheduler that counts and refuses requests for which no node is known.
         call: Runs one request that has no deadline, and raises its error. None where the graph does that.
+        closing: The error of all requests. None while they are taken.
         on_way: Per ``id`` of a caller's dict that is on its way, what keeps it from being sent again meanwhile.
     """
 
@@ -57,8 +59,9 @@ class Entrance:
         self.graph = cast("Graph", graph)  # asked for where there is no `only`
         self.any_scheduler = first
         self.on_way: dict[int, object] = {}
+        self._begun: deque[LoopCall] = deque()
         self._waker: LoopWaker | None = None  # of the event loop that has called last
-        self._closing: ClosedError | None = None
+        self.closing: ClosedError | None = None
         self._unsaid: list[Callable[[], None]] = []
         self.use({})
 
@@ -78,17 +81,17 @@ class Entrance:
 
     def close(self, error: ClosedError, unsaid: list[Callable[[], None]] | None = None) -> None:
         """Refuse all requests from now on; ``unsaid`` is what the first one that is refused says to operators."""
-        self._closing, self._unsaid = error, unsaid or []
+        self.closing, self._unsaid = error, unsaid or []
         if unsaid:
             # In the child of a fork, where no thread of a scheduler is left to refuse anything.
             self.call = lambda request: self.check_open([request])
 
     def check_open(self, requests: Sequence[object] = ()) -> None:
         """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
-        if self._closing is None:
+        if self.closing is None:
             return
         report(self._unsaid)
-        error = self._closing._passing(passes=False)
+        error = self.closing._passing(passes=False)
         error.begun = False if requests else None
         for request in requests:
             self._refuse_closed(request, error)
@@ -248,6 +251,7 @@ class Entrance:
         waker = self._waker
         if waker is None or waker.loop is not loop:
             waker = self._waker = LoopWaker(loop)
+        waker.look()
         return waker
 
     def begin(
@@ -267,37 +271,70 @@ class Entrance:
             together: Whether they enter at the end of this turn of the loop, with all others that it has begun so: one wake for
                 all. Else they enter now.
         """
-        waker = self.waker(loop)
-        waker.look()
-        fresh = [(entry, route) for entry, route in admitted if entry.state != DONE]
-        if self.only is None:
-            fresh = [(entry, route) for entry, route in fresh if route and may_wait(route, entry)]
-        elif fresh and not self.only.free and self.only.is_held_by_this_thread():
-            for entry, _ in fresh:
-                self._refuse(entry, None, endless_wait(self.only.name))
-            return []
-        begun = [(LoopCall(waker, entry, done), route) for entry, route in fresh]
-        calls = [call for call, _ in begun]
+        waker, only, calls = self._waker, self.only, []
+        if waker is None or waker.loop is not loop or waker.due:
+            waker = self.waker(loop)
+        held = only is not None and not only.free and only.is_held_by_this_thread()
+        for entry, route in admitted:
+            if entry.state == DONE or (route is not None and not may_wait(route, entry)):
+                continue
+            if held:
+                self._refuse(entry, None, endless_wait(self.any_scheduler.name))
+                continue
+            call = LoopCall(entry.request, done)
+            call.expects(waker, entry, route)
+            calls.append(call)
         if not together:
-            self._start(fresh, waits=False)
-            return calls
-        if begun and not waker.begun:
-            loop.call_soon(self._enter_all, waker)
-        waker.begun += begun
+            self._start([(call.entry, call.route) for call in calls], waits=False)
+        elif calls:
+            self._begun.extend(calls)
+            if not waker.comes:
+                waker.comes = True
+                loop.call_soon(self._enter_begun, waker)
         return calls
 
-    def _enter_all(self, waker: LoopWaker) -> None:
-        """Let the requests enter that a turn of the loop has begun."""
-        begun, waker.begun = waker.begun, []
-        left = [(call, route) for call, route in begun if call.entry.state == NEW]
+    def run_here(self, request: Request, done: Callable[[LoopCall], object]) -> LoopCall:
+        """Run one request in the thread of an event loop, where every backend says that it is short; ``done`` is called at once."""
+        on_way, key, call = self.on_way, id(request), LoopCall(request, done)
+        if on_way.setdefault(key, call) is not call:
+            self.refuse_twice(request)
         try:
-            self._start([(call.entry, route) for call, route in left], waits=False, in_loop=True)
+            self.any_scheduler.short_cut.call_in_loop(request)
+        except Exception as error:  # noqa: BLE001 - it is what `done` gets
+            call.error = error
+        finally:
+            del on_way[key]
+        call.tell()
+        return call
+
+    def _enter_begun(self, waker: LoopWaker) -> None:
+        """Let the requests enter that a turn of an event loop has begun."""
+        waker.comes = False
+        calls = self._take_begun()
+        try:
+            self._start([(call.entry, call.route) for call in calls], waits=False)
         except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or no stack: it is told where the answers are awaited
-            for call, _ in left:
+            for call in calls:
                 call.fail(raised)
 
-    def _start(self, fresh: list[Admitted], *, waits: bool, in_loop: bool = False) -> None:
-        """Let entries in. With ``in_loop`` this thread may run short ones itself, where every backend says so."""
+    def _take_begun(self) -> list[LoopCall]:
+        found = []
+        with suppress(IndexError):
+            while True:
+                found.append(self._begun.popleft())
+        return [call for call in found if call.entry.state == NEW]
+
+    def let_in(self) -> None:
+        """Let the requests enter that were begun before the pipeline refuses others; in a step."""
+        calls = self._take_begun()
+        entries = [call.entry for call in calls]
+        if self.only is not None:
+            self.only.start(entries)
+            self.only.enter(entries)
+        else:
+            start_all([GraphRequest(self.graph, call.route, call.entry) for call in calls])
+
+    def _start(self, fresh: list[Admitted], *, waits: bool) -> None:
         if not fresh:
             return
         entries = [entry for entry, _ in fresh]
@@ -305,11 +342,9 @@ class Entrance:
             if self.only is not None:
                 first = self.only
                 first.start(entries)
-                if first.free and (len(entries) == 1 or (in_loop and first.short_cut.in_loop)):
+                if first.free and len(entries) == 1:
                     check_stack()
-                    hand_over = first.short_cut.hand_over
-                    entries = [one for one in entries if not hand_over(one, here=in_loop)]
-                    if not entries:
+                    if first.short_cut.hand_over(entries[0]):
                         return
             else:
                 first = next(route.first for _, route in fresh if route is not None)

@@ -168,14 +168,18 @@ class Entry:
         try:
             if self.error is not None:
                 restore(self.request, self.data, self.error)
+            elif self.data is MISSING:
+                self.request.pop("data", None)
             else:
-                put_back(self.request, self.data)
+                self.request["data"] = self.data
         except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
             self.error = refuses_change(refusal)
             if self.node is not None:
                 self.node.count_late(self.error)
-        if self.on_way is not None:
-            self.leave()
+        key = id(self.request)  # as in `leave`
+        on_way, self.on_way = self.on_way, None
+        if on_way is not None:
+            on_way.pop(key, None)
 
     def take_back(self) -> bool:
         """Take the request from a backend that has a copy; False if one runs on the request. In a step."""

@@ -6,7 +6,6 @@ import concurrent.futures
 import logging
 import time
 from collections import deque
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -210,21 +209,22 @@ class LoopWaker:
 
     Attributes:
         loop: The event loop.
-        begun: The requests that this turn of the loop has begun, which enter together.
+        comes: Whether the loop is to let enter what it has begun.
+        due: What is to be called in the loop.
     """
 
-    __slots__ = ("_due", "_thread", "_token", "begun", "loop")
+    __slots__ = ("_thread", "_token", "comes", "due", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.begun: list[tuple[LoopCall, Any]] = []
-        self._due: deque[Callable[[], object]] = deque()
+        self.comes = False
+        self.due: deque[Callable[[], object]] = deque()
         self._token = [None]
         self._thread = get_ident()
 
     def wake(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop; in any thread."""
-        self._due.append(function)
+        self.due.append(function)
         if not self._token:
             return
         try:
@@ -242,16 +242,16 @@ class LoopWaker:
 
     def _wake_all(self) -> None:
         self._token[:] = [None]
-        while self._due:
-            function = self._due.popleft()
+        while self.due:
+            function = self.due.popleft()
             try:
                 function()
             except Exception as error:  # noqa: BLE001 - the others are called all the same
                 _log.error("a callback raised", exc_info=error)
 
     def look(self) -> None:
-        """Call what is due, if perhaps Ctrl-C hit the loop just before it did."""
-        if self._due:
+        """Call what is due: perhaps Ctrl-C hit the loop just before it did."""
+        if self.due:
             self._wake_all()
 
 
@@ -259,37 +259,42 @@ class LoopCall:
     """One request that was begun in an event loop, which is told its outcome: see `Pipeline.call_soon`.
 
     Attributes:
-        entry: The request.
+        request: The dict.
+        error: Its error once it has ended, None for success.
+        entry: Its entry. None where the loop itself has run it.
+        route: Its way through the graph. None without one.
     """
 
-    __slots__ = ("_done", "_waker", "entry")
+    __slots__ = ("_done", "_waker", "entry", "error", "request", "route")
+    entry: Entry
+    _waker: LoopWaker
+    route: Any
+    error: BaseException | None
 
-    def __init__(
-        self, waker: LoopWaker, entry: Entry, done: Callable[[LoopCall], object]
-    ) -> None:
-        self.entry = entry
-        self._waker, self._done = waker, done
+    def __init__(self, request: Request, done: Callable[[LoopCall], object]) -> None:
+        self.request, self._done, self.error = request, done, None
+
+    def expects(self, waker: LoopWaker, entry: Entry, route: Any) -> None:
+        """Have the loop told when an entry has its outcome."""
+        self._waker, self.entry, self.route = waker, entry, route
         entry.then, entry.awaited = self._note_end, get_ident()
 
-    @property
-    def request(self) -> Request:
-        """The dict."""
-        return self.entry.request
-
-    def take_error(self) -> BaseException | None:
-        """Return the error of the request, once; None where it succeeded."""
-        return self.entry.take_error()
+    def tell(self) -> None:
+        """Call who is to be told; in the loop."""
+        done, self._done = self._done, _nobody
+        done(self)
 
     def cancel(self) -> bool:
         """Give the request up: nobody is told any more. True where a backend still runs on its dict."""
-        entry, told = self.entry, self._done is _nobody
-        self._done = _nobody
+        if self._done is _nobody:
+            return getattr(self.error, "abandoned", False) is True
+        entry, self._done = self.entry, _nobody
         if entry.node is None:  # it has not entered yet
             entry.state, entry.then = DONE, None
             entry.leave()
             return False
         abandoned = ask(entry_box(entry), give_up, [entry]) is True
-        if not (abandoned or told):
+        if not abandoned:
             entry.give_back()
         entry.error = None  # no caller takes this error any more; see `Entry.take_error`
         return abandoned
@@ -300,12 +305,14 @@ class LoopCall:
         self._waker.wake(self._end)
 
     def _note_end(self, entry: Entry) -> None:
-        entry_box(entry).later(self._waker.wake, self._end)
+        entry.node.box.after.append((self._waker.wake, (self._end,)))
 
     def _end(self) -> None:
-        done, self._done = self._done, _nobody
+        done, self._done = self._done, _nobody  # as `tell`
         if done is not _nobody:
-            self.entry.give_back()
+            entry = self.entry
+            entry.give_back()
+            self.error, entry.error = entry.error, None  # see `Entry.take_error`
             done(self)
 
 

@@ -304,8 +304,10 @@ class Node:
         reporter = self.reporter  # once: a thread that detaches a probe takes it away
         if reporter is not None:
             self.box.later(reporter.report_outcome, self, entry, self.clock())
-        else:
-            self.tell(entry)
+        else:  # as `tell`
+            then, entry.then, entry.waiter = entry.then, None, None
+            if then is not None:
+                then(entry)
         if error is not None and entry.group:
             waiting = [member for member in entry.group if member.waits]
             entry.group.clear()

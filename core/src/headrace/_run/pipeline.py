@@ -267,6 +267,8 @@ class Pipeline:
         try:
             if calls:
                 await future
+            for call in calls:
+                call.entry.error = call.error
         except BaseException as error:
             abandoned = any([call.cancel() for call in calls])  # noqa: C419 - each is asked
             set_abandoned(error, abandoned)
@@ -291,7 +293,8 @@ class Pipeline:
 
         All requests that one turn of the loop begins so enter the pipeline together at its end, and one wake tells the loop of
         all that have ended meanwhile: a server hands over many for the price of one. Where every backend of a pipeline says
-        ``in_loop``, a request without a timeout that finds an instance idle runs in the loop itself.
+        ``in_loop``, a request without a timeout that finds an instance idle runs in the loop itself, and ``done`` is called before
+        this returns.
 
         Args:
             data: A request.
@@ -300,8 +303,8 @@ class Pipeline:
             priority: See `__call__`.
 
         Returns:
-            ``request``, the dict, ``take_error()``, which gives its error or None once it has ended, and ``cancel()``, after
-            which ``done`` is not called. It tells whether a backend still runs on the dict.
+            ``request``, the dict, ``error``, which is None or its error once it has ended, and ``cancel()``, after which
+            ``done`` is not called. It tells whether a backend still runs on the dict.
 
         Raises:
             InputError: The request is none. ``done`` is not called.
@@ -310,19 +313,29 @@ class Pipeline:
         """
         import asyncio  # as in `call_async`
 
-        if isinstance(data, list):
-            raise InputError("this is one request", expected="a dict", got="list")
-        loop = asyncio.get_running_loop()
+        if type(data) is not dict and isinstance(data, (list, tuple, Iterator)):
+            raise InputError("this is one request", expected="a dict", got=type(data).__name__)
+        loop, entrance = asyncio.get_running_loop(), self._entrance
         admitted: list[Admitted] = []
         try:
-            self._admit(data, timeout, priority, admitted)
-            (found,) = self._entrance.begin(loop, admitted, done, together=True) or (None,)
+            if entrance.closing is not None:
+                entrance.check_open([data])
+            only = entrance.only
+            if (
+                timeout is None
+                and only is not None
+                and only.short_cut.runs_here
+                and type(data) is dict
+            ):
+                return entrance.run_here(data, done)
+            entrance.admit([data], timeout, priority, admitted, self._on_way)
+            calls = entrance.begin(loop, admitted, done, together=True)
         except BaseException:
             leave_all(admitted)
             raise
-        if found is None:
+        if not calls:
             admitted[0][0].raise_error()
-        return cast("LoopCall", found)
+        return calls[0]
 
     def stream(
         self,

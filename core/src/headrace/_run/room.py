@@ -114,7 +114,9 @@ class Room:
         """Tell whether an entry may go into the queue; else it waits outside, or is refused."""
         if entry.ticket is not None and entry.ticket.entered:
             return True
-        if not self.outside and not self.full:
+        queue = self._node.queue  # as `full`, for each request
+        waiting = queue.count - queue.ticketed + len(self.tickets)
+        if not self.outside and waiting < self._node.limits.queue_size:
             return True
         self._node.dispatch()  # it may make room
         if not self.outside and not self.full:

@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace._run.batch import judge, run_alone, wrap_own
-from headrace._run.box import Worker, in_steps, is_inside, main, post, refuse_inside
+from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
 from headrace._run.entry import DATA_ALONE, Entry, raise_failure, refuses_change, restore
 from headrace._run.room import Ticket
 from headrace._run.runners import Waiter, Work, wait, wait_for
@@ -159,7 +159,7 @@ class ShortCut:
                     leader.asleep = False
                     look = partial(post, node.box, node.note_change, runner=leader)
                     wait(node.box, leader, (), look)
-                if sampled:
+                if sampled and not internal:
                     instance = None
                     warn_in_coroutine()
                 return
@@ -199,10 +199,8 @@ class ShortCut:
         restore(request, data, raised)
         raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
 
-    def hand_over(self, entry: Entry, *, here: bool = False) -> bool:
+    def hand_over(self, entry: Entry) -> bool:
         """Let a thread of the pool run an entry at once on a free instance, past the box. False where that may not be.
-
-        With ``here`` this thread, that of an event loop, runs it itself where it may.
 
         The entry belongs to this thread alone until then, and the instance to who took it. The thread has looked whether it has
         stack enough (`check_stack`).
@@ -234,10 +232,7 @@ class ShortCut:
                 entry.alarm = node.box.threads.timer.call_at(
                     entry.deadline, partial(post, node.box, node.fail_late, entry)
                 )
-            if here and self.in_loop and entry.deadline is None:
-                self._serve_here(work)
-            else:
-                node.box.threads.pool.run(work.serve)
+            node.box.threads.pool.run(work.serve)
         except BaseException as raised:  # Ctrl-C, or no thread can be started
             if instance is None:
                 if isinstance(raised, IndexError):  # another caller was quicker
@@ -253,13 +248,16 @@ class ShortCut:
             raise
         return True
 
-    def _serve_here(self, work: Work) -> None:
-        """Run a batch in the thread of an event loop, which has to go on soon."""
-        began, worker = perf_counter(), Worker()
-        work.unbegun = None
-        work.run(worker)
-        if worker.work is not None:  # what waits meanwhile is for other threads
-            self._node.box.threads.pool.run(worker.work.serve)
+    @property
+    def runs_here(self) -> bool:
+        """Whether the thread of an event loop may run a request itself now."""
+        node = self._node
+        return bool(self.in_loop and node.free and self.max_weight and not node.queue.count)
+
+    def call_in_loop(self, request: Request) -> None:
+        """Run one request in the thread of an event loop, which has to go on soon. Raises its error."""
+        began = perf_counter()
+        self.call(request, internal=True)
         took_s = perf_counter() - began
         if took_s > _LATE_S:
             self._late += 1

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_testing.conformance.live import USUAL_BATCH
-from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.outcome import Broken, NotApplicable
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.values import kept
 
@@ -47,6 +47,9 @@ _HELD_S, _HELD_SHARE = 1e-3, 0.5
 """A lock that is held longer, and for a larger part of a batch, makes instances useless."""
 
 _MEASURED = 5
+
+_TRIED, _IN_LOOP_S = 200, 50e-6
+"""How often a batch is run, and how long the shortest run may take of a backend that an event loop runs."""
 
 
 def in_thread(function: Callable[[], T]) -> T:
@@ -271,6 +274,31 @@ def threads_in_turn(subject: Subject) -> str:
     return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
 
 
+@rule("in-loop-is-short", "threads-in-turn")
+def in_loop_is_short(subject: Subject) -> str:
+    """A class that says `in_loop = True` is run by the event loop of a server, where all its clients wait meanwhile.
+
+    A batch of one request is run again and again. The shortest run takes less than 50 µs. A backend that waits for anything,
+    as a file or a lock, must not say so, however short the wait is.
+    """
+    if not subject.cls.in_loop:
+        raise NotApplicable("it does not say in_loop")
+    live = subject.build()
+    least_s = min(_run_s(live, subject.item(0)) for _ in range(_TRIED))
+    subject.done(live)
+    if least_s > _IN_LOOP_S:
+        raise Broken(
+            f"a batch of one request takes {1e6 * least_s:.0f} µs, and may take {1e6 * _IN_LOOP_S:.0f}"
+        )
+    return f"{1e6 * least_s:.0f} µs"
+
+
+def _run_s(live: Live, request: Request) -> float:
+    began = time.perf_counter()
+    live.root.forward([request])
+    return time.perf_counter() - began
+
+
 @rule("thread-state-kept", "threads-in-turn", "closes-unused")
 def thread_state_kept(subject: Subject) -> None:
     """The thread that runs a batch belongs to others: to a caller, or to another pipeline.
@@ -371,4 +399,10 @@ def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (instances_agree, instances_help, threads_in_turn, thread_state_kept)
+RULES: tuple[Rule, ...] = (
+    instances_agree,
+    instances_help,
+    threads_in_turn,
+    in_loop_is_short,
+    thread_state_kept,
+)
