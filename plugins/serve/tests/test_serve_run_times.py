@@ -112,6 +112,6 @@ def test_a_request_that_is_given_up_while_it_runs_counts_as_run(monkeypatch, log
     line = AccessLine("POST /run/{model}", 0.0)
     front = service.Service(Catalogue([]))
     with pytest.raises(DeadlineExceededError):
-        asyncio.run(front.infer(model, SimpleNamespace(times=None), line))
+        asyncio.run(front.infer(model, SimpleNamespace(times=None, request=None), line))
     line.log()
     assert parts_of(logged()[-1])["queue"] == 0

@@ -44,6 +44,7 @@ class AccessLine:
         request_id: The id of the request: of the protocol, else of the header ``X-Request-Id``. ``""`` without one.
         traceparent: The parameter or header of this name.
         peer: The client's host and port, or gives its address. None: unknown.
+        received_s, answered_s: When the body was there, and when the answer began (`time.monotonic`). 0 before that.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
         times: Records when the request waited and ran in the pipeline. None if the pipeline does not measure it.
         timing: What the client is told of each run of its request. None for a client that does not ask.
@@ -58,7 +59,7 @@ class AccessLine:
     received_bytes = sent_bytes = 0
     times: RunTimes | None = None
     timing: list[dict[str, Any]] | None = None
-    _received = _answered = 0.0
+    received_s = answered_s = 0.0
 
     def __init__(self, route: str, began_s: float) -> None:
         self.route = route
@@ -67,12 +68,12 @@ class AccessLine:
     def received(self, size: int) -> None:
         """Note that the body, of ``size`` bytes, has been received."""
         self.received_bytes = size
-        self._received = time.monotonic()
+        self.received_s = time.monotonic()
 
     def answered(self, status: str) -> None:
         """Note the status of the answer, and that sending it begins now."""
         self.status = status
-        self._answered = time.monotonic()
+        self.answered_s = time.monotonic()
 
     def note_ids(self, identifier: str, parameters: Mapping[str, Any]) -> None:
         """Note the id of a request of the protocol, ``""`` without one, and the trace that its parameters name."""
@@ -84,7 +85,7 @@ class AccessLine:
 
     def nothing_to_receive(self) -> None:
         """Note that the request has no body, so that no time counts as that of receiving it."""
-        self._received = self._began_s
+        self.received_s = self._began_s
 
     def told(self, keys: int | None) -> dict[str, Any]:
         """Return what the ``context`` of a request is given by the server, which has so many keys, None for none."""
@@ -118,8 +119,8 @@ class AccessLine:
         if not logger.isEnabledFor(logging.INFO):
             return
         ended = time.monotonic()
-        answered = self._answered or ended
-        received = self._received or answered
+        answered = self.answered_s or ended
+        received = self.received_s or answered
         queue, run = 0.0, answered - received
         if self.times is not None:
             queue, run = self.times.queue_and_run_s() or (run, 0.0)

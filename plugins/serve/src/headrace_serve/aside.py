@@ -5,18 +5,39 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["apart", "aside"]
+__all__ = ["MANY", "Pool", "apart", "aside"]
 
 T = TypeVar("T")
 
-_MANY = 4096
+MANY = 4096
 """More elements than these are read and written in another thread: they take the event loop about a millisecond."""
+
+
+class Pool:
+    """A bounded number of threads for one purpose, so that it takes none from any other.
+
+    Args:
+        purpose: Names the threads.
+        most: The number of threads.
+    """
+
+    def __init__(self, purpose: str, most: int) -> None:
+        self._threads = ThreadPoolExecutor(most, f"headrace-serve-{purpose}")
+
+    async def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function in one of the threads. What waits for one is dropped with who awaits it."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, partial(function, *args))
+
+
+_VALUES = Pool("values", 4)
 
 
 async def apart(elements: int, function: Callable[..., T], *args: Any) -> T:
@@ -27,9 +48,9 @@ async def apart(elements: int, function: Callable[..., T], *args: Any) -> T:
         function: Must not use what belongs to the event loop.
         args: Its arguments.
     """
-    if elements <= _MANY:
+    if elements <= MANY:
         return function(*args)
-    return await asyncio.to_thread(function, *args)
+    return await _VALUES.run(function, *args)
 
 
 async def aside(function: Callable[..., T], *args: Any, **named: Any) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from headrace_formats.page import why_refused
@@ -19,6 +19,17 @@ _HINT = ". Whoever runs the server can name more hosts by --allow-host, pages by
 
 _MOST_PASSED = 64
 """So many hosts that may be asked for are remembered, so that most requests cost a look into a set."""
+
+
+class Asks(Protocol):
+    """What a request asks for, as far as the gate has to know: see `headrace_serve.http.rest.Endpoint`."""
+
+    @property
+    def own(self) -> bool: ...
+    @property
+    def costs(self) -> bool: ...
+    @property
+    def probe(self) -> bool: ...
 
 
 class Gate:
@@ -49,27 +60,31 @@ class Gate:
         """
         self._own_name, self._local = name.lower(), local
 
-    def check(self, scope: Any, *, keyed: bool, own: bool = False) -> None:
+    def check(self, scope: Any, route: Asks, *, keyed: bool) -> None:
         """Check a request of HTTP.
 
         Args:
             scope: Its scope of ASGI.
+            route: What is asked for.
             keyed: Whether clients need keys.
-            own: Whether it is for a route that, without keys, pages of other origins may not use. They may never POST.
 
         Raises:
             NotAllowedError: The request must not be answered.
         """
         # Two headers are joined, as HTTP joins the values of any header, and so name no host and no page.
         host, origin = _joined(scope, b"host"), ""
-        if (own or scope["method"] == "POST") and not keyed and "*" not in self._origins:
+        posts = route.own or scope["method"] == "POST"
+        if (posts or route.costs) and not keyed and "*" not in self._origins:
             origin = _joined(scope, b"origin") or ""
             if origin in self._origins or _host_of(origin) in self._allowed:
                 origin = ""
             elif "cross-site" in (_joined(scope, b"sec-fetch-site") or ""):
                 origin = f"another site {origin}"
+            elif not posts:  # the browser keeps the answer from such a page
+                origin = ""
         server = scope.get("server") or ("",)
-        self._check(host, origin, server[0], keyed)
+        probed = route.probe and bool(self._allowed) and _is_address(host or "")
+        self._check(host, origin, server[0], keyed, any_host=probed)
 
     def check_call(self, host: str, *, keyed: bool) -> None:
         """Check a call of gRPC by its metadatum ``host``, which a gateway may pass on; ``""``: it has none.
@@ -79,10 +94,12 @@ class Gate:
         """
         self._check(host or None, "", "", keyed)
 
-    def _check(self, host: str | None, origin: str, server: str | None, keyed: bool) -> None:
+    def _check(
+        self, host: str | None, origin: str, server: str | None, keyed: bool, any_host: bool = False
+    ) -> None:
         local = _is_loopback(server or "") if self._local is None else self._local
         # Who names no host is no browser: the checks of load balancers do so, by HTTP/1.0.
-        named = host is not None and (bool(self._allowed) or (local and not keyed))
+        named = host is not None and (bool(self._allowed) or (local and not keyed)) and not any_host
         if (not named or host in self._passed) and not origin:
             return
         names = {*self._allowed, self._own_name}
@@ -105,6 +122,15 @@ def _host_of(origin: str) -> str | None:
         return urlsplit(origin).hostname
     except ValueError:
         return None
+
+
+def _is_address(host: str) -> bool:
+    """Return whether a host is no name but an address, perhaps with a port: no page has one for its name."""
+    try:
+        ip_address(urlsplit(f"//{host}").hostname or "")
+    except ValueError:
+        return False
+    return True
 
 
 def _is_loopback(address: str) -> bool:

@@ -10,7 +10,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, InstanceLostError, OverloadedError, RequestsFailed
+from headrace.errors import (
+    ClosedError,
+    InstanceLostError,
+    OverloadedError,
+    RequestError,
+    RequestsFailed,
+)
 from headrace.keys import REQUEST_ID
 from headrace_serve.allowing import check_allowed, check_metrics, check_origins
 from headrace_serve.changes import Changes
@@ -27,9 +33,15 @@ from headrace_serve.errors import (
 from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.gate import Gate
-from headrace_serve.inference.parameters import telling_unit
+from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
 from headrace_serve.inference.part_bytes import PartBytes
-from headrace_serve.inference.requests import infer, prepared
+from headrace_serve.inference.requests import (
+    answer_again,
+    begin_plain,
+    infer,
+    prepared,
+    written,
+)
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.limits import Limits
 from headrace_serve.models.following import Following, is_deleted
@@ -37,6 +49,7 @@ from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
 from headrace_serve.routes import routes_of
 from headrace_serve.shared_memory import Access, Regions
+from headrace_serve.steps import Outcome
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
 
@@ -89,7 +102,8 @@ class Service:
         failures: Logs requests that fail in the pipeline, or by their results.
         built_in: The process in which the pipelines were built.
         unpacking: The queue of bodies that are decompressed.
-        unsent_bytes: The bytes of answers of gRPC that clients have not taken yet.
+        unsent_bytes: The bytes of answers, and of parts of answers, that clients have not taken yet.
+        unsent_answer_bytes: Those of whole answers.
         everywhere: Makes changes in all of those processes. None: the server is this process alone.
         live: The state behind the live page. None: there is no such page.
         examples: The example inputs that the live page offers. None: there are none.
@@ -151,7 +165,7 @@ class Service:
         if ui:  # without keys the live page is for this machine alone, whoever listens
             self.gate.listens(local=True)
         self.unpacking = Unpacking()
-        self._inflight_bytes = self.unsent_bytes = 0
+        self._inflight_bytes = self.unsent_bytes = self.unsent_answer_bytes = 0
         self.part_bytes = PartBytes(self.limits.max_inflight_bytes, lambda: self._inflight_bytes)
         self.built_in = Process()
         self.following = Following(self)
@@ -355,10 +369,23 @@ class Service:
         Raises:
             OverloadedError: As many requests wait, or are being received, as the queue may hold.
         """
+        self.check_queue(model)
+        model.inside += 1
+
+    def check_queue(self, model: Model) -> None:
+        """Check that the queue of a model has room.
+
+        Raises:
+            OverloadedError: As many requests wait, or are being received, as the queue may hold.
+        """
         full = _full(model)
         if full is not None:
             raise full
-        model.inside += 1
+
+    def note_unsent(self, more: int) -> None:
+        """Count bytes of whole answers that clients have not taken yet, or with less than 0 have."""
+        self.unsent_bytes += more
+        self.unsent_answer_bytes += more
 
     def check_room(self) -> None:
         """Check that there is room for a request before any of it is read.
@@ -379,14 +406,26 @@ class Service:
             raise full
 
     def check_unsent(self) -> None:
-        """Check that gRPC clients receive their answers, because gRPC cannot end a call whose client does not.
+        """Check that clients receive their answers, before another one is made.
 
         Raises:
-            OverloadedError: Their answers have more bytes than `Limits.max_inflight_bytes`.
+            OverloadedError: Whole answers use half of the room that there is, or these and parts of others all of it.
         """
         most = self.limits.max_inflight_bytes
-        if self.unsent_bytes >= most:
+        if self.unsent_answer_bytes >= most // 2 or self.unsent_bytes >= most:
             what = "answers that clients do not take use all the room there is"
+            raise OverloadedError(what, queue_size=most, waiting=self.unsent_bytes)
+
+    def check_answer(self, size: int) -> None:
+        """Check that a large answer may wait for its client.
+
+        Raises:
+            OverloadedError: Others that wait leave no room.
+        """
+        unsent = self.unsent_answer_bytes
+        if unsent and unsent + size > self.limits.max_inflight_bytes // 2:
+            most = self.limits.max_inflight_bytes // 2
+            what = "answers that clients do not take leave no room for this one"
             raise OverloadedError(what, queue_size=most, waiting=self.unsent_bytes)
 
     def hold(self, held: int, more: int) -> int:
@@ -402,8 +441,8 @@ class Service:
         Raises:
             OverloadedError: The bodies in flight would have too many bytes.
         """
-        if more > self.room:
-            most = self.limits.max_inflight_bytes
+        most = self.limits.max_inflight_bytes
+        if more > most - self._inflight_bytes - self.part_bytes.held - self.unsent_bytes:
             raise OverloadedError(
                 "the bodies of other requests take all the room there is",
                 queue_size=most,
@@ -415,27 +454,46 @@ class Service:
     @property
     def room(self) -> int:
         """The bytes that `hold` still accepts."""
-        return self.limits.max_inflight_bytes - self._inflight_bytes - self.part_bytes.held
+        most = self.limits.max_inflight_bytes
+        return most - self._inflight_bytes - self.part_bytes.held - self.unsent_bytes
 
     def release(self, held: int) -> None:
         """Give back the bytes that `hold` has counted."""
         self._inflight_bytes -= held
 
-    async def infer(self, model: Model, asked: Asked, line: AccessLine) -> Answer:
-        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.requests.infer`."""
+    async def infer(
+        self, model: Model, asked: Asked, line: AccessLine, limits: Limits | None = None
+    ) -> Answer:
+        """Run what a client asks for, and count it; it raises the errors of `headrace_serve.inference.requests.infer`.
+
+        Args:
+            model: The model.
+            asked: What the client asks for.
+            line: The line of the access log.
+            limits: Those that hold for the model, where they are known.
+        """
+        limits = limits or self.limits.narrowed(model.limits)
         if model.timed:
             asked.times = line.timed()
-        asked.client = self._client(line)
+        if self.keys is not None or line.timing is not None:
+            asked.client = self._client(line)
+        default = self.priority_default
         started = time.perf_counter_ns()
         try:
-            answer = await infer(
-                model,
-                asked,
-                limits=self.limits.narrowed(model.limits),
-                priority_default=self.priority_default,
-                debug_errors=self.debug_errors,
-                failed_item=lambda error: self._log_failure(model, error, line),
-            )
+            request = asked.request
+            if request is None:
+                answer = await infer(
+                    model,
+                    asked,
+                    limits=limits,
+                    priority_default=default,
+                    debug_errors=self.debug_errors,
+                    failed_item=lambda error: self._log_failure(model, error, line),
+                )
+            else:
+                await begin_plain(model, asked, request, limits, default)
+                again = answer_again(model, asked, request)
+                answer = again or await written(model, asked, request, limits, {})
         except BaseException as error:
             self._note_failed(model, error, line, started)
             raise
@@ -454,9 +512,18 @@ class Service:
             parameters: As `headrace_serve.inference.requests.prepared` takes them.
             line: The line of the access log.
         """
-        with self._counted(model, line), telling_unit(parameters):
+        started = time.perf_counter_ns()
+        try:  # as `_counted`, and `telling_unit` where there is one
             call = self._prepared(model, request, parameters, line)
-            await model.pipe.call_async(request, **call)
+            if "timeout" in parameters:
+                with telling_unit(parameters):
+                    await Outcome(model.pipe, request, **call)
+            else:
+                await Outcome(model.pipe, request, **call)
+        except BaseException as error:
+            self._note_failed(model, error, line, started)
+            raise
+        model.counts.note(time.perf_counter_ns() - started, 1, 1)
         return request["result"]
 
     async def run_all(
@@ -467,6 +534,11 @@ class Service:
         Raises:
             ItemError: One of them failed: the first one's error.
         """
+        if len(requests) == 1:
+            try:
+                return [await self.run(model, requests[0], parameters, line)]
+            except (RequestError, ClosedError) as error:
+                raise ItemError(0, error) from error
         with self._counted(model, line, len(requests)), telling_unit(parameters):
             call = [self._prepared(model, one, parameters, line) for one in requests]
             try:
@@ -496,13 +568,18 @@ class Service:
     def _prepared(
         self, model: Model, request: Request, parameters: Parameters, line: AccessLine
     ) -> Mapping[str, Any]:
-        line.note_ids(request.get(REQUEST_ID, ""), parameters)
+        if parameters or REQUEST_ID in request:
+            line.note_ids(request.get(REQUEST_ID, ""), parameters)
+        limits = self.limits.narrowed(model.limits) if model.limits else self.limits
+        plain = self.keys is None and line.timing is None and not (parameters or model.timed)
+        if plain and limits.max_timeout_ms is None:
+            return UNBOUNDED
         return prepared(
             request,
             parameters,
             line.timed() if model.timed else None,
             self._client(line),
-            limits=self.limits.narrowed(model.limits),
+            limits=limits,
             priority_default=self.priority_default,
         )
 

@@ -48,7 +48,7 @@ async def embeddings(asked: Any) -> Any:
         raise InputError("encoding_format", expected="float or base64", got=repr(form)[:40])
     if width is not None and (type(width) is not int or width < 1):
         raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
-    requests = await asked.requests(name, [{"data": one, **body} for one in inputs])
+    requests = await asked.requests(name, [{"data": one} for one in inputs], body)
     vectors = [_vector(one, name) for one in await asked.run(name, requests)]
     if width is not None:
         vectors = [_shorter(one, width) for one in vectors]

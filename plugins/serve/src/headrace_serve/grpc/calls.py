@@ -163,9 +163,9 @@ class Calls:
         service, task = self._service, asyncio.current_task()
 
         def taken(_: Any) -> None:
-            service.unsent_bytes -= size
+            service.note_unsent(-size)
 
-        service.unsent_bytes += size
+        service.note_unsent(size)
         task.add_done_callback(taken)  # type: ignore[union-attr]
 
     async def _received(self, context: Any) -> bytes:

@@ -52,7 +52,8 @@ class Front:
     ) -> bytes:
         """Answer one request with a model."""
         with self.admitted(model, received, context, line) as (asked, access):
-            answer = await self._service.infer(model, asked, line)
+            limits = self._service.limits.narrowed(model.limits)
+            answer = await self._service.infer(model, asked, line, limits)
             if asked.places:
                 await place_outputs(answer, asked.places, access)
             if line.timing is not None:

@@ -57,8 +57,10 @@ class Asked:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._body_bytes = 0
+        self._known: Any = None  # the catalogue that has the model of the request
         self.path = exchange.path
-        self.query = dict(parse_qsl(exchange.scope["query_string"].decode("latin-1")))
+        query = exchange.scope["query_string"]
+        self.query = dict(parse_qsl(query.decode("latin-1"))) if query else {}
 
     def header(self, name: str) -> str:
         """Return the value of a header, ``""`` where there is none."""
@@ -114,7 +116,9 @@ class Asked:
         said = described.model_metadata(service.models, found)
         return {**said, "name": name, "ready": service.is_ready(found)}
 
-    async def requests(self, name: str, values: list[Any]) -> list[dict[str, Any]]:
+    async def requests(
+        self, name: str, values: list[Any], shared: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
         """Make requests for a model from plain data, with arrays of the types that its inputs have.
 
         Args:
@@ -122,15 +126,16 @@ class Asked:
             values: Of each request an object with a value for each input, by its name or key, or for each field of the
                 model's JSON. Anything else is the value of the only input, or of that whose key is ``data``.
                 ``{"b64": text}`` is bytes, and bytes are a file.
+            shared: Further inputs or fields of all requests. They are read once, and the requests have the same objects.
 
         Raises:
             InputError: The model has no such input, or a value does not fit.
         """
         model = self._found(name)
-        most = self._exchange.service.limits.narrowed(model.limits).max_items
+        most = self._exchange.limits.max_items
         if len(values) > most:
             raise InputError(f"{len(values)} items", expected=f"at most {most}")
-        return await apart(elements_of(values), _requests, model, values)
+        return await apart(elements_of([values, shared]), _requests, model, values, shared or {})
 
     async def run(
         self, name: str, request: Any, emit: Callable[[Any], object] | None = None
@@ -191,7 +196,8 @@ class Asked:
 
     def _parameters(self) -> dict[str, Any]:
         """Return the parameters that the headers give: the trace, and ``timeout`` in microseconds."""
-        found = with_trace({}, self._exchange.headers)
+        traced = self._exchange.traced
+        found = with_trace({}, traced) if traced else {}
         given = self._exchange.header(_TIMEOUT)
         if given:
             timeout_ms = whole_number(given)
@@ -212,30 +218,43 @@ class Asked:
         self._check_key(name, "infer")
         if exchange.model is None:
             exchange.admit(service.find(name, key=exchange.share_key))
-        model = service.again(name, key=exchange.share_key)
-        most = service.limits.narrowed(model.limits).max_body_bytes
+        if self._known is not service.models or exchange.model.name != name:
+            exchange.model = service.again(name, key=exchange.share_key)
+            # An alias is asked for each time, and a model that is gone.
+            self._known = service.models if exchange.model.name == name else None
+        model: Model = exchange.model
+        if model.unloaded:
+            model = service.again(name, key=exchange.share_key)
+        most = exchange.limits.max_body_bytes
         if self._body_bytes > most:
             raise BodyTooLargeError(f"the body has {self._body_bytes} bytes, the limit is {most}")
         return model
 
 
-def _requests(model: Model, values: list[Any]) -> list[dict[str, Any]]:
+def _requests(model: Model, values: list[Any], shared: dict[str, Any]) -> list[dict[str, Any]]:
     inputs = model.signature.inputs
     ports = {**{one.key: one for one in inputs.values()}, **inputs}
     known = [*inputs] if model.fields is None else model.fields.names
     only = next(iter(inputs)) if len(inputs) == 1 and model.fields is None else keys.DATA
-    made = []
+    made: list[dict[str, Any]] = []
+    common: dict[str, Any] = {}
     for value in values:
         if not isinstance(value, dict) or value.keys() == {"b64"}:
             value = {only: value}
-        wrong = [one for one in value if one not in (ports if model.fields is None else known)]
+        own = {**value, **({} if made else shared)}
+        wrong = [one for one in own if one not in (ports if model.fields is None else known)]
         if wrong:
             what = f"model {model.name!r} has no {', '.join(map(repr, wrong))}"
             raise InputError(what, hint=among(wrong[0], known))
-        if model.fields is not None:
-            made.append(_by_fields(model.fields, value))
+        if model.fields is None:
+            if not made:
+                common = _by_ports([(ports[key], one) for key, one in shared.items()], {})
+            made.append(_by_ports([(ports[key], one) for key, one in value.items()], common))
+            _check_all(model, made[-1])
+        elif made and shared:
+            made.append(model.fields.read_beside(made[0], value))
         else:
-            made.append(_by_ports(model, [(ports[key], one) for key, one in value.items()]))
+            made.append(_by_fields(model.fields, own))
     return made
 
 
@@ -247,8 +266,8 @@ def _by_fields(fields: Fields, value: dict[str, Any]) -> dict[str, Any]:
     return fields.completed(value)
 
 
-def _by_ports(model: Model, values: list[tuple[Port, Any]]) -> dict[str, Any]:
-    request: dict[str, Any] = {}
+def _by_ports(values: list[tuple[Port, Any]], common: dict[str, Any]) -> dict[str, Any]:
+    request: dict[str, Any] = dict(common)
     for port, value in values:
         if port.key in request:
             raise InputError(f"input {port.name!r} is there twice")
@@ -258,10 +277,13 @@ def _by_ports(model: Model, values: list[tuple[Port, Any]]) -> dict[str, Any]:
             if rows != len(found):
                 what = f"input {port.name!r} has {len(found)} rows, others have {rows}"
                 raise InputError(what)
+    return request
+
+
+def _check_all(model: Model, request: dict[str, Any]) -> None:
     for port in model.signature.inputs.values():
         if port.key not in request and not port.optional:
             raise InputError(f"input {port.name!r} of model {model.name!r} is missing")
-    return request
 
 
 def _from_plain(port: Port, value: Any) -> Any:

@@ -6,17 +6,18 @@ import asyncio
 import codecs
 import contextlib
 import logging
+import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from headrace.errors import HeadraceError
-from headrace_formats import joined_headers
 from headrace_formats.page import guarded
 from headrace_serve.access_log import AccessLine, request_id_of
-from headrace_serve.aside import apart
+from headrace_serve.access_log import logger as access_log
+from headrace_serve.aside import Pool, apart
 from headrace_serve.codings import WINDOWS, coding_for, codings_of, pack, unpack
 from headrace_serve.errors import (
     BodyTooLargeError,
@@ -28,27 +29,26 @@ from headrace_serve.errors import (
     error_json,
     refusal,
 )
+from headrace_serve.inference.parameters import TRACED
 from headrace_serve.reading import loads
 from headrace_serve.remembered import server_timing, times_for
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from starlette.types import Message, Receive, Scope, Send
 
-    from headrace_serve.limits import Limits
+    from headrace_serve.http.plans import Plan
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
 
-__all__ = ["REFUSED", "Exchange", "Reply", "error_body"]
+__all__ = ["Exchange", "Reply", "Wire", "error_body"]
 
 T = TypeVar("T")
 
 logger = logging.getLogger("headrace.serve")
 
-REFUSED = "headrace_serve.refused"
-"""The key of the state of a scope under which the connection puts status, code and bytes of an answer that it gave itself."""
-
+_UNPACKING = Pool("unpacking", 4)
 _SMALL_BYTES = 8 << 10
 _AT_ONCE_BYTES = 256 << 10
 """A body of so few bytes that becomes at most so many is decompressed at once: it takes less time than a turn in the queue."""
@@ -62,9 +62,12 @@ _COUNTED_BYTES = 256
 """In as many bytes separators are counted while one element of BYTES is read."""
 
 _WORTH_BYTES = 1024
+_MOST_PIECES = 256
+_LARGE_BYTES = 64 << 10
+"""Smaller answers are sent whatever waits for clients already."""
+_CODED = frozenset((b"content-encoding", b"transfer-encoding"))
 _REQUEST_ID = b"x-request-id"
 _TIMING = b"x-timing"
-_WITHOUT_BODY = ("GET", "HEAD", "OPTIONS")
 
 
 def _separators_in(text: bytes) -> int:
@@ -73,9 +76,14 @@ def _separators_in(text: bytes) -> int:
 
 
 @lru_cache(maxsize=256)
-def _head(status: int, content_type: str, headers: tuple[tuple[str, str], ...]) -> bytes | None:
+def _head(
+    status: int, content_type: str, length: int, compressible: bool, *headers: tuple[str, str]
+) -> bytes | None:
     """Return status line and headers of an answer as they are sent, None where one cannot be."""
-    lines = guarded({**dict(headers), "content-type": content_type})
+    given = {name.lower(): value for name, value in headers}
+    lines = guarded({**given, "content-type": content_type, "content-length": str(length)})
+    if compressible:
+        lines["vary"] = "Accept-Encoding" + (f", {given['vary']}" if "vary" in given else "")
     text = "".join([f"{name.lower()}: {value}\r\n" for name, value in lines.items()])
     if len(text.split("\n")) != len(lines) + 1 or text.count("\r") != len(lines) or "\0" in text:
         return None
@@ -92,28 +100,31 @@ class Reply:
             asyncio accepts gzip in every request, but decompresses only these answers. Pictures are compressed already.
     """
 
-    compressible = False
-
     def __init__(
         self,
         status: int,
         parts: Sequence[bytes | memoryview],
         content_type: str = "application/json",
-        headers: dict[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        *,
+        compressible: bool = False,
     ) -> None:
         self.status = status
         self.parts = parts
         self.content_type = content_type
         self.headers = headers or {}
+        self.compressible = compressible
 
     @classmethod
     def of_inference(
-        cls, parts: Sequence[bytes | memoryview], content_type: str, **headers: str
+        cls,
+        parts: Sequence[bytes | memoryview],
+        content_type: str,
+        headers: Mapping[str, str] | None = None,
     ) -> Reply:
         """Return the answer of an inference."""
-        made = cls(200, parts, content_type, headers)
-        made.compressible = not content_type.startswith("image/")
-        return made
+        compressible = not content_type.startswith("image/")
+        return cls(200, parts, content_type, headers, compressible=compressible)
 
     @classmethod
     def json(cls, value: Any, status: int = 200) -> Reply:
@@ -136,16 +147,76 @@ def error_body(why: Refusal, identifier: str) -> bytes:
     return error_json(why.text, why.code, why.node, identifier)
 
 
+class Wire:
+    """What carries a request in another server's application. In our own it is a `headrace_serve.http.cycle.Cycle`.
+
+    Attributes:
+        plan, varying, pieces, more_body, wanted, refusal: As a `Cycle` has them.
+    """
+
+    refusal: tuple[str, str, int] | None = None
+    wanted = size = 0
+    disconnected = False
+    more_body = True
+
+    def __init__(
+        self, plan: Plan, varying: dict[bytes, bytes], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self.plan, self.varying, self.peer = plan, varying, scope.get("client")
+        self._receive, self.send = receive, send
+        self.pieces: list[bytes] = []
+        self._watcher: asyncio.Task[None] | None = None
+
+    async def more(self) -> None:
+        """Wait for a piece of the body, or its end."""
+        message: Message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.disconnected = True
+        elif found := message.get("body", b""):
+            self.pieces.append(found)
+        self.more_body = bool(message.get("more_body", False))
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether the task that answers is cancelled when the client goes away."""
+        return self._watcher is not None
+
+    @is_watched.setter
+    def is_watched(self, is_watched: bool) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        self._watcher = (
+            asyncio.create_task(self._watch(asyncio.current_task())) if is_watched else None
+        )
+
+    async def _watch(self, task: Any) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.disconnected = True
+        task.cancel()
+
+    def abort(self) -> None:
+        """Leave it to the server, which sees an answer without an end."""
+
+    def answer(self, head: bytes, parts: list[bytes | memoryview]) -> bool:
+        """Send nothing: messages of ASGI are needed."""
+        return False
+
+
 class Exchange:
     """A request of HTTP that is being answered.
 
     Attributes:
         service: The service that answers.
-        scope: The scope of ASGI.
+        plan: What the head of the request means.
+        scope: The scope of ASGI for such a head.
+        path: The values of the names in the path.
         identifier: The id of the request, ``""`` until the body is read.
         request_id: What the client has sent as ``X-Request-Id``, which the answer repeats. ``""`` without it.
         model: The model that the request is for, None until the path is read.
+        limits: The limits of the server, and those of the model where they are smaller.
         line: The line of the access log.
+        wire: Brings its bytes, and carries the answer.
         send: Sends a message of ASGI.
     """
 
@@ -155,32 +226,21 @@ class Exchange:
     _admitted: Model | None = None
     _received = False
 
-    def __init__(
-        self, service: Service, route: str, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self.line = AccessLine(route, service.counters.begin("http"))
-        self.service = service
-        self.scope = scope
-        self._headers: dict[bytes, bytes] = joined_headers(scope["headers"])
-        self._receive = receive
-        self.send = send
-        self.line.peer = scope.get("client")
-        if scope["method"] in _WITHOUT_BODY:
+    def __init__(self, service: Service, wire: Any) -> None:
+        plan = wire.plan
+        counters, began_s = service.counters, time.monotonic()
+        counters.in_flight["http"] += 1  # as `Counters.begin`, for each request
+        counters.began_s["http"] = began_s
+        self.line = AccessLine(plan.route.name, began_s)
+        self.service, self.plan, self.wire = service, plan, wire
+        self.scope, self.path, self.send = plan.scope, plan.path, wire.send
+        self._headers: dict[bytes, bytes] = {**plan.headers, **wire.varying}
+        self.line.peer = wire.peer
+        self.limits = service.limits
+        if plan.without_body:
             self.line.nothing_to_receive()
-        if _REQUEST_ID in self._headers:
+        if _REQUEST_ID in wire.varying:
             self.line.request_id = self.request_id = request_id_of(self.header(_REQUEST_ID))
-
-    @property
-    def _cycle(self) -> Any:
-        """What answers on a connection of our own server, None on another's, or behind middleware."""
-        found = getattr(self.send, "__self__", None)
-        return found if hasattr(found, "watch") else None
-
-    @property
-    def path(self) -> dict[str, str]:
-        """The parameters that the route found in the path."""
-        found: dict[str, str] = self.scope.get("path_params", {})
-        return found
 
     def header(self, name: bytes) -> str:
         """Return the value of a header, by its name in lower case: several lines are one list. ``""`` where there is none."""
@@ -190,6 +250,14 @@ class Exchange:
     def headers(self) -> dict[str, str]:
         """All headers, names in lower case."""
         return {k.decode("latin-1"): v.decode("latin-1") for k, v in self._headers.items()}
+
+    @property
+    def traced(self) -> dict[str, str]:
+        """The headers that say to which trace the request belongs."""
+        varying = self.wire.varying
+        if TRACED.isdisjoint(varying):
+            return {}
+        return {one.decode(): varying[one].decode("latin-1") for one in TRACED if one in varying}
 
     def share_key(self) -> str:
         """Return the text by which the shares of an alias choose, ``""`` if the client sends none."""
@@ -203,19 +271,43 @@ class Exchange:
             InputError, NotAllowedError: The client asks for times, and there are none, or not for its key.
         """
         self.model = model
-        if _TIMING in self._headers:
+        if self.service.unsent_bytes:
+            self.service.check_unsent()
+        if model.limits:
+            self.limits = self.service.limits.narrowed(model.limits)
+        if _TIMING in self.wire.varying:
             self.line.timing = times_for(model, self.service.keys, self.headers)
-        self.service.admit(model)
+        if model.inside >= model.queue_size:
+            self.service.check_queue(model)
+        model.inside += 1
         model.receiving += not self._received
         self._admitted = model
 
-    async def for_model(self, *, is_json: bool) -> tuple[Model, bytes]:
-        """Receive the body of a request for the model in the path; the errors are those of `admit` and `body`."""
-        service, name, version = self.service, self.path["model"], self.path.get("version", "")
-        self.admit(service.find(name, version, self.share_key))
-        body = await (self.json_body() if is_json else self.body())
-        # A reload or a load may have replaced the model while the body was received.
-        return service.again(name, version, self.share_key), body
+    def enter(self) -> Model:
+        """Find the model in the path, and take a place in its queue; the errors are those of `find` and `admit`."""
+        model = self.find()
+        self.admit(model)
+        return model
+
+    def find(self) -> Model:
+        """Find the model in the path.
+
+        Raises:
+            UnknownModelError: There is no such model or version.
+            UnavailableError: The model is not loaded.
+        """
+        service, plan = self.service, self.plan
+        model: Model | None = plan.model
+        if model is None or plan.catalogue is not service.models or model.unloaded:
+            name, version = self.path["model"], self.path.get("version", "")
+            model = service.find(name, version, self.share_key)
+            if version or service.models.has(name):  # an alias chooses each time
+                plan.model, plan.catalogue = model, service.models
+        return model
+
+    def again(self) -> Model:
+        """Find the model in the path again: a reload or a load may have replaced it while the body was received."""
+        return self.service.again(self.path["model"], self.path.get("version", ""), self.share_key)
 
     def hold(self, more: int) -> None:
         """Count ``more`` bytes against `Limits.max_inflight_bytes`, until the end of the request.
@@ -226,14 +318,14 @@ class Exchange:
         self._held = self.service.hold(self._held, more)
 
     @property
-    def _limits(self) -> Limits:
-        """The limits of the server, and those of the model where they are smaller."""
-        limits = self.service.limits
-        return limits if self.model is None else limits.narrowed(self.model.limits)
+    def most_json(self) -> int:
+        """The most bytes of a body that is JSON."""
+        return self.limits.max_json_bytes
 
     async def json_body(self) -> bytes:
         """Receive a body that is JSON; the errors are those of `body`."""
-        return await self.body(self._limits.max_json_bytes)
+        found = self.whole(self.most_json)
+        return await self.body(self.most_json) if found is None else found
 
     async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
         """Parse JSON, whose objects count against `Limits.max_inflight_bytes` until the end of the request.
@@ -249,7 +341,7 @@ class Exchange:
             OverloadedError: The bodies in flight would have too many bytes.
             InputError: The text is no JSON.
         """
-        most = self._limits.max_json_bytes
+        most = self.limits.max_json_bytes
         text = text.removeprefix(codecs.BOM_UTF8)
         size = len(text)
         separators = 0
@@ -270,8 +362,31 @@ class Exchange:
         if isinstance(identifier, str):
             self.identifier = identifier
 
+    def whole(self, most: int | None = None) -> bytes | None:
+        """Return the body if all of it is there, within the limits and not compressed; else None, and `body` gives it, or raises."""
+        wire = self.wire
+        if wire.more_body or len(wire.pieces) > 1 or not _CODED.isdisjoint(self._headers):
+            return None
+        body: bytes = wire.pieces[0] if wire.pieces else b""
+        size = len(body)
+        if size > self.limits.max_body_bytes or (most is not None and size > most):
+            return None
+        self._held = self.service.hold(self._held, size)
+        if self._admitted is not None and not self._received:
+            self._admitted.receiving -= 1
+        self._received = True
+        line = self.line
+        line.received_bytes, line.received_s = size, time.monotonic()
+        return body
+
+    def _note_received(self, size: int) -> None:
+        if self._admitted is not None and not self._received:
+            self._admitted.receiving -= 1
+        self._received = True
+        self.line.received(size)
+
     async def body(self, most: int | None = None) -> bytes:
-        """Receive the body, and decompress it.
+        """Receive the body, and decompress it. One that comes in pieces is copied once.
 
         Args:
             most: The most bytes that it may have, if that is fewer than all bodies may have.
@@ -284,17 +399,14 @@ class Exchange:
             InputError: The body is not compressed as ``Content-Encoding`` says.
             DisconnectedError: The client went away.
         """
-        limit = self._limits.max_body_bytes
+        limit = self.limits.max_body_bytes
         if most is not None:
             limit = min(limit, most)
         headers = self._headers
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             raise UnsupportedError("transfer-encoding: this server supports only chunked")
         body = await self._whole(limit)
-        if self._admitted is not None:
-            self._admitted.receiving -= 1
-        self._received = True
-        self.line.received(len(body))
+        self._note_received(len(body))
         if b"content-encoding" not in headers:
             return body
         for coding in reversed(codings_of(self.header(b"content-encoding"))):
@@ -308,22 +420,26 @@ class Exchange:
         if length > limit:
             raise BodyTooLargeError(f"the body has {length} bytes, the limit is {limit}")
         self.hold(length)
-        found = bytearray()  # pieces of a few bytes would each take many times as much
+        wire = self.wire
+        wire.wanted = length  # there is room for all of it
+        found: list[bytes] = []
+        small, size = bytearray(), 0
         while True:
-            message: Message = await self._receive()
-            if message["type"] == "http.disconnect":
+            await wire.more()
+            if wire.disconnected:
                 raise DisconnectedError
-            piece: bytes = message.get("body", b"")
-            size = len(found) + len(piece)
+            pieces, wire.pieces, wire.size = wire.pieces, [], 0
+            size += sum(map(len, pieces))
             if size > limit:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
             if size > self._held:
                 self.hold(size - self._held)
-            if not found and not message.get("more_body", False):
-                return piece
-            found += piece
-            if not message.get("more_body", False):
-                return bytes(found)
+            found += pieces
+            if not wire.more_body:
+                return found[0] if len(found) == 1 and not small else b"".join([small, *found])
+            if len(found) > _MOST_PIECES:  # each of a few bytes takes many times as much
+                small += b"".join(found)
+                found.clear()
 
     async def _decompressed(self, body: bytes, coding: str, limit: int) -> bytes:
         if len(body) <= _SMALL_BYTES:
@@ -337,7 +453,7 @@ class Exchange:
             room = min(limit, self.service.room)
             self.hold(room)
             try:
-                found = await asyncio.to_thread(unpack, body, coding, room)
+                found = await _UNPACKING.run(unpack, body, coding, room)
             except BodyTooLargeError:
                 self.hold(limit - room)  # raises, unless the limit of bodies was the smaller one
                 raise
@@ -353,58 +469,80 @@ class Exchange:
         Raises:
             DisconnectedError: The client went away.
         """
-        task = cast("asyncio.Task[Any]", asyncio.current_task())
-        gone = False
-
-        def leave() -> None:
-            nonlocal gone
-            gone = True
-            task.cancel()
-
-        async def watch() -> None:
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-            leave()
-
-        cycle = self._cycle
-        watcher = asyncio.create_task(watch()) if cycle is None else cycle.watch(leave)
+        self.watch()
         try:
             return await work
         except asyncio.CancelledError:
-            if gone:
+            if self.wire.disconnected:
                 raise DisconnectedError from None
             raise
         finally:
-            if cycle is None:
-                watcher.cancel()
-            else:
-                cycle.watch(None)
+            self.wire.is_watched = False
+
+    def check_connected(self) -> None:
+        """Raise DisconnectedError if the client has gone."""
+        self.wire.is_watched = False
+        if self.wire.disconnected:
+            raise DisconnectedError
+
+    def watch(self) -> None:
+        """Have the task that answers cancelled once the client goes away, until ``is_watched`` of the wire is taken back."""
+        if self.wire.disconnected:
+            raise DisconnectedError
+        self.wire.is_watched = True
+
+    def reply_now(self, reply: Reply) -> bool:
+        """Send an answer at once; False, and `reply` sends it, where that needs more than one write."""
+        length = 0
+        for one in reply.parts:
+            length += len(one)
+        line = self.line
+        if length > _LARGE_BYTES:
+            self.service.check_answer(length)
+        if (
+            self.request_id
+            or line.timing
+            or (reply.compressible and length >= _WORTH_BYTES and self._coding)
+        ):
+            return False
+        line.status, line.answered_s, line.sent_bytes = str(reply.status), time.monotonic(), length
+        made = _head(
+            reply.status,
+            reply.content_type,
+            length,
+            reply.compressible,
+            *reply.headers.items(),
+            *self.plan.added.items(),
+        )
+        return made is not None and self.wire.answer(made, reply.parts)
+
+    @property
+    def _coding(self) -> str:
+        accepted = self._headers.get(b"accept-encoding")
+        return "" if accepted is None else coding_for(accepted.decode("latin-1"))
 
     async def reply(self, reply: Reply) -> None:
         """Send an answer; it is compressed if the client accepts that and the body has 1024 bytes or more."""
         parts = reply.parts
         length = sum(map(len, parts))
-        headers = reply.headers
+        headers = dict(reply.headers)
+        if length > _LARGE_BYTES:
+            self.service.check_answer(length)
         self.line.answered(str(reply.status))
         if reply.compressible:
             headers["vary"] = "Accept-Encoding"
-            accepted = self.header(b"accept-encoding") if length >= _WORTH_BYTES else ""
-            if encoding := coding_for(accepted):
+            if length >= _WORTH_BYTES and (encoding := self._coding):
                 parts = [await apart(length // _ELEMENT_BYTES, pack, b"".join(parts), encoding)]
                 length = len(parts[0])
                 headers["content-encoding"] = encoding
         self.line.sent_bytes = length
         headers["content-length"] = str(length)
-        if self._cycle is not None and not (self.request_id or self.line.timing):
-            head = _head(reply.status, reply.content_type, tuple(headers.items()))
-            if head is not None and self._cycle.answer(head, [*parts]):
-                return
         await self.send_head(reply.status, reply.content_type, headers)
         await self.send({"type": "http.response.body", "body": b"".join(parts)})
 
     async def send_head(self, status: int, content_type: str, headers: dict[str, str]) -> None:
         """Send the head of an answer, with the headers that every one has."""
-        headers = guarded({**headers, "content-type": content_type})
+        headers = guarded({**headers, **self.plan.added, "content-type": content_type})
         if self.request_id:
             headers["x-request-id"] = self.request_id
         if self.line.timing:
@@ -434,13 +572,15 @@ class Exchange:
         name = self.path.get("model", "") if self.model is None else self.model.name
         if self.model is not None or (name and self.service.models.has(name)):
             line.model = name
-        if REFUSED in self.scope.get("state", ()):
-            status, line.code, line.sent_bytes = self.scope["state"][REFUSED]
+        if self.wire.refusal is not None:
+            status, line.code, line.sent_bytes = self.wire.refusal
             line.answered(status)
         self.service.counters.end("http", line)
-        line.log(self.identifier)
-        self.service.release(self._held)
-        self._held = 0
+        if access_log.isEnabledFor(logging.INFO):
+            line.log(self.identifier)
+        if self._held:
+            self.service.release(self._held)
+            self._held = 0
         if self._admitted is not None:
             self._admitted.inside -= 1
             self._admitted.receiving -= not self._received

@@ -35,7 +35,7 @@ _NAMES = ("model_name", "model_version", "id")
 async def generate(exchange: Exchange) -> Reply:
     """Answer with the result alone, as one object of JSON."""
     model, asked = await _asked(exchange)
-    work = exchange.service.infer(model, asked, exchange.line)
+    work = exchange.service.infer(model, asked, exchange.line, exchange.limits)
     answer = await exchange.while_connected(work)
     return Reply.of_inference([await _document(answer)], JSON)
 
@@ -62,7 +62,9 @@ async def _events(
 
 async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     """Receive a request, and return its model and what it asks for."""
-    model, body = await exchange.for_model(is_json=True)
+    exchange.enter()
+    body = await exchange.json_body()
+    model = exchange.again()
     document: Any = await exchange.parsed(body)
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)

@@ -39,6 +39,8 @@ _PARAMETERS: dict[str, Any] = {
     "binary_data_output": _FLAG,
     "triton_enable_empty_final_response": _FLAG,
 }
+_SENT = {name: {**one, "type": [one["type"], "null"]} for name, one in _PARAMETERS.items()}
+"""The same in a request, where null is as if it were not there."""
 _SEQUENCE: dict[str, Any] = {
     "sequence_id": {"type": ["integer", "string"], "description": "Needed; neither 0 nor empty."},
     "sequence_start": _FLAG,
@@ -155,7 +157,7 @@ def _infer(model: Model) -> dict[str, Any]:
     names = list(model.signature.outputs)
     alone = model.signature.sequence_key is None
     parameters = {
-        **_PARAMETERS,
+        **_SENT,
         "partial": _FLAG if model.signature.by_item else {"const": False},
         "inputs": False,
         **(dict.fromkeys(SEQUENCES, False) if alone else _SEQUENCE),

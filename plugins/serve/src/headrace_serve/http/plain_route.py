@@ -16,7 +16,7 @@ import orjson
 from headrace import keys
 from headrace.errors import HeadraceError, InputError
 from headrace_formats import quality
-from headrace_serve.aside import apart
+from headrace_serve.aside import MANY, apart
 from headrace_serve.datatypes import from_text, raw_bytes
 from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
@@ -86,20 +86,22 @@ async def run(exchange: Exchange) -> Reply | None:
     Returns:
         The answer. None if it was sent as events.
     """
-    service = exchange.service
     try:
-        model = exchange.model = service.find(exchange.path["model"], key=exchange.share_key)
+        model = exchange.model = exchange.find()
         query = _read_query(model, exchange)
     except HeadraceError:
         exchange.identifier = _identifier_in(exchange.scope["query_string"])
         raise
     exchange.identifier = query.identifier
     exchange.admit(model)
-    body = await (exchange.json_body() if query.reads_json else exchange.body())
-    # A reload or a load may have replaced the model while the body was received.
-    now = service.again(exchange.path["model"], key=exchange.share_key)
-    if now is not model:
-        model, query = now, _read_query(now, exchange)
+    most = exchange.limits.max_json_bytes if query.reads_json else None
+    body = exchange.whole(most)
+    if body is None:
+        body = await exchange.body(most)
+        # A reload or a load may have replaced the model while the body was received.
+        now = exchange.again()
+        if now is not model:
+            model, query = now, _read_query(now, exchange)
     if query.reads_json or not _is_multipart(exchange.header(b"content-type")):
         return await _run_one(exchange, model, query, body)
     return await _run_files(exchange, model, body)
@@ -118,7 +120,7 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
     ):
         with contextlib.suppress(BodyTooLargeError):  # what is too large to be JSON is a file
             await exchange.parsed(body, _refuse_json)
-    request, parameters = query.asked(content, exchange.headers)
+    request, parameters = query.asked(content, exchange.traced)
     if exchange.request_id:
         request.setdefault(keys.REQUEST_ID, exchange.request_id)
     accepted = exchange.header(b"accept")
@@ -126,9 +128,17 @@ async def _run_one(exchange: Exchange, model: Model, query: Query, body: bytes) 
         stream = service.stream(model, request, parameters, exchange.line)
         await send_events(exchange, _events(model, stream), partial(_failed, exchange))
         return None
-    asked = service.run(model, request, parameters, exchange.line)
-    result = await exchange.while_connected(asked)
-    return await apart(elements_of(result), _reply, model, result, accepted)
+    exchange.watch()
+    try:
+        result = await service.run(model, request, parameters, exchange.line)
+    except asyncio.CancelledError:
+        exchange.check_connected()
+        raise
+    exchange.wire.is_watched = False
+    elements = elements_of(result)
+    if elements > MANY:
+        return await apart(elements, _reply, model, result, accepted)
+    return _reply(model, result, accepted)
 
 
 async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
@@ -143,7 +153,7 @@ async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
     files, fields = read_form(body, kind, most, _MOST_PARAMETERS)
     query = Query(model, exchange.scope["query_string"], "file", fields)
     exchange.identifier = query.identifier
-    headers = exchange.headers
+    headers = exchange.traced
 
     async def outcome(name: str, content: bytes) -> bytes:
         answer: dict[str, Any] = {"name": name}
@@ -247,7 +257,7 @@ def _read_query(model: Model, exchange: Exchange) -> Query:
         )
     use = "json" if as_json else "form" if _is_multipart(kind) else "file"
     kept = use.encode() + text
-    query = model.queries.get(kept)
+    query = model.queries.known.get(kept)
     if query is None:
         query = Query(model, text, use)
         model.queries.keep(kept, query)
@@ -327,7 +337,7 @@ class Query:
             request = {**self._request, **body}
         else:
             request = {**self._request, **self._file_key(body)}
-        return request, with_trace(self._parameters, headers)
+        return request, with_trace(self._parameters, headers) if headers else self._parameters
 
     def _file_key(self, body: bytes) -> dict[str, bytes | str]:
         """Return the key that holds the file."""
@@ -389,6 +399,10 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     outputs = outputs_of(model, result)
     only: Any = next(iter(outputs.values())) if len(outputs) == 1 else None
     kinds = _kinds_for(model, only)
+    if not accepted:
+        return Reply.of_inference(
+            [_document(outputs) if kinds[0] == JSON else raw_bytes(only)], kinds[0]
+        )
     kind = max(kinds, key=partial(quality, accepted))  # of equal ones the first
     if not quality(accepted, kind):
         what = f"accept: the result is no {accepted[:80]!r}"

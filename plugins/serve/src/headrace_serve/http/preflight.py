@@ -1,57 +1,72 @@
-"""The preflight requests that browsers send before a page of another origin may send a request."""
+"""Pages of other origins: what their browsers ask before a request, and the headers of answers that let them read."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 
 from headrace_formats.page import SANDBOXED
-from headrace_serve.errors import NotAllowedError, error_json
+from headrace_serve.errors import error_json
+from headrace_serve.http.exchange import Reply
+from headrace_serve.http.tensors import HEADER_LENGTH
+from headrace_serve.inference.parameters import TRACE
 
 if TYPE_CHECKING:
-    from starlette.datastructures import Headers
-    from starlette.responses import Response
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from collections.abc import Awaitable, Callable, Mapping
 
+    from headrace_serve.http.exchange import Exchange
     from headrace_serve.service import Service
 
 __all__ = ["Origins"]
 
+_SENT_HEADERS = (
+    "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "X-Request-Id",
+    "X-Timing", *TRACE,
+)  # fmt: skip
+"""Headers that a page of an allowed origin may send."""
 
-class Origins(CORSMiddleware):
-    """Starlette's answers for pages of other origins, counted, and with errors in the form of all others.
 
-    Args:
-        app: The application behind it.
-        service: Has the gate, and counts the preflight requests.
-        settings: The arguments of Starlette's class.
-    """
+class Origins:
+    """Says for a head what Starlette's class says for a request."""
 
-    def __init__(self, app: ASGIApp, *, service: Service, **settings: Any) -> None:
-        super().__init__(app, **settings)
-        self._service = service
+    def __init__(self, service: Service) -> None:
+        nothing: Any = None
+        self._cors = CORSMiddleware(
+            nothing,
+            allow_origins=service.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=_SENT_HEADERS,
+            expose_headers=[HEADER_LENGTH, "Retry-After", "X-Request-Id"],
+        )
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a preflight request, or have the application answer, as it does what the gate refuses."""
-        if scope["type"] == "http":
-            try:
-                self._service.gate.check(scope, keyed=self._service.keys is not None)
-            except NotAllowedError:
-                await self.app(scope, receive, send)
-                return
-        await super().__call__(scope, receive, send)
+    def read(
+        self, scope: Any, headers: Mapping[bytes, bytes]
+    ) -> tuple[Callable[[Exchange], Awaitable[Reply]] | None, dict[str, str]]:
+        """Return what answers a preflight request, None for any other request, and the headers that its answers have."""
+        origin = headers.get(b"origin")
+        if origin is None:
+            return None, {}
+        if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers:
+            return partial(_preflight, self._cors), {}
+        cors, text = self._cors, origin.decode("latin-1")
+        added = dict(cors.simple_headers)
+        if not cors.allow_all_origins and cors.is_allowed_origin(text):
+            added["Access-Control-Allow-Origin"] = text
+            added["Vary"] = "Origin"
+        return None, added
 
-    def preflight_response(self, request_headers: Headers) -> Response:
-        """Answer a preflight request, which has the method OPTIONS and needs no key."""
-        made = super().preflight_response(request_headers)
-        code = ""
-        if made.status_code != 200:
-            code = "not_allowed"
-            text = made.body.decode() if isinstance(made.body, bytes) else ""
-            made.body = error_json(text, code)
-            made.headers["content-type"] = "application/json"
-            made.headers["content-length"] = str(len(made.body))
-        made.headers.update(SANDBOXED)
-        self._service.counters.note_unread(str(made.status_code), code, len(made.body))
-        return made
+
+async def _preflight(cors: CORSMiddleware, exchange: Exchange) -> Reply:
+    """Answer a preflight request, which has the method OPTIONS and needs no key."""
+    made = cors.preflight_response(Headers(raw=exchange.scope["headers"]))
+    text = made.body.decode() if isinstance(made.body, bytes) else ""
+    headers = {k: v for k, v in made.headers.items() if k not in ("content-type", "content-length")}
+    if made.status_code == 200:
+        return Reply(200, [text.encode()], made.headers["content-type"], {**headers, **SANDBOXED})
+    exchange.line.code = "not_allowed"
+    return Reply(
+        made.status_code, [error_json(text, "not_allowed")], headers={**headers, **SANDBOXED}
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import deque
 from itertools import chain
@@ -13,12 +12,17 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from headrace_serve.http.cycle import Cycle, date, refusal_bytes
-from headrace_serve.http.exchange import REFUSED
+from headrace_serve.http.cycle import Cycle, refusal_bytes
+from headrace_serve.http.plans import LONGEST_HEAD
+from headrace_serve.steps import Steps
 
 if TYPE_CHECKING:
+    import asyncio
+
     from headrace_serve.counters import Counters
+    from headrace_serve.http.plans import Plan, Plans
     from headrace_serve.limits import Limits
+    from headrace_serve.service import Service
 
 __all__ = ["protocol_class"]
 
@@ -31,7 +35,7 @@ _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
 
 _MOST_PIPELINED = 64
-"""So many requests wait behind the one that is answered while the server ends; before that, reading pauses at the first."""
+"""So many requests wait behind the one that is answered, with so few bytes of bodies that reading does not pause."""
 
 _VERSIONS = ("1.1", "1.0")
 
@@ -45,13 +49,20 @@ _REFUSED_S = 1.0
 """Seconds for a client to send the request that is refused, and again to read the answer and close."""
 
 
-def protocol_class(limits: Limits, counters: Counters) -> type[HttpToolsProtocol]:
-    """Return the class of connections with these limits; they count the requests that they refuse themselves."""
+def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
+    """Return the class of connections with these plans.
+
+    They count the requests that they refuse themselves, and the bytes of answers that wait for their clients.
+    """
+    limits = service.limits
 
     class Protocol(_LimitedProtocol):
         _refused: ClassVar[set[_LimitedProtocol]] = set()
         _limits = limits
-        _counters = counters
+        _counters = service.counters
+        _service = service
+        _plans = plans
+        _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
 
     return Protocol
 
@@ -80,6 +91,13 @@ class _LimitedProtocol(HttpToolsProtocol):
     _refused: ClassVar[set[_LimitedProtocol]]
     _limits: Limits
     _counters: Counters
+    _service: Service
+    _plans: Plans
+    _longest_head: int
+    _unsent = 0
+    _left = 0
+    _next: Cycle | None = None
+    _new: Plan | None = None
     _receiving: asyncio.TimerHandle | None = None
     _sending: asyncio.TimerHandle | None = None
     _idle: asyncio.TimerHandle | None = None
@@ -170,6 +188,8 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
+        self._service.note_unsent(-self._unsent)
+        self._unsent = 0
         self._stop_receiving()
         self._stop_sending()
         if self._idle is not None:
@@ -201,9 +221,67 @@ class _LimitedProtocol(HttpToolsProtocol):
         return self._ignores
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes of the client; drop them if the connection is about to end."""
-        if self._ignores:
-            return
+        """Read bytes of the client, then begin to answer; drop them if the connection is about to end.
+
+        A head that is there whole is looked up. One that is not known, and a body in chunks, are parsed.
+        """
+        while data and not self._ignores:
+            if self._left:
+                piece, data = data[: self._left], data[self._left :]
+                self._left -= len(piece)
+                self.on_body(piece)
+                if not self._left:
+                    self.on_message_complete()
+            elif self._incomplete or self in self._refused:
+                self._parse(data)
+                data = b""
+            else:
+                end = data.find(b"\r\n\r\n", 0, self._longest_head) + 4
+                found = self._plans.find(data[:end]) if end > 4 else None
+                if found is not None:
+                    end += self._begin_known(*found, data, end)
+                elif end > 4:
+                    self._new = None
+                    self._parse(data[:end])
+                    new, self._new = self._new, None
+                    if new is not None:
+                        self._plans.note(new, data[:end])
+                else:
+                    self._parse(data)
+                    end = len(data)
+                data = data[end:]
+        if self._incomplete and not self._ignores and self._receiving is None:
+            self._start_receiving()
+        if self._next is not None:
+            cycle, self._next = self._next, None
+            self._start(cycle)
+
+    def _begin_known(
+        self, plan: Plan, varying: dict[bytes, bytes], length: int, data: bytes, place: int
+    ) -> int:
+        """Begin a request whose head was seen before. Return how many bytes of its body, from a place on, are there."""
+        if self._receiving is not None:
+            self._stop_receiving()
+        cycle = Cycle(self, plan, varying, keep_alive=True, expects=False)
+        here = min(length, len(data) - place)
+        if here:
+            cycle.pieces.append(data[place : place + here])
+            cycle.size = here
+        self._head_bytes, self._body_bytes, self._left = 0, here, length - here
+        self._in_body, self._was_in_body = length > 0, False
+        self._incomplete = cycle.more_body = self._left > 0
+        before = self.cycle
+        ended = before is None or (before.response_complete and before.keep_alive)
+        if ended and self._last is None:
+            self.cycle = self._answered = self._next = cycle
+        else:
+            self._begin(cycle)
+            if not self._left and self._last is not None:
+                self._settle_last()
+        return here
+
+    def _parse(self, data: bytes) -> None:
+        """Parse bytes, and refuse what is no HTTP, or a head that is too large."""
         self._is_silent = True
         try:
             self.parser.feed_data(data)
@@ -214,13 +292,10 @@ class _LimitedProtocol(HttpToolsProtocol):
             if self._upgrade:
                 self._read_again(data[raised.args[0] :])
                 return
-        if self._incomplete and not self._ignores:
-            if self._receiving is None:
-                self._start_receiving()
-            if self._is_silent:
-                self._head_bytes += len(data)
-                if self._head_bytes > self._limits.max_header_bytes:
-                    self._refuse_rest(*self._too_large)
+        if self._incomplete and self._is_silent and not self._ignores:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.max_header_bytes:
+                self._refuse_rest(*self._too_large)
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
         if isinstance(error.__context__, _HeadError):
@@ -246,7 +321,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 lines.append(name + b": " + value)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self.data_received(b"\r\n".join([*lines, b"", b""]) + rest)
+        self._parse(b"\r\n".join([*lines, b"", b""]) + rest)
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no HTTP with 400, and close; see `_refuse_rest`."""
@@ -265,7 +340,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         answer. The connection ends with that answer. A request that has its answer gets no second one.
         """
         self._incomplete = False
-        cycle = self.cycle
+        cycle: Any = self.cycle
         if cycle is not None and cycle.response_complete and cycle.more_body:
             self._ignores = True
             self.transport.close()
@@ -277,7 +352,7 @@ class _LimitedProtocol(HttpToolsProtocol):
                 return
             cycle.disconnected = True  # the rest of its body cannot be parsed
             cycle.waiting_for_100_continue = False
-            cycle.message_event.set()
+            cycle.set()
         self._refuse(status, text, code)
 
     def on_message_begin(self) -> None:
@@ -331,38 +406,43 @@ class _LimitedProtocol(HttpToolsProtocol):
             "raw_path": raw_path,
             "query_string": url.query or b"",
         }
+        plan, varying = self._plans.made(self.scope, self.headers)
         self.headers = _TRAILERS
+        expects = self.expect_100_continue and version != "1.0"
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        self._new = plan if version != "1.0" and keep_alive and url.host is None else None
+        self._begin(Cycle(self, plan, varying, keep_alive=keep_alive, expects=expects))
+
+    def _begin(self, cycle: Cycle) -> None:
+        """Let a request be answered, after those before it on this connection."""
         before: Any = self.cycle
-        self.cycle = cycle = Cycle(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=[(b"date", date().encode())],
-            message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue and version != "1.0",
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
+        self.cycle = cycle
         if before is None or (before.response_complete and before.keep_alive):
-            self._start_asgi_task(cycle, self.app)
+            self._answered = self._next = cycle
         elif not before.response_complete:
             tells = self._tells
             if before is tells and not tells.response_started and not self._is_ended:
                 tells.keep_alive = True  # the answer of this request says it now
             self.pipeline.appendleft((cycle, self.app))
-            if self._last is None or len(self.pipeline) >= _MOST_PIPELINED:
-                self.flow.pause_reading()
+            self._bound_pipeline()
         if self._last is not None:
             self._tell_by(cycle)
 
-    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+    def _bound_pipeline(self) -> None:
+        """Pause reading where much waits behind the request that is answered. Else the end of the connection is noticed."""
+        cycles: Any = [cycle for cycle, _ in self.pipeline]
+        waiting = sum(cycle.size for cycle in cycles)
+        if len(self.pipeline) >= _MOST_PIPELINED or waiting > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+
+    def _start(self, cycle: Any) -> None:
         self._answered = cycle
-        task = self.loop.create_task(cycle.run_asgi(app))
-        task.add_done_callback(self.tasks.discard)
-        self.tasks.add(task)
+        route = cycle.plan.route
+        cycle.task = steps = Steps(route.answer(cycle), self.tasks, self.loop)
+        if route.is_task:
+            steps.become_task()
+        else:
+            steps.go_on()
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body; drop it if the request is answered already."""
@@ -373,10 +453,9 @@ class _LimitedProtocol(HttpToolsProtocol):
         self._body_bytes += size
         cycle: Any = self.cycle
         if not cycle.response_complete:
-            cycle.body += body
-            if len(cycle.body) > HIGH_WATER_LIMIT:
-                self.flow.pause_reading()
-            cycle.message_event.set()
+            cycle.take(body)
+            if self.pipeline:
+                self._bound_pipeline()
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -392,17 +471,44 @@ class _LimitedProtocol(HttpToolsProtocol):
             cycle.more_body = False
             if cycle.response_complete and not cycle.keep_alive:
                 self.transport.close()
-            cycle.message_event.set()
+            cycle.set()
+
+    def _count_unsent(self) -> None:
+        """Count the bytes that wait in the buffer of the connection."""
+        now = 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
+        self._service.note_unsent(now - self._unsent)
+        self._unsent = now
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether its client has so much to receive that no further request of it is answered."""
+        return self._unsent > self._limits.max_inflight_bytes // 8
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
+        if self._unsent or self.transport.get_write_buffer_size():
+            self._count_unsent()
+            if self.pipeline and self._is_behind:
+                return  # `resume_writing` goes on
+        if (
+            self.pipeline
+            or self.flow.read_paused
+            or self._idle is None
+            or self._sending is not None
+        ):
+            self._go_on()
+        else:
+            self._idle_since = self.loop.time()
+
+    def _go_on(self) -> None:
+        """Begin the next request that waits, or be idle."""
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            self._start(self.pipeline.pop()[0])
         else:
             self._idle_since = self.loop.time()
             if self._idle is None:
@@ -424,6 +530,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Pause sending, because the connection's buffer is full, and watch how fast the client empties it."""
         super().pause_writing()
+        self._count_unsent()
         if self._sending is None:
             self._start_sending()
 
@@ -431,6 +538,11 @@ class _LimitedProtocol(HttpToolsProtocol):
         """Go on sending, because the connection's buffer has room again."""
         super().resume_writing()
         self._stop_sending()
+        was_behind = self._is_behind
+        self._count_unsent()
+        cycle = self._answered
+        if was_behind and cycle is not None and cycle.response_complete and cycle.keep_alive:
+            self._go_on()
 
     def _start_receiving(self) -> None:
         self._ends = self.loop.time() + self._limits.receive_timeout_s
@@ -476,6 +588,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     def _look_at_sending(self, before: int) -> None:
         """End a connection whose client takes its answer too slowly."""
         self._sending = None
+        self._count_unsent()
         size = self.transport.get_write_buffer_size()
         least = self._limits.min_rate_bytes_s * self._limits.rate_window_s
         if size and 0 <= before - size < min(before, least):
@@ -494,7 +607,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             self._counters.note_unread(str(status), code, len(body))
         else:
-            cycle.scope["state"][REFUSED] = str(status), code, len(body)
+            cycle.refusal = str(status), code, len(body)
         self.transport.write(head + body)
         if self not in self._refused and len(self._refused) >= _MOST_REFUSED:
             self.transport.close()

@@ -6,15 +6,16 @@ import asyncio
 import contextlib
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
 import orjson
 from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.routing import Route
+from starlette.routing import Match, Route
 
-from headrace.errors import InputError
+from headrace.errors import InputError, OverloadedError
+from headrace_serve.aside import Pool
 from headrace_serve.errors import (
     DisconnectedError,
     UnavailableError,
@@ -25,14 +26,15 @@ from headrace_serve.errors import (
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
 from headrace_serve.http.apis import handler_of
-from headrace_serve.http.exchange import Exchange, Reply
+from headrace_serve.http.exchange import Exchange, Reply, Wire
 from headrace_serve.http.generate import generate, generate_stream
 from headrace_serve.http.metrics import Snapshot, encoded
 from headrace_serve.http.page_routes import PAGE_ROUTES
 from headrace_serve.http.plain_route import run
+from headrace_serve.http.plans import Plan, Plans
 from headrace_serve.http.preflight import Origins
-from headrace_serve.http.tensors import HEADER_LENGTH, read_body, write_body
-from headrace_serve.inference.parameters import TRACE, without_nulls
+from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, write_body
+from headrace_serve.inference.parameters import TRACED, without_nulls
 from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys
 from headrace_serve.models import described
@@ -41,22 +43,25 @@ from headrace_serve.remembered import dump_of
 from headrace_serve.service import Service
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
-    from starlette.types import ASGIApp, Receive, Scope, Send
+    from starlette.types import Receive, Scope, Send
 
     from headrace_serve.keys import Right
     from headrace_serve.routes import ApiRoute
 
     Handler = Callable[[Exchange], Awaitable[Reply | None]]
 
-__all__ = ["application", "asgi"]
+__all__ = ["Application", "Endpoint", "application", "asgi"]
 
 logger = logging.getLogger("headrace.serve")
 
 _CLOSE_S = 30.0
-_MOST_PATHS = 256
-_LONGEST_PATH = 256
+_METRICS = Pool("metrics", 2)
+_DUMPS = Pool("memory", 1)
+_dumping: list[None] = []
+"""Holds something while a request reads what is remembered. Used by one event loop."""
+_OCTETS = "application/octet-stream"
 _HEADER_LENGTH = HEADER_LENGTH.encode()
 
 
@@ -98,15 +103,84 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         raise
 
 
-def application(service: Service, lifespan: Any = None, *, admin: bool = False) -> Starlette:
-    """Return the application for a service.
+def application(service: Service, lifespan: Any = None, *, admin: bool = False) -> Application:
+    """Return the application for a service, which another server may mount below a path.
 
     Args:
         service: The service.
         lifespan: The context of the application's life.
         admin: Whether it has the routes of those who operate the server alone: health, metrics, the repository.
     """
+    return Application(service, lifespan, admin=admin)
 
+
+class Application(Starlette):
+    """Answers what comes as messages of ASGI, as `headrace_serve.http.protocol` what comes as bytes.
+
+    Attributes:
+        table: Says what a head means.
+    """
+
+    def __init__(self, service: Service, lifespan: Any, *, admin: bool) -> None:
+        self.table = Routes(service, self, admin=admin)
+        super().__init__(routes=self.table.routes, lifespan=lifespan)
+        self._plans = Plans(service, self.table.plan)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; Starlette does the rest."""
+        if scope["type"] == "websocket":  # no route is one; its server answers 403
+            await send({"type": "websocket.close"})
+        elif scope["type"] == "http":
+            plan, varying = self._plans.made(dict(scope), scope["headers"])
+            await plan.route.answer(Wire(plan, varying, scope, receive, send))
+        else:
+            await super().__call__(scope, receive, send)
+
+
+class Routes:
+    """The routes of a service. Starlette compares their paths.
+
+    Args:
+        service: The service.
+        application: Answers them.
+        admin: See `application`.
+
+    Attributes:
+        routes: They.
+    """
+
+    def __init__(self, service: Service, application: Application, *, admin: bool) -> None:
+        self.service = service
+        self._origins = Origins(service) if service.cors_origins else None
+        self._nothing = Endpoint(service, "other", partial(_nothing, self), None)
+        self.routes = _table(service, admin=admin)
+        self._application = application
+
+    def plan(self, scope: Any) -> Plan:
+        """Return what a parsed head means."""
+        headers, scope["app"] = dict(scope["headers"]), self._application
+        added: Mapping[str, str] = {}
+        if self._origins is not None:
+            preflight, added = self._origins.read(scope, headers)
+            if preflight is not None:
+                return Plan(
+                    Endpoint(self.service, "other", preflight, None), scope, {}, headers, {}
+                )
+        for route in self.routes:
+            match, child = route.matches(scope)
+            if match is Match.FULL:
+                return Plan(route.endpoint, scope, child["path_params"], headers, added)
+        return Plan(self._nothing, scope, {}, headers, added)
+
+    def takes(self, scope: Any) -> list[str]:
+        """Return the methods that a path takes."""
+        found = [
+            route.methods for route in self.routes if route.matches(scope)[0] is not Match.NONE
+        ]
+        return sorted({method for methods in found for method in methods or ()})
+
+
+def _table(service: Service, *, admin: bool) -> list[Route]:
     def route(
         method: str,
         path: str,
@@ -114,60 +188,53 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
         right: Right | None = "describe",
         *,
         own: bool = False,
+        probe: bool = False,
     ) -> Route:
-        endpoint: Any = _Endpoint(service, f"{method} {path}", handler, right, own)
+        name = f"{method} {path}"
+        costs = method == "POST" or not (right is None or path in _DOCUMENTS)
+        endpoint: Any = Endpoint(service, name, handler, right, own, costs, probe)
         return Route(path, endpoint, methods=[method])
 
     def per_model(
-        method: str, end: str, handler: Handler, right: Right | None = "describe"
+        method: str,
+        end: str,
+        handler: Handler,
+        right: Right | None = "describe",
+        *,
+        probe: bool = False,
     ) -> list[Route]:
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-        return [route(method, f"{place}{end}", handler, right) for place in places]
+        return [route(method, f"{one}{end}", handler, right, probe=probe) for one in places]
 
     def api_route(place: str, found: ApiRoute) -> Route:
         method, path = place.split()
-        endpoint: Any = _Endpoint(
+        endpoint: Any = Endpoint(
             service,
             place,
             handler_of(found),
             found.right,
+            costs=method == "POST" or found.right is not None,
+            is_task=True,
             later="{model}" not in path,
             error=found.error,
         )
         return Route(path, endpoint, methods=[method])
 
-    generating = [
-        *per_model("POST", "/generate", generate, "infer"),
-        *per_model("POST", "/generate_stream", generate_stream, "infer"),
-    ]
-    infer = per_model("POST", "/infer", _infer, "infer")
-    run_file = route("POST", "/run/{model}", run, "infer")
-    cors = []
-    if service.cors_origins:
-        origins: Any = Origins
-        cors.append(
-            Middleware(
-                origins,
-                service=service,
-                allow_origins=service.cors_origins,
-                allow_methods=["GET", "POST"],
-                allow_headers=_SENT_HEADERS,
-                expose_headers=[HEADER_LENGTH, "Retry-After", "X-Request-Id"],
-            )
-        )
-    nothing: Any = _Endpoint(service, "other", _nothing, None)
     operating = [
-        route("GET", "/metrics", _metrics),
-        route("GET", "/v2/health/live", _live, None),
-        route("GET", "/v2/health/ready", _ready, None),
-        *per_model("GET", "/ready", _model_ready, None),
+        route("GET", "/metrics", _metrics, probe=True),
+        route("GET", "/v2/health/live", _live, None, probe=True),
+        route("GET", "/v2/health/ready", _ready, None, probe=True),
+        *per_model("GET", "/ready", _model_ready, None, probe=True),
         route("POST", "/v2/repository/index", _index),
         *(route(*one, own=True) for one in rest_extensions.REPOSITORY_ROUTES),
     ]
-    asking = [
-        *infer,
-        run_file,
-        *generating,
+    if admin:
+        return operating
+    return [
+        *per_model("POST", "/infer", _infer, "infer"),
+        route("POST", "/run/{model}", run, "infer"),
+        *per_model("POST", "/generate", generate, "infer"),
+        *per_model("POST", "/generate_stream", generate_stream, "infer"),
         route("GET", "/openapi.json", _openapi),
         route("GET", "/docs", _docs),
         route("GET", "/v2", _server),
@@ -185,72 +252,11 @@ def application(service: Service, lifespan: Any = None, *, admin: bool = False) 
             for place in _UNSUPPORTED
             for method in ("GET", "POST")
         ),
+        *operating,
     ]
-    fast = () if cors or admin else tuple(one.endpoint for one in (*infer, run_file))
-    made = _Application(
-        fast,
-        middleware=cors,
-        routes=[
-            *([] if admin else asking),
-            *operating,
-            Route("/{rest:path}", nothing, methods=None),
-        ],
-        lifespan=lifespan,
-    )
-    made.router.default = nothing  # for targets that are no path, as in ``OPTIONS *``
-    return made
 
 
-class _Application(Starlette):
-    """Routes requests, and inferences without Starlette, whose routes and middleware would double their cost.
-
-    Args:
-        infer: The applications that answer an inference without a version in its path, one with a version, and a
-            file. Empty if middleware must see every request.
-        settings: The arguments of Starlette.
-    """
-
-    def __init__(self, infer: tuple[ASGIApp, ...], **settings: Any) -> None:
-        super().__init__(**settings)
-        self._infer = infer
-        self._known: dict[str, tuple[ASGIApp, dict[str, str]]] = {}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":  # no route is one; its server answers 403
-            await send({"type": "websocket.close"})
-            return
-        if self._infer and scope["type"] == "http" and scope["method"] == "POST":
-            path = scope["path"]
-            found = self._known.get(path) or self._find(path)
-            if found is not None:
-                answer, scope["path_params"] = found
-                await answer(scope, receive, send)
-                return
-        await super().__call__(scope, receive, send)
-
-    def _find(self, path: str) -> tuple[ASGIApp, dict[str, str]] | None:
-        """Return the application for a path, and the names in it; None if the path is not that of an inference."""
-        match path.split("/"):
-            case ["", "run", model] if model:
-                found = self._infer[2], {"model": model}
-            case ["", "v2", "models", model, "infer"] if model:
-                found = self._infer[0], {"model": model}
-            case ["", "v2", "models", model, "versions", version, "infer"] if model and version:
-                found = self._infer[1], {"model": model, "version": version}
-            case _:
-                return None
-        if len(path) <= _LONGEST_PATH:
-            if len(self._known) >= _MOST_PATHS:
-                self._known.clear()
-            self._known[path] = found
-        return found
-
-
-_SENT_HEADERS = (
-    "Authorization", "X-API-Key", "Content-Type", "Content-Encoding", HEADER_LENGTH, "X-Request-Id",
-    "X-Timing", *TRACE,
-)  # fmt: skip
-"""Headers that a page of an allowed origin may send."""
+_DOCUMENTS = ("/docs", "/openapi.json", "/v2", "/v2/")
 
 _UNSUPPORTED = (
     "cudasharedmemory/{rest:path}",
@@ -261,55 +267,81 @@ _UNSUPPORTED = (
 
 
 @dataclass(frozen=True)
-class _Endpoint:
+class Endpoint:
     """Answers the requests of one route: asks the gate, then for the key. Every error becomes an answer.
 
     Args:
         service: The service.
-        route: The name of the route.
+        name: The name of the route.
         handler: Answers a request that may come in.
         right: The right that the key must have. None: no key is needed.
         own: Whether, without keys, only the server's own pages may use it.
+        costs: Whether, without keys, pages of other sites may not ask for it, even if they cannot read the answer.
+        is_task: Whether its handler is code of others, which may need a task of asyncio.
+        probe: Whether it may be asked for by any host: a probe comes by the address of a pod.
         later: Whether the handler checks the key for each model.
         error: Makes the body of a refusal for its status, code and text. None: it is that of the protocol.
     """
 
-    _service: Service
-    _route: str
-    _handler: Handler
-    _right: Right | None
-    _own: bool = False
+    service: Service
+    name: str
+    handler: Handler
+    right: Right | None
+    own: bool = False
+    costs: bool = True
+    probe: bool = False
+    is_task: bool = False
     later: bool = False
     error: Any = None
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(self._service, self._route, scope, receive, send)
+    async def answer(self, wire: Any) -> None:
+        """Answer a request: with a plan, from its body to the last byte of the answer.
+
+        Args:
+            wire: The request as it comes: a `headrace_serve.http.cycle.Cycle`, or a `Wire` of ASGI.
+        """
+        exchange = Exchange(self.service, wire)
         try:
             try:
-                keys = self._service.keys
-                self._service.gate.check(scope, keyed=keys is not None, own=self._own)
-                if keys is not None and self._right is not None:
-                    model = exchange.path.get("model")
-                    exchange.line.key = keys.check(
-                        exchange.headers, self._right, model, later=self.later
-                    )
-                reply = await self._handler(exchange)
+                reply = await self._reply(exchange)
                 if reply is None:  # it was sent, event by event
                     return
             except DisconnectedError:
                 raise
             except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - each is answered
                 reply = self._failed(exchange, error)
-            await exchange.reply(reply)
+            try:
+                if not exchange.reply_now(reply):
+                    await exchange.reply(reply)
+            except OverloadedError as error:  # answers that clients do not take use all the room
+                await exchange.reply(self._failed(exchange, error))
         except DisconnectedError:
             return
+        except Exception:
+            logger.exception("the answer of %s could not be sent", self.name)
+            wire.abort()
         finally:
             exchange.end()
+            wire.task = None
+
+    def _reply(self, exchange: Exchange) -> Awaitable[Reply | None]:
+        """Ask the gate, unless it has let in such a request, and for the key; then give what makes the answer."""
+        keys, plan = self.service.keys, exchange.plan
+        if not plan.passed:
+            self.service.gate.check(plan.scope, self, keyed=keys is not None)
+            plan.passed = True
+            if plan.keep is not None:
+                plan.keep()
+        if keys is not None and self.right is not None:
+            model = plan.path.get("model")
+            key = keys.check(exchange.headers, self.right, model, later=self.later)
+            exchange.line.key = key
+        return self.handler(exchange)
 
     def _failed(self, exchange: Exchange, error: BaseException) -> Reply:
         """Return the answer for an error."""
         refused = exchange.refused(error)
-        after = self._service.retry_after_s(exchange.model, error) if refused.retry else 0
+        after = self.service.retry_after_s(exchange.model, error) if refused.retry else 0
         made = Reply.refused(refused, exchange.identifier or exchange.request_id, after)
         if self.error is not None:
             made.parts = [orjson.dumps(self.error(refused.status, refused.code, refused.text))]
@@ -317,26 +349,38 @@ class _Endpoint:
 
 
 async def _infer(exchange: Exchange) -> Reply:
-    service, header_length = exchange.service, exchange.header(_HEADER_LENGTH)
-    model, body = await exchange.for_model(is_json=not header_length)
-    access = service.access(exchange.hold)
-    most_items = service.limits.narrowed(model.limits).max_items
-
-    async def parsed(head: bytes) -> Any:
-        found: Any = await exchange.parsed(head)
-        exchange.note_identifier(found)
-        return found
-
-    asked, wanted = await read_body(body, header_length, model, access, most_items, parsed)
-    complete(asked, exchange.request_id, exchange.headers, exchange.line)
-    answer = await exchange.while_connected(service.infer(model, asked, exchange.line))
+    service, length = exchange.service, exchange.wire.varying.get(_HEADER_LENGTH, b"")
+    model = exchange.enter()
+    most = None if length else exchange.limits.max_json_bytes
+    body: Any = exchange.whole(most)
+    if body is None:
+        body = await exchange.body(most)
+        model = exchange.again()
+    found = read_again(body, length, model)
+    if found is None:
+        found = await read_body(body, length.decode("latin-1"), model, exchange)
+    asked, wanted = found
+    if asked.request is None or exchange.request_id or not TRACED.isdisjoint(exchange.wire.varying):
+        complete(asked, exchange.request_id, exchange.headers, exchange.line)
+    wire = exchange.wire
+    if wire.disconnected:
+        raise DisconnectedError
+    wire.is_watched = True
+    try:
+        answer = await service.infer(model, asked, exchange.line, exchange.limits)
+    except asyncio.CancelledError:
+        exchange.check_connected()
+        raise
+    wire.is_watched = False
+    again: Any = None if asked.outline is None else asked.outline.again
+    if answer.body is not None:
+        return Reply(200, answer.body, _OCTETS, again.headers, compressible=True)
     if asked.places:
-        await place_outputs(answer, asked.places, access)
-    parts, length = await write_body(answer, wanted, None if answer.parameters else asked.outline)
-    if length is None:
+        await place_outputs(answer, asked.places, service.access(exchange.hold))
+    parts, size = await write_body(answer, wanted, None if answer.parameters else asked.outline)
+    if size is None:
         return Reply.of_inference(parts, "application/json")
-    headers = {HEADER_LENGTH: str(length)}
-    return Reply.of_inference(parts, "application/octet-stream", **headers)
+    return Reply.of_inference(parts, _OCTETS, {HEADER_LENGTH: str(len(parts[0]))})
 
 
 async def _server(exchange: Exchange) -> Reply:
@@ -359,7 +403,7 @@ async def _docs(exchange: Exchange) -> Reply:
 async def _metrics(exchange: Exchange) -> Reply:
     snapshot = Snapshot(exchange.service)
     accepted = exchange.header(b"accept")
-    kind, text = await asyncio.to_thread(encoded, snapshot, accepted)
+    kind, text = await _METRICS.run(encoded, snapshot, accepted)
     return Reply(200, [text], kind)
 
 
@@ -415,7 +459,12 @@ async def _all_statistics(exchange: Exchange) -> Reply:
 
 async def _memory(exchange: Exchange) -> Reply:
     asked = parse_qs(exchange.scope["query_string"].decode("latin-1")).get("request_id", [None])
-    found = await asyncio.to_thread(dump_of, [*exchange.service.models], asked[-1])
+    if _dumping:  # of one request much is made, and held
+        raise OverloadedError("another request reads what is remembered", queue_size=1, waiting=1)
+    _dumping.append(None)
+    dump = asyncio.ensure_future(_DUMPS.run(dump_of, [*exchange.service.models], asked[-1]))
+    dump.add_done_callback(lambda _: _dumping.clear())
+    found = await exchange.while_connected(asyncio.shield(dump))
     return Reply(200, [found], "application/x-ndjson")
 
 
@@ -431,12 +480,11 @@ async def _unsupported(exchange: Exchange) -> Reply:
     raise UnsupportedError(f"{exchange.scope['path']} is not supported by this server")
 
 
-async def _nothing(exchange: Exchange) -> Reply:
+async def _nothing(routes: Routes, exchange: Exchange) -> Reply:
     method, path = exchange.scope["method"], exchange.scope["path"]
-    others, own = exchange.scope["app"].routes[:-1], path.removeprefix(exchange.scope["root_path"])
-    allowed = {one for route in others if route.path_regex.match(own) for one in route.methods}
+    own = path.removeprefix(exchange.scope["root_path"])
     exchange.line.code = "route"
-    docs, takes = f"{exchange.scope['root_path']}/docs", ", ".join(sorted(allowed))
+    docs, takes = f"{exchange.scope['root_path']}/docs", ", ".join(routes.takes(exchange.scope))
     what = f"there is no route {method} {path}; {docs} lists the routes"
     status, text = (405, f"{path} takes {takes}") if takes else (404, what)
     # Clients of an API find the text in its form alone.

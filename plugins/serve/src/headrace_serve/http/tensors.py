@@ -20,21 +20,23 @@ from headrace_serve.inference.tensors import (
     read_outputs,
     tensor_view,
 )
-from headrace_serve.outlines import Outline
+from headrace_serve.outlines import Outline, PlainOutputs
 from headrace_serve.reading import whole_number
+from headrace_tensors import DATATYPES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
+    from headrace_serve.http.exchange import Exchange
     from headrace_serve.inference.messages import Answer, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.shared_memory import Access, Place
 
-__all__ = ["HEADER_LENGTH", "Wanted", "read_body", "write_body"]
+__all__ = ["HEADER_LENGTH", "Wanted", "read_again", "read_body", "write_body"]
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header with the number of bytes of the JSON, behind which the binary data begins."""
 
+_DIGITS = 15
+_NONE: list[Encoded] = []
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 
 
@@ -53,13 +55,26 @@ class Wanted:
         return self.binary.get(name, self.binary.get(None, False))
 
 
+def read_again(
+    body: bytes | memoryview, length: bytes, model: Model
+) -> tuple[Asked, Wanted] | None:
+    """Read a body whose JSON an earlier request has had. None for any other; the arguments are those of `read_body`."""
+    if not length.isdigit() or len(length) > _DIGITS:
+        return None
+    place = int(length)
+    known = model.outlines.known.get(bytes(body[:place]))
+    if known is None or known.size != len(body) - place:
+        return None
+    binary, plain = memoryview(body)[place:], known.plain
+    if plain is None:
+        return _filled(known, binary), known.wanted
+    asked = Asked(_NONE, known.outputs, "", known.parameters)
+    asked.outline, asked.request = known, plain.request(binary)
+    return asked, known.wanted
+
+
 async def read_body(
-    body: bytes,
-    header_length: str,
-    model: Model,
-    access: Access,
-    most_items: int,
-    parsed: Callable[[bytes], Awaitable[Any]],
+    body: bytes | memoryview, header_length: str, model: Model, exchange: Exchange
 ) -> tuple[Asked, Wanted]:
     """Read the body of a request.
 
@@ -67,15 +82,14 @@ async def read_body(
         body: The whole body, decompressed.
         header_length: The value of the header `HEADER_LENGTH`, ``""`` without it.
         model: The model that the path names. The body may name it too, as kserve's client does.
-        access: The shared memory.
-        most_items: The most elements of an input of items.
-        parsed: Parses the JSON, unless a request before has had the same.
+        exchange: The request.
 
     Raises:
         InputError: The body is malformed, or names a region or place that does not exist.
         UnsupportedError: The body names shared memory, which is not allowed.
         BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
     """
+    access, most_items = exchange.service.access(exchange.hold), exchange.limits.max_items
     length = len(body)
     if header_length:
         given = whole_number(header_length)
@@ -86,11 +100,10 @@ async def read_body(
                 got=header_length[:20],
             )
         length = given
-    head, binary = body[:length], memoryview(body)[length:]
-    known = model.outlines.get(head)
-    if known is not None and sum([one[3] for one in known.inputs]) == len(binary):
-        return _filled(known, binary), known.wanted
-    document = _object("the request", await parsed(head), _KEYS)
+    head, binary = bytes(body[:length]), memoryview(body)[length:]
+    parsed: Any = await exchange.parsed(head)
+    exchange.note_identifier(parsed)
+    document = _object("the request", parsed, _KEYS)
     if document.get("model_name", model.name) != model.name:
         raise InputError(
             "model_name",
@@ -312,4 +325,17 @@ def _written(
     fixed = all(one.datatype != "BYTES" for one in answer.outputs)
     if outline is not None and fixed and len(parts) == len(outputs):
         outline.answered = described, header
+        outline.again = _again(answer, outline.outputs, header)
     return [header, *parts], len(header) if parts else None
+
+
+def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutputs | None:
+    """Return how to write the same answer with other numbers. None where that is not all."""
+    forms = []
+    for one in answer.outputs:
+        if one.datatype == "BF16" or one.parameters or one.array.dtype != DATATYPES[one.datatype]:
+            return None
+        forms.append((one.array.dtype, one.array.shape))
+    whole = len(answer.model.signature.outputs) == 1 and not answer.by_name
+    names = list(answer.model.signature.outputs) if wanted is None else wanted
+    return PlainOutputs(None if whole else names, forms, header, {HEADER_LENGTH: str(len(header))})

@@ -19,6 +19,8 @@ __all__ = [
     "FINAL",
     "SEQUENCES",
     "TRACE",
+    "TRACED",
+    "UNBOUNDED",
     "add_context",
     "call_arguments",
     "check_parameters",
@@ -35,8 +37,10 @@ SEQUENCES = ("sequence_id", "sequence_start", "sequence_end")
 """Parameters of sequences, which only models that keep state by key take."""
 TRACE = ("traceparent", "tracestate", "baggage")
 """Headers, and parameters of the same names, that a request brings of its trace (W3C Trace Context, W3C Baggage)."""
+TRACED = frozenset(name.encode() for name in TRACE)
 _CALLING = {"timeout", "priority", *TRACE}
-_UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
+UNBOUNDED: dict[str, Any] = {"timeout": None, "priority": 0}
+"""The arguments of a call without timeout and priority."""
 FINAL = "triton_enable_empty_final_response"
 """Triton's C++ clients, such as perf_analyzer, send it with every gRPC request."""
 _KNOWN = frozenset((*_CALLING, "partial", "binary_data_output", FINAL))
@@ -150,7 +154,7 @@ def call_arguments(
     ``timeout`` is the shortest of transport, parameter and limit, in seconds, of ``priority`` the greater goes first.
     """
     if timeout_s is None and limits.max_timeout_ms is None and _CALLING.isdisjoint(given):
-        return _UNBOUNDED
+        return UNBOUNDED
     timeout_us = _whole("timeout", given.get("timeout", 0))
     times_s = [timeout_s] if timeout_s is not None else []
     if timeout_us:

@@ -25,6 +25,7 @@ from headrace_serve.inference.parameters import (
     of_sequence,
 )
 from headrace_serve.inference.results import elements_of, tensors_of
+from headrace_serve.steps import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from headrace_serve.run_times import RunTimes
 
 __all__ = [
+    "answer_again",
     "begin",
+    "begin_plain",
     "check_written",
     "infer",
     "item_count",
@@ -46,6 +49,7 @@ __all__ = [
     "prepared",
     "request_of",
     "with_classes",
+    "written",
 ]
 
 _PASSING = (429, 503, 504)
@@ -92,13 +96,55 @@ async def infer(
     if partial:
         raise InputError(f"parameter 'partial' is for inputs of items, and {model.name!r} has none")
     request = made_request(model, values, fixed, None)
-    await model.pipe.call_async(request, **call)
-    found = [request["result"]]
-    write = partly(tensors_of, model, found, by_item=False, wanted=asked.outputs)
-    outputs = await apart(elements_of(found[0]), write)
+    await Outcome(model.pipe, request, **call)
+    return await written(model, asked, request, limits, parameters)
+
+
+async def written(
+    model: Model, asked: Asked, request: dict[str, Any], limits: Limits, parameters: dict[str, Any]
+) -> Answer:
+    """Return the answer of a request of the pipeline that has ended, with these parameters.
+
+    Raises:
+        ContractError, NotJsonError: As `headrace_serve.inference.results.tensors_of`, and as `check_written`.
+    """
+    result = request["result"]
+    write = partly(tensors_of, model, [result], by_item=False, wanted=asked.outputs)
+    outputs = await apart(elements_of(result), write)
     check_written(model, outputs, limits)
     outputs = await with_classes(model, outputs, asked)
-    return Answer(model, asked.id, outputs, request.get(keys.REQUEST_SIZE, 1), parameters)
+    rows, by_name = request.get(keys.REQUEST_SIZE, 1), isinstance(result, dict)
+    return Answer(model, asked.id, outputs, rows, parameters, by_name=by_name)
+
+
+def begin_plain(
+    model: Model, asked: Asked, request: dict[str, Any], limits: Limits, priority_default: int
+) -> Outcome:
+    """Begin a request of the pipeline whose arrays are views of its bytes. The other arguments are those of `infer`."""
+    identifier = asked.id or asked.request_id
+    if identifier:
+        request[keys.REQUEST_ID] = identifier
+    parameters, outline = asked.parameters, asked.outline
+    traced = outline is None or parameters is not outline.parameters
+    if asked.client or asked.times is not None or traced:
+        add_context(request, parameters, asked.times, asked.client)
+    if (
+        asked.timeout_s is None and limits.max_timeout_ms is None
+    ):  # it has no parameters that would say so
+        return Outcome(model.pipe, request)
+    call = call_arguments(parameters, asked.timeout_s, limits, priority_default)
+    return Outcome(model.pipe, request, **call)
+
+
+def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
+    """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
+    outline = asked.outline
+    if outline is None or outline.again is None or asked.places:
+        return None
+    body = outline.again.parts(request["result"])
+    if body is None:
+        return None
+    return Answer(model, asked.id, [], request.get(keys.REQUEST_SIZE, 1), body=body)
 
 
 async def begin(
@@ -123,7 +169,7 @@ async def begin(
         _check_inputs(model, asked.inputs, all_needed=asked.fields is None)
         _check_outputs(model, asked.outputs)
         if outline is not None:
-            outline.checked = True
+            outline.note_checked(model)
     call = call_arguments(asked.parameters, asked.timeout_s, limits, priority_default)
     return values, call, _same_for_all_items(model, asked)
 
@@ -205,7 +251,7 @@ async def _run_items(
     """
     if len(requests) == 1:  # a call with a single dict is cheaper than one with a list
         try:
-            await model.pipe.call_async(requests[0], **call)
+            await Outcome(model.pipe, requests[0], **call)
         except RequestError as error:
             if not partial or refusal(error).status in _PASSING:
                 raise ItemError(0, error) from error

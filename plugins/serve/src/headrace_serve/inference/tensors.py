@@ -13,6 +13,7 @@ from headrace_serve.errors import unknown_parameter
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
 from headrace_serve.inference.messages import Encoded
 from headrace_serve.inference.parameters import with_trace, without_nulls
+from headrace_serve.outlines import COPIED_BYTES
 from headrace_tensors import DATATYPES, join_elements
 
 if TYPE_CHECKING:
@@ -43,9 +44,6 @@ _MOST_ELEMENTS = 1 << 56
 
 _FEW = 64
 """So many inputs and outputs of a request are read, so that an error names the one that the model does not have."""
-
-_COPIED_BYTES = 4096
-"""Smaller tensors are copied to bytes, because making a view of their bytes takes longer."""
 
 
 def read_form(
@@ -175,7 +173,7 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
     array = tensor.array
     array = array.view("u2") if tensor.datatype == "BF16" else array
     array = array.astype(DATATYPES[tensor.datatype], copy=False)
-    if array.nbytes < _COPIED_BYTES:
+    if array.nbytes < COPIED_BYTES:
         return array.tobytes()
     return np.ascontiguousarray(array).data.cast("B")
 

@@ -14,6 +14,7 @@ from typing_extensions import NotRequired, Required, TypedDict
 
 import headrace
 from headrace.errors import ConfigError, InputError, SetupError, among
+from headrace_formats import write_json
 from headrace_serve.errors import FieldError
 from headrace_serve.models.entries import NO_INPUTS
 from headrace_serve.models.field_types import type_of
@@ -69,18 +70,13 @@ class Fields:
         self._types = {field.name: field.type for field in fields}
         self._required = [field.name for field in fields if field.required]
         self._defaults = {f.name: f.default for f in fields if f.default is not None}
-        said: dict[str, Any] = {}
+        self._said: dict[str, Any] = {}
         for field in fields:
             about = pydantic.Field(description=field.description)
             kind: Any = Annotated[_ending(field.type), about]
-            said[field.name] = Required[kind] if field.required else NotRequired[kind]
-        typed: Any = TypedDict  # type checkers know it with fields that stand in the code alone
-        made = typed("Request", said)
-        made.__pydantic_config__ = pydantic.ConfigDict(
-            extra="forbid", strict=True, allow_inf_nan=False, title="Request",
-            val_json_bytes="base64", ser_json_bytes="base64",
-        )  # fmt: skip
-        self._type: pydantic.TypeAdapter[dict[str, Any]] = pydantic.TypeAdapter(made)
+            self._said[field.name] = Required[kind] if field.required else NotRequired[kind]
+        self._type = _adapter(self._said)
+        self._some: dict[tuple[str, ...], pydantic.TypeAdapter[dict[str, Any]]] = {}
 
     def read(self, body: bytes) -> dict[str, Any]:
         """Return the keys of the request that a body has.
@@ -94,6 +90,22 @@ class Fields:
             self._check_names(found)
         try:
             return {**self._defaults, **self._type.validate_json(body)}
+        except pydantic.ValidationError as error:
+            raise self._wrong(error) from None
+
+    def read_beside(self, first: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
+        """Return the keys of a request that has all fields of another one, which was read, but for those of a value.
+
+        Raises:
+            InputError, FieldError: As `read`.
+        """
+        body = write_json(value).encode()
+        loads(body)
+        names = tuple(value)
+        if names not in self._some:
+            self._some[names] = _adapter({name: self._said[name] for name in names})
+        try:
+            return {**first, **self._some[names].validate_json(body)}
         except pydantic.ValidationError as error:
             raise self._wrong(error) from None
 
@@ -163,6 +175,17 @@ class Fields:
                 got = f"{one['input']!r:.40}"
                 lines.append(f"field {where!r}: {one['msg']}, got {got}")
         return FieldError("; ".join(lines))
+
+
+def _adapter(said: dict[str, Any]) -> pydantic.TypeAdapter[dict[str, Any]]:
+    """Return what reads an object of JSON with these fields."""
+    typed: Any = TypedDict  # type checkers know it with fields that stand in the code alone
+    made = typed("Request", said)
+    made.__pydantic_config__ = pydantic.ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, title="Request",
+        val_json_bytes="base64", ser_json_bytes="base64",
+    )  # fmt: skip
+    return pydantic.TypeAdapter(made)
 
 
 def _ending(kind: Any) -> Any:

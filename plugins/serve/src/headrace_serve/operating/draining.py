@@ -32,6 +32,9 @@ _FIRST_S = 1.0
 _NEXT_S = 0.1
 """Seconds for the next request of a connection that has had an answer, or is getting one."""
 
+_LOOK_S = 0.01
+"""Seconds between two looks whether requests are answered."""
+
 _QUIET_S = 0.1
 """The gRPC server stops once no call has begun for this many seconds."""
 
@@ -63,8 +66,8 @@ async def answered(state: ServerState, ends: float) -> None:
         ends: The time of the loop until which to wait.
     """
     loop = asyncio.get_running_loop()
-    while state.tasks and (left_s := ends - loop.time()) > 0:
-        await asyncio.wait(set(state.tasks), timeout=left_s)
+    while state.tasks and loop.time() < ends:
+        await asyncio.sleep(_LOOK_S)
 
 
 async def _take_last_requests(connections: Sequence[Any]) -> None:

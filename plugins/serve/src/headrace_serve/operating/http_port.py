@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from uvicorn.config import Config
 
+from headrace_serve.http.plans import Plans
 from headrace_serve.http.protocol import protocol_class
 from headrace_serve.http.rest import application
 from headrace_serve.operating.listening import BACKLOG
@@ -58,10 +59,12 @@ class HttpPort:
         self.state = state
         self._listener, self._loop = listener, asyncio.get_running_loop()
         self._limits, self._counters = service.limits, service.counters
+        answers = application(service, admin=admin)
+        plans = Plans(service, answers.table.plan)
         self._config = Config(
-            application(service, admin=admin),
+            answers,
             lifespan="off",
-            http=protocol_class(service.limits, service.counters),
+            http=protocol_class(service, plans),
             ws="none",
             log_config=None,
             access_log=False,

@@ -13,6 +13,7 @@ import headrace
 from headrace.errors import ClosedError
 from headrace.hookspecs import attached
 from headrace.plugins import usable_cpus
+from headrace_serve.aside import Pool
 from headrace_serve.process import is_crowded
 from headrace_serve.remembered import slowest_of
 from headrace_serve.ui.graph import nodes_of
@@ -35,6 +36,7 @@ one percent of a second. More of them a second could not be told apart on the pa
 _MOST_FAILURES: Final = 50
 _LIMIT_S: Final = 5.0
 """What limits a pipeline is told from so many last seconds."""
+_SLOWEST = Pool("slowest", 1)
 _APART_S: Final = 0.5
 """Several browsers ask more often than figures change: samples are so far apart."""
 
@@ -120,7 +122,7 @@ class _Watched:
             return self._slowest
         if self._sought is not None and self._sought.exception() is None:
             self._slowest = self._sought.result()
-        self._sought = asyncio.ensure_future(asyncio.to_thread(slowest_of, self._model, 10))
+        self._sought = asyncio.ensure_future(_SLOWEST.run(slowest_of, self._model, 10))
         return self._slowest
 
     def stop(self) -> None:

@@ -1,0 +1,200 @@
+"""Random clients that accept only their own answers; what they find where a fault is planted; how many calls a request costs."""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import random
+import socket
+import sys
+import threading
+
+import numpy as np
+import pytest
+from storms import Storm, left_over
+
+import headrace
+from headrace_serve import Keys, Server
+from headrace_serve.http import cycle, plans
+
+FLOAT = {"dtype": "float32", "shape": [None, None]}
+
+
+class StormAdd(headrace.Backend):
+    """Adds two arrays."""
+
+    max = 8
+    reads = ("data", "second")
+    waits = 0
+
+    def describe(self):
+        inputs = {"first": {**FLOAT, "key": "data"}, "second": {**FLOAT, "key": "second"}}
+        return {"inputs": inputs, "outputs": {"sum": FLOAT}}
+
+    def forward(self, batch):
+        for _ in range(self.waits):
+            threading.Event().wait(0.001)
+        for request in batch:
+            request["result"] = {"sum": request["data"] + request["second"]}
+
+
+class StormSlow(StormAdd):
+    waits = 2
+
+
+class StormShort(StormAdd):
+    in_loop = True
+
+
+def models(add="StormAdd"):
+    for cls in (StormAdd, StormSlow, StormShort):
+        headrace.register(cls.__name__, cls)
+    return {
+        "add": {"backend": add},
+        "slow": {"backend": "StormSlow"},
+        "tight": {"backend": "StormSlow", "queue_size": 2},
+        "length": {"backend": "Call(builtins:len)"},
+    }
+
+
+@pytest.mark.parametrize("add", ["StormAdd", "StormShort"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_each_client_gets_its_own_answers_and_nothing_is_left(seed, add):
+    with Server(models(add), port=0) as server:
+        storm = Storm(server, seed)
+        seen = storm.run(12, 12, [server.reload] * 4)
+        assert left_over(server) == {}
+        assert seen["right"] > 500
+        assert seen["wrong"] == seen["lost"] == 0
+
+
+def keyed(tmp_path, *names):
+    path = tmp_path / "keys.toml"
+    known = {name: hashlib.sha256(f"{name}-{'x' * 32}".encode()).hexdigest() for name in names}
+    rows = "".join(f'[{name}]\nsha256 = "{one}"\n' for name, one in known.items())
+    path.write_text(rows)
+    return path
+
+
+def test_a_key_that_is_revoked_opens_nothing_more(tmp_path):
+    path = keyed(tmp_path, "stays", "goes")
+    keys = [f"{name}-{'x' * 32}" for name in ("stays", "goes")]
+    with Server(models(), port=0, keys=path) as server:
+        storm = Storm(server, 3, keys)
+
+        def revoke():
+            server.reload(keys=Keys.load(keyed(tmp_path, "stays")))
+            storm.revoked.add(keys[1])
+
+        seen = storm.run(12, 12, [revoke])
+        assert left_over(server) == {}
+        assert seen["right"] > 300
+        assert seen["refused"] > 100
+        assert seen["wrong"] == seen["lost"] == 0
+
+
+# The same clients find faults that are planted.
+
+
+def found(server, seed, keys=(), meanwhile=()):
+    storm = Storm(server, seed, keys)
+    seen = storm.run(6, 6, [one(storm) for one in meanwhile])
+    return seen["wrong"] + seen["lost"]
+
+
+def test_a_plan_that_is_kept_for_its_neighbours_head_is_found(monkeypatch):
+    note, heads = plans.Plans.note, collections.deque([b""], maxlen=2)
+
+    def planted(self, plan, head):
+        heads.append(head)
+        note(self, plan, heads[0])
+
+    monkeypatch.setattr(plans.Plans, "note", planted)
+    monkeypatch.setattr("storms.LATE_S", 1.0)
+    with Server(models(), port=0) as server:
+        assert found(server, 4)
+
+
+def test_a_key_that_is_asked_for_only_once_is_found(monkeypatch, tmp_path):
+    path = keyed(tmp_path, "stays", "goes")
+    keys = [f"{name}-{'x' * 32}" for name in ("stays", "goes")]
+    known, check = {}, Keys.check
+
+    def planted(self, headers, *args, **more):
+        key = headers.get("x-api-key")
+        if key not in known:
+            known[key] = check(self, headers, *args, **more)
+        return known[key]
+
+    monkeypatch.setattr(Keys, "check", planted)
+    with Server(models(), port=0, keys=path) as server:
+
+        def revoke(storm):
+            def work():
+                server.reload(keys=Keys.load(keyed(tmp_path, "stays")))
+                storm.revoked.add(keys[1])
+
+            return work
+
+        assert found(server, 5, keys, [revoke])
+
+
+def test_an_answer_that_is_written_twice_is_found(monkeypatch):
+    answer = cycle.Cycle.answer
+
+    def planted(self, head, parts):
+        before = self.transport
+        done = answer(self, head, parts)
+        if done and len(parts) > 1:
+            before.write(b"".join([head, b"date: now\r\n\r\n", *parts]))
+        return done
+
+    monkeypatch.setattr(cycle.Cycle, "answer", planted)
+    with Server(models(), port=0) as server:
+        assert found(server, 6)
+
+
+# How many functions of Python a request calls: a count that no load changes.
+
+
+def calls_per_request(server, requests, turns):
+    """Send requests that are read in one turn of the event loop, again and again; return the functions that each calls."""
+    counted, on = collections.Counter(), threading.Event()
+
+    def note(frame, event, _):
+        if on.is_set() and event == "call":
+            counted["calls"] += 1
+
+    threading.setprofile(note)  # the threads of the pipeline begin with the first requests
+    storm, chooses, numbers = Storm(server, 1), random.Random(1), np.random.default_rng(1)
+    clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(requests)]
+    some = (storm.request(chooses, numbers)[0] for _ in range(1000))
+    first = next(one for one in some if b"/add/" in one and b"[1, 8]" in one and b"X-R" not in one)
+    held = threading.Event()
+
+    def turn():
+        held.clear()
+        server._loop.call_soon_threadsafe(held.wait, 60)  # so that all are read in one turn
+        for one in clients:
+            one.sendall(first)
+        held.set()
+        for one in clients:
+            assert one.recv(1 << 16).startswith(b"HTTP/1.1 200")
+
+    turn()
+    turn()
+    server._loop.call_soon_threadsafe(sys.setprofile, note)
+    on.set()
+    for _ in range(turns):
+        turn()
+    on.clear()
+    threading.setprofile(None)
+    for one in clients:
+        one.close()
+    return counted["calls"] / requests / turns
+
+
+@pytest.mark.parametrize(("requests", "most"), [(1, 85), (10, 60)])
+def test_a_request_calls_few_functions(requests, most):
+    with Server(models(), port=0) as server:
+        assert calls_per_request(server, requests, 20) <= most
