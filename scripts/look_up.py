@@ -23,12 +23,17 @@ from headrace_cli.names import COMMANDS
 from headrace_cli.schema import json_schema
 from headrace_serve.counters import Counters
 from headrace_serve.http.metrics import Snapshot, encoded
+from headrace_triton.schema import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "look_up"
 MADE = "Made of what the code says.\n"
+
+TRITON = """\
+A field that is refused ends the start of the server, with its file, line and column. One that is left out is a warning. All \
+fields of a message share the fate of the field that holds it, where none is said for them."""
 
 HELPED = """\
 Every command has `--help`; this is what that says, without the examples. Data goes to stdout, messages to stderr."""
@@ -289,6 +294,16 @@ def metrics_page() -> str:
     return "\n".join([*lines, *table(("metric", "type", "meaning"), sorted(rows))])
 
 
+def triton_page() -> str:
+    """Return the page of the fields of Triton's configurations."""
+    lines = ["# Fields of config.pbtxt", "", MADE.strip(), "", TRITON, ""]
+    for kind, fields in MESSAGES.items():
+        rows = [(f"`{name}`", one.fate, one.why) for name, one in fields.items() if one.fate]
+        if rows:
+            lines += [f"## {kind}", "", *table(("field", "is", "because"), rows), ""]
+    return "\n".join(lines)
+
+
 def pages() -> dict[Path, str]:
     """Return the text of every page."""
     return {
@@ -298,4 +313,5 @@ def pages() -> dict[Path, str]:
         FOLDER / "codes.md": codes_page(),
         FOLDER / "stats.md": stats_page(),
         FOLDER / "metrics.md": metrics_page(),
+        FOLDER / "triton.md": triton_page(),
     }

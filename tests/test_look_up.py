@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[1]
 @pytest.fixture(scope="module")
 def texts() -> dict[str, str]:
     """Return the text of each page by the name of its file."""
-    for name in ("headrace_serve", "headrace_observe", "headrace_vision", "prometheus_client"):
+    for name in (
+        *("headrace_serve", "headrace_observe", "headrace_vision", "headrace_triton"),
+        "prometheus_client",
+    ):
         pytest.importorskip(name)
     import look_up
 
@@ -31,6 +34,14 @@ def test_every_key_of_a_node_that_the_schema_has_is_on_its_page(texts):
     shown = set(re.findall(r"^\| `([^`]+)` \|", texts["keys.md"], re.MULTILINE))
     assert {"backend", "max", "queue_full", "next", "extends"} <= shown
     assert shown - {*node} - {"extends", "import", "global"} == set()
+
+
+def test_every_field_of_tritons_configurations_is_on_its_page(texts):
+    messages = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+    shown = texts["triton.md"].partition("## ModelConfig\n")[2].partition("\n## ")[0]
+    fates = dict(re.findall(r"^\| `(\w+)` \| ([a-z ]+) \|", shown, re.MULTILINE))
+    assert {*fates} == {*messages.ModelConfig.DESCRIPTOR.fields_by_name}
+    assert (fates["input"], fates["runtime"]) == ("obeyed", "refused")
 
 
 def test_commands_and_options_are_those_of_the_surface_that_is_kept(texts):

@@ -11,7 +11,8 @@ import headrace
 from headrace import keys
 from headrace.errors import ConfigError, Problem, among
 from headrace_triton.pbtxt import Message, Place, of_json, read
-from headrace_triton.schema import DATATYPES
+from headrace_triton.python.source import NOT_HERE, missing_names
+from headrace_triton.schema import DATATYPES, ENUMS, MESSAGES
 from headrace_triton.tensors import SEQUENCE
 
 if TYPE_CHECKING:
@@ -35,39 +36,15 @@ _FILES: Final = {
 }
 """The file that a version has, and what runs it, by backend."""
 
-_REFUSED: Final = {
-    "ModelConfig": "runtime cc_model_filenames batch_input batch_output model_operations model_repository_agents",
-    "ModelInput": "is_non_linear_format_io",
-    "ModelOutput": "is_non_linear_format_io",
-    "InstanceGroup": "secondary_devices passive",
-    "DynamicBatching": "priority_queue_policy",
-    "SequenceBatching": "oldest iterative_sequence",
-    "Step": "model_namespace",
+_PARAMETERS: Final = {
+    "EXECUTION_ENV_PATH": "a model runs in the environment of the server, which needs its packages",
+    "TRITON_BATCH_STRATEGY_PATH": "a batch takes all that waits, up to `max_batch_size`",
 }
-"""Fields without a counterpart, by message."""
-
-_OTHERS: Final = {
-    "ModelConfig": {
-        "model_warmup": "a backend warms up by itself, by inputs that it makes from its ports",
-        "optimization": "the backend chooses by itself, and its options change that",
-        "metric_tags": "metrics have the names of model and node alone",
-        "model_metrics": "the bounds of histograms are an option of Prometheus",
-        "response_cache": "answers are not cached: that takes Cache[X] of headrace-flow",
-    },
-    "InstanceGroup": {
-        "rate_limiter": "instances run when they are idle, as Triton's do without --rate-limit",
-        "host_policy": "the process is bound to cores and memory by numactl and taskset",
-    },
-    "DynamicBatching": {
-        "preferred_batch_size": "a batch takes all that waits, up to `max`",
-        "default_priority_level": "headrace serve has one default for all models, --priority-default",
-    },
-    "Ensemble": {"max_inflight_requests": "the queues of the models bound them"},
-}
-"""Fields that are left out, with what holds in their place, by message."""
+"""Parameters that Triton reads itself, for any backend, and what holds in their place."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _MOST_INSTANCES: Final = 4096
+_DEFAULTS: Final = {names[0] for names in ENUMS.values()}
 _SETTABLE: Final = ("max_batch_size", "instance_group", "dynamic_batching")
 """What a request may say of a model that it loads."""
 
@@ -119,11 +96,7 @@ class Model:
         if self.rows < 0:
             self.wrong(config.at("max_batch_size"), "`max_batch_size` is 0 or more")
         for version in self.versions if self.file else ():
-            if not (folder / str(version) / self.file).is_file():
-                what = f"version {version} has no file {self.file!r}"
-                near = [one.name for one in (folder / str(version)).iterdir()]
-                hint = f"There are: {', '.join(sorted(near))}." if near else None
-                self.wrong(config.at("default_model_filename"), what, hint)
+            self._check_file(folder / str(version) / self.file, version)
         self._check_ports()
         self.check()
         completed = self.backend == "onnxruntime" and not {"max_batch_size", "input"} & {*config}
@@ -133,18 +106,36 @@ class Model:
         self.node = self._node()
         self.check()
 
+    def _check_file(self, path: Path, version: int) -> None:
+        """Note that a version lacks its file, or what the code in it asks for and is not here."""
+        if not path.is_file():
+            near = ", ".join(sorted(one.name for one in path.parent.iterdir()))
+            what, hint = f"version {version} has no file {self.file!r}", f"There are: {near}."
+            self.wrong(self.config.at("default_model_filename"), what, hint if near else None)
+            return
+        try:
+            found = [*missing_names(path.read_bytes())] if self.backend == "python" else []
+        except (SyntaxError, ValueError) as error:
+            line = getattr(error, "lineno", None)
+            self.wrong(Place(str(path), line), f"it is no Python: {error}")
+            return
+        for name, line, column in found:
+            what = f"`{name}` of pb_utils has no counterpart here"
+            self.wrong(Place(str(path), line, column), what, NOT_HERE[name])
+
     def wrong(self, place: Place, what: str, hint: str | None = None) -> None:
         """Note a problem, which `check` raises."""
         self._problems.append(place.problem(what, hint))
 
     def check(self) -> None:
-        """Raise the problems, if there are any.
+        """Raise the problems noted since the last time, if there are any.
 
         Raises:
             ConfigError: There are.
         """
-        if self._problems:
-            raise ConfigError(self._problems)
+        found, self._problems = self._problems, []
+        if found:
+            raise ConfigError(found)
 
     def _warn(self, place: Place, what: str) -> None:
         self.warnings.append(place.problem(what))
@@ -204,15 +195,12 @@ class Model:
     def _look(self, message: Message) -> None:
         """Note what has no counterpart, and what means something else, in a message and those inside."""
         for name in message:
-            values = message.all(name)
-            if not any(values if values and not isinstance(values[0], Message) else [True]):
-                continue  # a default that is written
-            if name in _REFUSED.get(message.kind, "").split():
-                self.wrong(message.at(name), f"`{name}` has no counterpart here")
-            elif (other := _OTHERS.get(message.kind, {}).get(name)) is not None:
-                self._warn(message.at(name), f"`{name}` is left out: {other}")
-                continue
-            for one in values:
+            values, field = [*filter(_says, message.all(name))], MESSAGES[message.kind][name]
+            if values and field.fate == "refused":
+                self.wrong(message.at(name), f"`{name}` has no counterpart here", field.why)
+            elif values and field.fate == "left out":
+                self._warn(message.at(name), f"`{name}` is left out: {field.why}")
+            for one in values if field.fate == "obeyed" else ():
                 inner = one[1] if isinstance(one, tuple) else one
                 if isinstance(inner, Message):
                     self._look(inner)
@@ -283,10 +271,12 @@ class Model:
         sides = len(config.all("input")), len(config.all("output"))
         if self.backend == "identity" and sides != (1, 1):
             self.wrong(place, "the backend identity needs one input and one output")
-        if self.backend not in ("python", "ensemble"):
-            for index, (name, _) in enumerate(config.all("parameters")):
-                what = f"parameter {name!r} is left out: write it as an option of {word}"
-                self._warn(config.at("parameters", index), what)
+        for index, (name, _) in enumerate(config.all("parameters")):
+            why = _PARAMETERS.get(name)
+            if why is None and self.backend not in ("python", "ensemble"):
+                why = f"write it as an option of {word}"
+            if why is not None:
+                self._warn(config.at("parameters", index), f"parameter {name!r} is left out: {why}")
         if self.backend in ("python", "ensemble") or changed or sequences:
             self._set(made, "config", json.dumps(self.printed()), config.place)
         return made
@@ -309,9 +299,6 @@ class Model:
             devices += [one for one in on for _ in range(count)]
         if groups and self.backend == "ensemble":
             self.wrong(self.config.at("instance_group"), "an ensemble has no instances")
-        profiles = [one for group in groups for one in group.all("profile")]
-        if profiles:
-            self._warn(groups[0].at("profile"), "`profile` is left out: instance i uses profile i")
         if len(devices) > 1:
             self._set(made, "instance_num", len(devices), self.config.at("instance_group"))
         named: list[str] = [one or "cpu" for one in devices]
@@ -476,6 +463,13 @@ class Model:
                     for value, place in zip(source.all(name), source.places[name], strict=True):
                         made.add(name, value, place)
         return Model(self.folder, made)
+
+
+def _says(value: Any) -> bool:
+    """Return whether a value is neither a default nor a message of defaults. An empty message chooses something."""
+    if isinstance(value, Message):
+        return not [*value] or any(_says(one) for name in value for one in value.all(name))
+    return bool(value) and value not in _DEFAULTS
 
 
 def _filled(value: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import ConfigError
 from headrace_triton.checking import check_ensemble
+from headrace_triton.comparing import check_built
 from headrace_triton.reading import Model, read_model
 
 if TYPE_CHECKING:
@@ -33,12 +34,29 @@ class ServedModel(dict[str, Any]):
         super().__init__(model.pipeline(version))
         self.repository = model.folder.parent
         self.configuration = model.printed()
+        self._model = model
 
     def __eq__(self, other: object) -> bool:
         same = isinstance(other, ServedModel) and self.configuration == other.configuration
         return same and super().__eq__(other)
 
     __hash__ = None
+
+    def check_built(self, described: Mapping[str, Any]) -> None:
+        """Check what the pipeline says of itself against the configuration: see `headrace_triton.comparing`.
+
+        Args:
+            described: What ``describe()`` of the pipeline gives.
+
+        Raises:
+            ConfigError: They contradict each other.
+        """
+        (node,) = described["nodes"].values()
+        tree = node["tree"]
+        while tree["children"]:
+            tree = tree["children"][-1]
+        if isinstance(tree["built"], dict):
+            check_built(self._model, tree["built"])
 
     def again(self, name: str, override: Any = None) -> dict[str, Any]:
         """Return what a serving file says of a model by now; nothing if it is not there.

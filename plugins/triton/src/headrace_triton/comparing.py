@@ -1,0 +1,85 @@
+"""Compares the inputs and outputs of a configuration with those that its model has, once it is built."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace_triton.ports import DTYPES
+from headrace_triton.schema import DATATYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from headrace_triton.pbtxt import Message
+    from headrace_triton.reading import Model
+
+__all__ = ["check_built"]
+
+_KINDS: Final = {
+    **{DTYPES[datatype]: kind for kind, datatype in DATATYPES.items()},
+    **dict.fromkeys(("str", "object"), "TYPE_STRING"),
+}
+"""The type of a configuration by the name of a dtype."""
+
+_DESCRIBE_THEMSELVES: Final = ("onnxruntime", "tensorrt", "pytorch")
+
+
+def check_built(model: Model, built: Mapping[str, Any]) -> None:
+    """Check that a model has the inputs and outputs that its configuration says, as Triton does when it loads one.
+
+    A fixed length of the model has to stand in ``dims``, or in the shape of ``reshape``. Where its length is free, any may. The
+    configuration names all inputs that the model needs, and may leave outputs out. What the model does not tell is not
+    compared.
+
+    Args:
+        model: The model.
+        built: What its backend says of itself: see `headrace.Backend.describe`.
+
+    Raises:
+        ConfigError: They contradict each other. It has all problems of the model with line and column.
+    """
+    if model.backend not in _DESCRIBE_THEMSELVES:
+        return
+    sequences = model.config.one("sequence_batching")
+    for side in ("input", "output"):
+        has: dict[str, Any] = {**(built.get(f"{side}s") or {})}
+        needed = {*has} if side == "input" else set()
+        if side == "input":
+            has = {**has, **(built.get("optional_inputs") or {})}
+        said = {one.one("name"): one for one in model.config.all(side)}
+        kept = {one.one(f"{side}_name"): one for one in sequences.all("state")}
+        if len(said) == len(has) == 1 and not kept:  # perhaps it is named by its index
+            has = dict(zip(said, has.values(), strict=True))
+            needed &= {*has} if side == "input" else set()
+        for name, one in (said | kept).items():
+            if name in has:
+                _compare(model, one, f"{side} {name!r}", has[name])
+        controls = {one.one("name") for one in sequences.all("control_input")}
+        left = needed - {*said} - {*kept} - controls
+        if said and left:
+            names = ", ".join(map(repr, sorted(left)))
+            model.wrong(model.config.at(side), f"the model needs {names}, which is not among these")
+    model.check()
+
+
+def _compare(model: Model, one: Message, title: str, port: Mapping[str, Any]) -> None:
+    kind, shape = _KINDS.get(str(port.get("dtype"))), port.get("shape")
+    said = one.one("data_type")
+    if kind is not None and kind != said:
+        what = f"{title} is {said} here, and {kind} in the model"
+        model.wrong(one.at("data_type"), what, f"Write data_type: {kind}.")
+    if not shape or ("is_shape_tensor" in one and one.one("is_shape_tensor")):
+        return  # a model may leave it open, and a shape has no axis of the batch
+    own = [-1 if n is None else n for n in shape]
+    reshaped = "reshape" in one
+    dims = one.one("reshape").all("shape") if reshaped else one.all("dims")
+    wanted = [-1, *dims] if model.rows else [*dims]
+    at = one.at("reshape") if reshaped else one.at("dims")
+    if model.rows and own[0] != -1 and own[1:] == dims:
+        what = f"the first axis of {title} is {own[0]} in the model, so that it takes no batches"
+        model.wrong(at, what, "Export it with a free first axis, or write max_batch_size: 0.")
+    elif len(own) != len(wanted) or any(n not in (-1, m) for n, m in zip(own, wanted, strict=True)):
+        batch = f", with max_batch_size: {model.rows}" if model.rows else ""
+        what = f"{title} has the shape {wanted} here{batch}, and {own} in the model"
+        hint = f"Write dims: {own[1:] if model.rows else own}."
+        model.wrong(at, what, None if reshaped else hint)

@@ -1,0 +1,72 @@
+"""The table of fields: each that Triton's own message has, and what becomes of it here."""
+
+from __future__ import annotations
+
+import pytest
+from tritonclient.grpc import model_config_pb2
+
+from headrace_triton.reading import read_model
+from headrace_triton.schema import MESSAGES
+
+FATES = {"obeyed", "refused", "left out", "harmless"}
+
+
+def both(theirs=model_config_pb2.ModelConfig.DESCRIPTOR, ours="ModelConfig"):
+    """Yield each message of Triton with the name of ours, as the fields lead to them."""
+    yield theirs, ours
+    for field in theirs.fields:
+        inner = field.message_type
+        if inner is not None and inner.GetOptions().map_entry:
+            inner = inner.fields_by_name["value"].message_type
+        if inner is not None and field.name in MESSAGES[ours]:
+            yield from both(inner, MESSAGES[ours][field.name].type)
+
+
+def test_each_field_of_tritons_messages_is_in_the_table():
+    found = {ours: {field.name for field in theirs.fields} for theirs, ours in both()}
+    assert found == {name: {*fields} for name, fields in MESSAGES.items()}
+    assert len(found) > 40
+
+
+def reached(kind="ModelConfig"):
+    """Yield the fields to which fields that are obeyed lead."""
+    for name, field in MESSAGES[kind].items():
+        yield f"{kind}.{name}", field
+        if field.fate == "obeyed" and field.type in MESSAGES:
+            yield from reached(field.type)
+
+
+def test_each_field_has_a_fate_and_each_that_is_not_obeyed_a_reason():
+    found = dict(reached())
+    assert {field.fate for field in found.values()} == FATES
+    assert [
+        name for name, field in found.items() if bool(field.why) is (field.fate == "obeyed")
+    ] == []
+
+
+def value_of(field):
+    """Return a value that is not the default, as the text of a configuration has it."""
+    if field.type in MESSAGES:
+        return " {} "
+    return {"text": ': "x"', "bool": ": true", "int": ": 1", "uint": ": 1"}.get(field.type, ": 1")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in MESSAGES["ModelConfig"].items() if one.fate != "obeyed"]
+)
+def test_a_field_meets_its_fate(repository, name):
+    field = MESSAGES["ModelConfig"][name]
+    value = ' { key: "a" value: "b" }' if field.mapped else value_of(field)
+    repository.write("add", f'backend: "onnxruntime"\nmax_batch_size: 4\n{name}{value}\n')
+    if field.fate == "refused":
+        with pytest.raises(Exception, match=f"config.pbtxt:3:.*`{name}` has no counterpart here"):
+            read_model(repository.folder / "add")
+    else:
+        (said,) = read_model(repository.folder / "add").warnings
+        assert (said.line, f"`{name}` is left out: {field.why}") == (3, said.message)
+
+
+def test_what_is_written_and_says_nothing_is_no_matter(repository):
+    text = 'backend: "onnxruntime"\nresponse_cache { enable: false }\nruntime: ""\n'
+    repository.write("add", text)
+    assert read_model(repository.folder / "add").warnings == []
