@@ -52,13 +52,13 @@ class TritonEnsemble(headrace.Backend):
         The inputs of the ensemble, arrays by their names. An optional one may be missing, and with it the optional inputs of
         models that it is for.
     Writes:
-        result: A dict of arrays by output.
+        result: A dict of arrays by output, without those that no model gave.
     Batch:
         1 or more. Items are independent.
 
     Raises:
         InputError: An input is missing.
-        BackendError: A model gave no answer, or several parts of one.
+        BackendError: A model gave no answer, or several parts of one, or no model gave any output.
         OverloadedError: A model is unloaded.
         RequestError: The error of a model.
     Source:
@@ -131,10 +131,10 @@ class _Run:
             self._begun += len(ready)
             is_last = self._begun == self._over
         if is_last:
-            missing = [one for one in self._of._outputs if one not in self._tensors]
-            found = {one: self._tensors[one] for one in self._of._outputs if not missing}
-            error = BackendError(f"no model gave the output {missing[0]!r}") if missing else None
-            self._finish(error or found)
+            outputs, tensors = self._of._outputs, self._tensors
+            found = {one: tensors[one] for one in outputs if one in tensors}
+            error = BackendError(f"no model gave the output {outputs[0]!r}")
+            self._finish(found or error if outputs else {})
         for one in ready:
             try:
                 self._call(one)
@@ -172,7 +172,7 @@ class _Run:
         if error is not None:
             self._finish(error)
             return
-        answers = [*parts, *([done.result()] if done.result() else [])]
+        answers = [*parts, *([done.result()] if done.result() or not parts else [])]
         if len(answers) != 1:
             what = (
                 f"model {step.title!r} gave {len(answers)} answers to an ensemble, which takes one"

@@ -9,7 +9,7 @@ from headrace_triton.schema import DATATYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["DTYPES", "optional_names", "ports_of"]
+__all__ = ["DTYPES", "RESPONSE_PARAMETERS", "optional_names", "ports_of"]
 
 DTYPES: Final = {
     "BOOL": "bool",
@@ -19,6 +19,9 @@ DTYPES: Final = {
     **{one: one.lower() for one in DATATYPES.values() if "INT" in one},
 }
 """The name of the dtype for each datatype of the protocol."""
+
+RESPONSE_PARAMETERS: Final = "response_parameters"
+"""The key of a request under which the parameters of its response stand."""
 
 
 def ports_of(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -116,8 +116,9 @@ class Model:
         try:
             found = [*missing_names(path.read_bytes())] if self.backend == "python" else []
         except (SyntaxError, ValueError) as error:
-            line = getattr(error, "lineno", None)
-            self.wrong(Place(str(path), line), f"it is no Python: {error}")
+            line, column = getattr(error, "lineno", None), getattr(error, "offset", None)
+            what = error.msg if isinstance(error, SyntaxError) else str(error)
+            self.wrong(Place(str(path), line, column), f"it is no Python: {what}")
             return
         for name, line, column in found:
             what = f"`{name}` of pb_utils has no counterpart here"
@@ -417,7 +418,8 @@ class Model:
         shape = [*([-1] if self.rows else []), *one.all("dims")]
         made: dict[str, Any] = {"datatype": DATATYPES[one.one("data_type")], "shape": shape}
         if side == "output":
-            return made
+            leaves_out = self.backend in ("python", "ensemble")
+            return made | ({"optional": True} if leaves_out else {})
         single = self.backend in ("identity", "pytorch")
         made |= {"key": "data" if single else one.one("name")}
         made |= {"batched": True} if self.rows else {"each": False}

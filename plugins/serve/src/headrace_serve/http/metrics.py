@@ -40,8 +40,11 @@ class Snapshot:
     Attributes:
         counters, models, connections, ready: Copied from `Service`.
         own: Whether the metrics that code in this process has registered are left out.
+        suffixed: Whether samples of counters get the suffix ``_total``, as OpenMetrics demands, whoever has named them.
         fixed: The label of all samples that names the worker process, whose numbers they are. Empty for a server of one.
     """
+
+    suffixed = False
 
     def __init__(self, service: Service) -> None:
         self.counters: Counters = service.counters.copy()
@@ -57,7 +60,8 @@ class Snapshot:
         yield from self._own()
         yield from _of_steps(self.models, self.fixed)
         of_process = _of_process(self.fixed, own=self.own)
-        yield from _merged(chain(_of_pipelines(self.models, self.fixed), of_process))
+        for family in _merged(chain(_of_pipelines(self.models, self.fixed), of_process)):
+            yield _suffixed(family) if self.suffixed else family
 
     def _own(self) -> Iterator[Any]:
         now = self.counters
@@ -121,6 +125,7 @@ def encoded(snapshot: Snapshot, accept: str) -> tuple[str, bytes]:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(snapshot)
     encoder, kind = choose_encoder(accept)
+    snapshot.suffixed = str(kind).startswith("application/openmetrics-text")
     return str(kind), bytes(encoder(registry))
 
 
@@ -185,6 +190,16 @@ def _times(probe: Any, model: Model) -> Iterable[Any]:
 
 def _labelled(family: Any, labels: Mapping[str, str]) -> Any:
     family.samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
+    return family
+
+
+def _suffixed(family: Any) -> Any:
+    """Return a family whose samples have ``_total`` if they are of a counter."""
+    if str(family.type) == "counter":
+        named = {family.name: f"{family.name}_total"}
+        family.samples = [
+            one._replace(name=named.get(one.name, one.name)) for one in family.samples
+        ]
     return family
 
 

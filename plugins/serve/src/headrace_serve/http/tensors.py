@@ -331,11 +331,11 @@ def _written(
 
 def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutputs | None:
     """Return how to write the same answer with other numbers. None where that is not all."""
-    forms = []
+    forms, ports = [], answer.model.signature.outputs
     for one in answer.outputs:
-        if one.datatype == "BF16" or one.parameters or one.array.dtype != DATATYPES[one.datatype]:
+        if ports[one.name].optional or one.datatype == "BF16" or one.parameters or one.array.dtype != DATATYPES[one.datatype]:
             return None
         forms.append((one.array.dtype, one.array.shape))
-    whole = len(answer.model.signature.outputs) == 1 and not answer.by_name
-    names = list(answer.model.signature.outputs) if wanted is None else wanted
+    whole = len(ports) == 1 and not answer.by_name
+    names = list(ports) if wanted is None else wanted
     return PlainOutputs(None if whole else names, forms, header, {HEADER_LENGTH: str(len(header))})

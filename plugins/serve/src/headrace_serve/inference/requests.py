@@ -53,6 +53,8 @@ __all__ = [
 ]
 
 _PASSING = (429, 503, 504)
+_RESPONSE_PARAMETERS = "response_parameters"
+"""The key under which a backend writes parameters of the response."""
 
 
 async def infer(
@@ -113,6 +115,7 @@ async def written(
     outputs = await apart(elements_of(result), write)
     check_written(model, outputs, limits)
     outputs = await with_classes(model, outputs, asked)
+    parameters |= request.get(_RESPONSE_PARAMETERS) or {}
     rows, by_name = request.get(keys.REQUEST_SIZE, 1), isinstance(result, dict)
     return Answer(model, asked.id, outputs, rows, parameters, by_name=by_name)
 
@@ -139,7 +142,7 @@ def begin_plain(
 def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
     """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
     outline = asked.outline
-    if outline is None or outline.again is None or asked.places:
+    if outline is None or outline.again is None or asked.places or _RESPONSE_PARAMETERS in request:
         return None
     body = outline.again.parts(request["result"])
     if body is None:

@@ -85,7 +85,7 @@ def tensors_of(
     """
     names = list(model.signature.outputs)
     found = []
-    for name in names if wanted is None else wanted:
+    for name in _given(model, names if wanted is None else wanted, results):
         single = len(names) == 1
         if by_item:
             values = _each(partial(_part, model, name=name, single=single), results)
@@ -122,7 +122,18 @@ def outputs_of(model: Model, result: Any) -> dict[str, Any]:
         ContractError: The result has no such output.
     """
     names = model.signature.outputs
-    return {name: _part(model, result, name, single=len(names) == 1) for name in names}
+    given = _given(model, names, [result])
+    return {name: _part(model, result, name, single=len(names) == 1) for name in given}
+
+
+def _given(model: Model, names: Iterable[str], results: Sequence[Any]) -> list[str]:
+    """Return the names of outputs without those that a model may leave out, and has left out."""
+    ports = model.signature.outputs
+    return [
+        name
+        for name in names
+        if not ports[name].optional or any(not isinstance(o, dict) or name in o for o in results)
+    ]
 
 
 def _part(model: Model, result: Any, name: str, *, single: bool) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def model_metadata(models: Catalogue, model: Model) -> dict[str, Any]:
         "versions": models.versions(model.name),
         "platform": "headrace",
         "inputs": [_tensor(port) for port in signature.inputs.values()],
-        "outputs": [_tensor(port) for port in signature.outputs.values()],
+        "outputs": [_tensor(replace(port, optional=False)) for port in signature.outputs.values()],
     }
 
 
@@ -75,6 +76,7 @@ def config(model: Model) -> dict[str, Any]:
         if node.auto is not None
     }
     decoupled = {"model_transaction_policy": {"decoupled": True}} if model.decoupled else {}
+    given = [replace(port, optional=False) for port in signature.outputs.values()]
     made = _scheduling(model) | {
         **decoupled,
         **({"parameters": fetched | auto} if fetched or auto else {}),
@@ -84,7 +86,7 @@ def config(model: Model) -> dict[str, Any]:
         "version_policy": {"all": {}},
         "max_batch_size": most if batched else 0,
         "input": [_config_port(port, batched=batched) for port in signature.inputs.values()],
-        "output": [_config_port(port, batched=batched) for port in signature.outputs.values()],
+        "output": [_config_port(port, batched=batched) for port in given],
     }
     if model.configuration is None:
         return made

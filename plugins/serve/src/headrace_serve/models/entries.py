@@ -66,6 +66,8 @@ class OutputEntry(_Entry):
 
     datatype: Datatype
     shape: list[Axis]
+    optional: bool = False
+    """Whether answers may lack the output."""
 
 
 class InputEntry(_Entry):

@@ -46,7 +46,7 @@ class Port:
         batch_axis: The axis along which the rows of one request lie, or None.
         text: Whether the model takes the elements as text, not as bytes.
         declared: Whether the model's entry declares this output, so that results are checked against it.
-        optional: Whether requests may lack this input, since the model has a value for it.
+        optional: Whether requests may lack this input, since the model has a value for it, or answers this output.
     """
 
     name: str
@@ -128,7 +128,7 @@ def read_signature(
     if outputs is not None:
         _check_outputs(outputs, _read(ends, "outputs", first=False))
         given = {
-            name: Port(name, one.datatype, tuple(one.shape), declared=True)
+            name: Port(name, one.datatype, tuple(one.shape), declared=True, optional=one.optional)
             for name, one in outputs.items()
         }
     else:

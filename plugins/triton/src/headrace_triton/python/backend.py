@@ -10,7 +10,7 @@ from typing_extensions import NotRequired, TypedDict
 
 import headrace
 from headrace.errors import SetupError
-from headrace_triton.ports import optional_names, ports_of
+from headrace_triton.ports import RESPONSE_PARAMETERS, optional_names, ports_of
 from headrace_triton.python.calls import answers
 from headrace_triton.python.configuration import completed
 
@@ -52,7 +52,9 @@ class TritonPython(headrace.Backend):
         The inputs of the configuration, arrays by their names. request_id, ``parameters`` in context, and sequence_id,
         sequence_start, sequence_end, where a request has them.
     Writes:
-        result: A dict of arrays by output. None where a decoupled model has sent no last response.
+        result: A dict of arrays by output, without those that the model left out. None where a decoupled model has sent no
+            last response.
+        response_parameters: Those of the response by name, where it has some.
     Batch:
         1 or more, in rows where the configuration has a max_batch_size.
 
@@ -75,12 +77,13 @@ class TritonPython(headrace.Backend):
         )
 
     keeps = True
+    writes = TypedDict("Writes", {"result": Any, RESPONSE_PARAMETERS: NotRequired[Any]})  # type: ignore[misc]
     reads: tuple[str, ...] | type = ()
 
     @classmethod
     def answerer(cls, options: Any, context: headrace.InitContext) -> Callable[[Question], object]:
         """Return what answers the questions of an instance in a process of its own."""
-        return answers()
+        return answers(context)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Run the file, and let the model initialize itself.

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.errors import ContractError
+from headrace.errors import ClosedError, ContractError
 from headrace_models import call_model, models_here
 from headrace_triton.python.metrics import Change, change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from concurrent.futures import Future
 
+    import headrace
     from headrace_process.asking import Question
 
-__all__ = ["UNWANTED", "ModelCall", "answers"]
+__all__ = ["UNWANTED", "Cancel", "IsReady", "ModelCall", "Readiness", "answers"]
 
 UNWANTED = "unwanted"
 """Asks whether the caller of a request waits no more."""
@@ -32,6 +34,7 @@ class ModelCall(NamedTuple):
         deadline: The end of its time (``time.monotonic()``, seconds). None for never.
         priority: A greater one goes first.
         fixed: Further keys of its request.
+        number: Names the call, for `Cancel`.
     """
 
     name: str
@@ -41,14 +44,92 @@ class ModelCall(NamedTuple):
     deadline: float | None
     priority: int
     fixed: Mapping[str, Any]
+    number: str
 
 
-def answers() -> Callable[[Question], object]:
+class Cancel(NamedTuple):
+    """Gives a call up."""
+
+    number: str
+
+
+class IsReady(NamedTuple):
+    """Asks whether a model takes requests. Version ``""`` is any that the name means."""
+
+    name: str
+    version: str
+
+
+class Readiness(NamedTuple):
+    """Says whether an instance takes requests, as the ``is_ready`` of its model has said."""
+
+    instance: int
+    ready: bool
+
+
+class _Node:
+    """The instances of one node. While the model of one is not ready, all are away, and still get requests."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._places: list[Any] = []
+        self._unready: set[int] = set()
+
+    def add(self, place: Any) -> None:
+        with self._lock:
+            self._places.append(place)
+            self._tell([place])
+
+    def note(self, said: Readiness) -> None:
+        with self._lock:
+            (self._unready.discard if said.ready else self._unready.add)(said.instance)
+            self._tell(self._places)
+
+    def _tell(self, places: list[Any]) -> None:
+        for one in places:
+            if self._unready:
+                one.away(takes_batches=True)
+            else:
+                one.back()
+
+
+class _Open:
+    """A call that goes on."""
+
+    future: Future[Any]
+
+    def __init__(self, question: Question) -> None:
+        self._question, self._is_over = question, False
+
+    def send(self, part: Any, _: bool) -> None:
+        """Send a part of the answer, or let the request end with an error where nobody wants it."""
+        if self._is_over:
+            raise ClosedError("it was cancelled")
+        self._question.send(part, False, None)
+
+    def give_up(self) -> None:
+        """Cancel the request. One on which a backend works ends with its next part."""
+        self._is_over = True
+        self.future.cancel()
+
+
+def answers(context: headrace.InitContext) -> Callable[[Question], object]:
     """Return what answers the questions of an instance that is built right now: its calls reach the models beside it."""
-    models = models_here()
+    models, open_calls = models_here(), dict[str, _Open]()
+    node = context.store.node.get_or_create("headrace_triton.readiness", _Node)
+    node.add(context.health)
 
     def answer(question: Question) -> None:
         call = question.content
+        if isinstance(call, Cancel):
+            if call.number in open_calls:
+                open_calls[call.number].give_up()
+            question.send(None, True, None)
+            return
+        if isinstance(call, Readiness):
+            node.note(call)
+            question.send(None, True, None)
+            return
         if call == UNWANTED:
             question.send(question.unwanted, True, None)
             return
@@ -60,6 +141,10 @@ def answers() -> Callable[[Question], object]:
                 f"the model {call.name!r} is called, and there are no models beside this pipeline"
             )
             raise ContractError(what, hint="Serve it with the other models.")
+        if isinstance(call, IsReady):
+            question.send(_is_ready(models.status().get(call.name), call.version), True, None)
+            return
+        opened = _Open(question)
         left = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
         running = call_model(
             models,
@@ -69,15 +154,24 @@ def answers() -> Callable[[Question], object]:
             outputs=call.outputs,
             timeout=left,
             priority=call.priority,
-            on_part=lambda part, _: question.send(part, False, None),
+            on_part=opened.send,
             thread=question.thread,
             **call.fixed,
         )
+        opened.future, open_calls[call.number] = running, opened
+        running.add_done_callback(lambda _: open_calls.pop(call.number))
         running.add_done_callback(partial(_end, question))
 
     return answer
 
 
+def _is_ready(model: Mapping[str, Any] | None, version: str) -> bool:
+    """Return whether a model, as ``status()`` of the models has it, takes requests."""
+    versions = {} if model is None else model.get("versions", {})
+    states = [one["state"] for number, one in versions.items() if version in ("", number)]
+    return "ready" in states or (model is not None and not version and "shares" in model)
+
+
 def _end(question: Question, done: Future[dict[str, Any]]) -> None:
-    error: Any = done.exception()
+    error: Any = ClosedError("it was cancelled") if done.cancelled() else done.exception()
     question.send(None if error else done.result(), True, error)

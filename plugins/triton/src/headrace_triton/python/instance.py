@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import sys
 import threading
 import time
 from contextlib import suppress
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from math import inf
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 from weakref import WeakSet
 
 import headrace
@@ -26,12 +28,19 @@ from headrace.errors import (
     SetupError,
 )
 from headrace_process.asking import Question, ask, is_elsewhere, limits_of
+from headrace_triton.ports import RESPONSE_PARAMETERS
 from headrace_triton.python import calls, interface, metrics
 from headrace_triton.python.configuration import completed
-from headrace_triton.python.messages import Incoming, InferenceRequest, ResponseSender
+from headrace_triton.python.messages import (
+    Incoming,
+    InferenceRequest,
+    InferenceTrace,
+    ResponseSender,
+)
 from headrace_triton.python.tensors import TritonModelException, outputs_of, ports_seen, tensors_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -40,8 +49,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Instance"]
 
+_logger = logging.getLogger("headrace.triton")
+
 _LOOK_S = 0.25
 """How often a batch that waits for responses looks whether anybody still waits for it."""
+
+_TRACE = ("traceparent", "tracestate", "baggage")
+"""Keys of the context of a request that say to which trace it belongs."""
+
+_READY_S = 1.0
+"""How often a model is asked whether it is ready, where it has ``is_ready``."""
 
 _RESPONSES = "It returns a list with an InferenceResponse for each request."
 
@@ -71,13 +88,13 @@ class Instance:
         self, name: str, file: Path, config: dict[str, Any], context: headrace.InitContext
     ) -> None:
         sys.modules.setdefault("triton_python_backend_utils", interface)
-        self._name, self._context, self._answer = name, context, calls.answers()
+        self._name, self._context, self._answer = name, context, calls.answers(context)
         self._open: set[Incoming] = set()
         self._senders: WeakSet[ResponseSender] = WeakSet()
         self._thread = 0
         self.ended, self.waits = threading.Condition(), False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._closed = False
+        self._closed = threading.Event()
         module = headrace.plugins.import_file(file)
         made: Any = getattr(module, "TritonPythonModel", None)
         if not hasattr(made, "execute"):
@@ -94,8 +111,34 @@ class Instance:
             self._model = made()
             if hasattr(self._model, "initialize"):
                 self._model.initialize(self._arguments(file))
+            if hasattr(self._model, "is_ready"):
+                self._follow_readiness()
         finally:
             _running.reset(before)
+
+    def _follow_readiness(self) -> None:
+        """Tell the node whether the model is ready, now and at each change, until the instance is closed."""
+        index, told = self._context.instance_index, self._told_ready()
+        self.asked(calls.Readiness(index, told))
+
+        def follow() -> None:
+            before = told
+            while not self._closed.wait(_READY_S):
+                now = self._told_ready()
+                if now is not before:
+                    before = now
+                    self.asked(calls.Readiness(index, now))
+
+        name = f"headrace-{self.config['name']}-ready"
+        threading.Thread(target=copy_context().run, args=(follow,), name=name, daemon=True).start()
+
+    def _told_ready(self) -> bool:
+        """Return what ``is_ready`` of the model says. An error is False, as in Triton."""
+        try:
+            return bool(self._model.is_ready())
+        except Exception:
+            _logger.warning("is_ready of model %r failed", self.config["name"], exc_info=True)
+            return False
 
     def _arguments(self, file: Path) -> dict[str, str]:
         device, _, ordinal = (self._context.device or "cpu").partition(":")
@@ -160,6 +203,7 @@ class Instance:
             flags=bool(request.get("sequence_start")) + 2 * bool(request.get("sequence_end")),
             parameters=context.get("parameters"),
             priority=priority,
+            trace=InferenceTrace({name: context[name] for name in _TRACE if name in context}),
             sender=sender,
             incoming=one,
         )
@@ -215,7 +259,7 @@ class Instance:
 
     def _run_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Run the event loop until the instance is closed, whatever code of the model does to it."""
-        while not (self._closed or loop.is_closed()):
+        while not (self._closed.is_set() or loop.is_closed()):
             with suppress(
                 BaseException
             ):  # as of sys.exit in a coroutine, which is the outcome of its batch
@@ -244,7 +288,12 @@ class Instance:
         self._open.discard(one)
         if one.error is None:
             one.request["result"] = one.result
+            self._tell_parameters(one)
         return one.error
+
+    def _tell_parameters(self, one: Incoming) -> None:
+        if one.parameters:
+            one.request[RESPONSE_PARAMETERS] = one.parameters
 
     def _forget(self, one: Incoming) -> None:
         one.end(None, ClosedError("the request has ended"))
@@ -264,6 +313,7 @@ class Instance:
     def finish(self, incoming: Incoming) -> None:
         """End a request that is kept."""
         outcome = incoming.result if incoming.error is None else incoming.error
+        self._tell_parameters(incoming)
         self._context.request.finish(incoming.request, outcome)
 
     def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
@@ -275,20 +325,39 @@ class Instance:
         if not is_elsewhere():
             return self._context.request.unwanted(incoming.request)
         try:
-            return bool(_asked(calls.UNWANTED, incoming.request))
+            return bool(self.asked(calls.UNWANTED, incoming.request))
         except ContractError:  # in a place that takes no questions
             return False
 
-    def call(self, asked: InferenceRequest, take: Any) -> None:
-        """Begin a call of another model."""
+    def asked(self, content: Any, request: Request | None = None) -> Any:
+        """Ask what answers this instance, where the models of the server are, and wait for the answer."""
+        came: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
+
+        def take(found: Any, _: bool, error: Exception | None) -> None:
+            came.put((found, error))
+
+        if is_elsewhere():
+            ask(self._name, content, request, take)
+        else:
+            self._answer(Question(content, take))
+        found, error = came.get()
+        if error is not None:
+            raise error
+        return found
+
+    def call(self, asked: InferenceRequest, take: Any) -> Callable[[], object]:
+        """Begin a call of another model. Return what gives it up."""
         running = [*self._open]
         ends = [one.limits[0] for one in running]
         until = max([inf if one is None else one for one in ends], default=inf)
         if asked.timeout():
             until = min(until, time.monotonic() + asked.timeout() / 1e6)
         fixed: dict[str, Any] = {"request_id": asked.request_id()} if asked.request_id() else {}
+        context = dict(asked.trace().context)
         if parameters := json.loads(asked.parameters()):
-            fixed["context"] = {"parameters": parameters}
+            context["parameters"] = parameters
+        if context:
+            fixed["context"] = context
         if asked.correlation_id():
             flags = {"sequence_start": asked.flags() & 1, "sequence_end": asked.flags() & 2}
             fixed |= {
@@ -303,6 +372,7 @@ class Instance:
             until if until < inf else None,
             max([one.limits[1] for one in running], default=0),
             fixed,
+            number := uuid4().hex,
         )
         try:
             if is_elsewhere():
@@ -312,6 +382,7 @@ class Instance:
                 self._answer(Question(content, take, self._thread if here else 0))
         except Exception as error:  # noqa: BLE001 - a model gets it as the response
             take(None, True, error)
+        return partial(self.asked, calls.Cancel(number))
 
     def close(self) -> None:
         """Let the model finalize itself. Threads that it has left can send nothing any more."""
@@ -322,25 +393,15 @@ class Instance:
         finally:
             for sender in [*self._senders]:
                 sender.close()
-            self._closed = True
+            self._closed.set()
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._loop.stop)
-
-
-def _asked(content: Any, request: Request | None = None) -> Any:
-    """Ask the process of the server, and wait for the answer."""
-    came: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
-    ask("TritonPython", content, request, lambda found, _, error: came.put((found, error)))
-    found, error = came.get()
-    if error is not None:
-        raise error
-    return found
 
 
 def _change(one: metrics.Change) -> float:
     """Change a number of a model, where the numbers are."""
     try:
-        return float(_asked(one) if is_elsewhere() else metrics.change(one))
+        return float(_current().asked(one) if is_elsewhere() else metrics.change(one))
     except ValueError as error:
         raise TritonModelException(str(error)) from None
 
@@ -348,8 +409,8 @@ def _change(one: metrics.Change) -> float:
 metrics.MetricFamily.send = staticmethod(_change)
 
 
-def _begin(asked: InferenceRequest, take: Any) -> None:
-    """Begin a call of another model, out of the instance whose code runs here."""
+def _current() -> Instance:
+    """Return the instance whose code runs here."""
     instance, every = _running.get(), [*_instances]
     if instance is None:
         if len(every) != 1:
@@ -357,7 +418,21 @@ def _begin(asked: InferenceRequest, take: Any) -> None:
             hint = "Start it by contextvars.copy_context().run, or let the model live in Process."
             raise TritonModelException(f"{what}. {hint}")
         instance = every[0]
-    instance.call(asked, take)
+    return instance
+
+
+def _begin(asked: InferenceRequest, take: Any) -> Callable[[], object]:
+    """Begin a call of another model, out of the instance whose code runs here. Return what gives it up."""
+    return _current().call(asked, take)
+
+
+def _ready(name: str, version: str) -> bool:
+    """Return whether a model takes requests."""
+    try:
+        return bool(_current().asked(calls.IsReady(name, version)))
+    except ContractError as error:
+        raise TritonModelException(str(error)) from None
 
 
 InferenceRequest.begin = _begin
+InferenceRequest.ready = staticmethod(_ready)

@@ -14,12 +14,15 @@ import numpy as np
 from headrace_triton.python import tensors
 from headrace_triton.python.messages import (
     FINAL,
+    RELEASE_ALL,
     InferenceRequest,
     InferenceResponse,
+    InferenceTrace,
     ResponseSender,
     TritonError,
 )
 from headrace_triton.python.metrics import COUNTER, GAUGE, MetricFamily
+from headrace_triton.python.source import NOT_HERE
 from headrace_triton.python.tensors import Tensor, TritonModelException
 
 if TYPE_CHECKING:
@@ -27,14 +30,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COUNTER", "GAUGE", "InferenceRequest", "InferenceResponse", "InferenceResponseSender",
-    "Logger", "MetricFamily", "ModelConfig", "PreferredMemory", "Tensor", "TritonError",
+    "InferenceTrace", "Logger", "MetricFamily", "ModelConfig", "PreferredMemory", "Tensor", "TritonError",
     "TritonModelException", "deserialize_bytes_tensor", "get_input_config_by_name",
     "get_input_tensor_by_name", "get_model_dir", "get_output_config_by_name",
-    "get_output_tensor_by_name", "numpy_to_triton_type", "serialize_byte_tensor",
+    "get_output_tensor_by_name", "is_model_ready", "numpy_to_triton_type", "serialize_byte_tensor",
     "triton_string_to_numpy", "triton_to_numpy_type", "using_decoupled_model_transaction_policy",
 ]  # fmt: skip
 
-TRITONSERVER_RESPONSE_COMPLETE_FINAL = FINAL
+TRITONSERVER_RESPONSE_COMPLETE_FINAL, TRITONSERVER_REQUEST_RELEASE_ALL = FINAL, RELEASE_ALL
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START, TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 1, 2
 TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 1
 TRITON_STRING_TO_NUMPY = tensors.NUMPY
@@ -55,6 +58,11 @@ class Logger:
 
     INFO, WARNING, ERROR, VERBOSE = "INFO", "WARNING", "ERROR", "VERBOSE"
 
+    class LogLevel:
+        """The levels."""
+
+        INFO, WARNING, ERROR, VERBOSE = "INFO", "WARNING", "ERROR", "VERBOSE"
+
     @staticmethod
     def log(message: str, level: str = "INFO") -> None:
         """Log a message."""
@@ -64,6 +72,27 @@ class Logger:
     log_warn = staticmethod(_logger.warning)
     log_error = staticmethod(_logger.error)
     log_verbose = staticmethod(_logger.debug)
+
+
+def __getattr__(name: str) -> Any:
+    hint = NOT_HERE.get(name)
+    what = f"module 'triton_python_backend_utils' has no attribute {name!r}"
+    raise AttributeError(what if hint is None else f"{what} here. {hint}")
+
+
+def is_model_ready(model_name: str, model_version: str = "") -> bool:
+    """Return whether a model of the server takes requests.
+
+    Args:
+        model_name: Its name.
+        model_version: Its version, digits. ``""``: any that its name means.
+
+    Raises:
+        TritonModelException: The version is no number above 0, or there are no models beside this one.
+    """
+    if model_version and not (model_version.isdecimal() and int(model_version)):
+        raise TritonModelException(f"a version is a number above 0, got {model_version!r}")
+    return InferenceRequest.ready(model_name, model_version)
 
 
 def get_model_dir() -> str:

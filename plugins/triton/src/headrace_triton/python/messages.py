@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = [
-    "FINAL", "Incoming", "InferenceRequest", "InferenceResponse", "ResponseSender", "TritonError",
+    "FINAL", "Incoming", "InferenceRequest", "InferenceResponse", "InferenceTrace",
+    "ResponseIterator", "ResponseSender", "TritonError",
 ]  # fmt: skip
 
 FINAL = 1
 """The flag of the last response."""
+RELEASE_ALL = 1
+"""The flag of a request that the model needs no more."""
 
 
 class TritonError:
@@ -76,6 +79,36 @@ class TritonError:
         return self._message
 
 
+def _as_json(parameters: Mapping[str, Any] | None) -> str:
+    """Return the parameters of a request or response as JSON.
+
+    Raises:
+        TritonModelException: A name is no text, or a value is neither text nor a whole number nor a truth value.
+    """
+    for name, value in (parameters or {}).items():
+        if not isinstance(name, str) or not isinstance(value, (str, int)):
+            got = f"{name!r}: {type(value).__name__}"
+            raise TritonModelException(
+                f"parameters are texts, whole numbers or booleans, got {got}"
+            )
+    return json.dumps(dict(parameters or {}))
+
+
+class InferenceTrace:
+    """The trace to which a request belongs.
+
+    Args:
+        context: What its caller has sent of it, by name: ``traceparent``, ``tracestate``, ``baggage``.
+    """
+
+    def __init__(self, context: Mapping[str, str] | None = None) -> None:
+        self.context = dict(context or {})
+
+    def get_context(self) -> str | None:
+        """Return this as JSON. None where the caller traces nothing."""
+        return json.dumps(self.context) if self.context else None
+
+
 class InferenceResponse:
     """The outputs of a request, or its error.
 
@@ -95,7 +128,7 @@ class InferenceResponse:
                 got = type(one).__name__
                 raise TritonModelException(f"outputs of a response are tensors, got {got}")
         self._error = error if isinstance(error, TritonError | None) else TritonError(error)
-        self._parameters = dict(parameters or {})
+        self._parameters = _as_json(parameters)
 
     def output_tensors(self) -> list[Tensor]:
         """Return the outputs."""
@@ -111,7 +144,7 @@ class InferenceResponse:
 
     def parameters(self) -> str:
         """Return its parameters as JSON."""
-        return json.dumps(self._parameters)
+        return self._parameters
 
 
 class Incoming:
@@ -125,6 +158,7 @@ class Incoming:
         limits: The end of its time (``time.monotonic()``, seconds, None for never), and its priority.
         over: Whether it has ended.
         result, error: Its outcome.
+        parameters: Those of its response.
         kept: Whether its end has to be told, since the batch went on without it.
         taken: Whether the model has asked for its sender.
         turn: Held while it ends, or sends. What the collector drops may come back to the same thread.
@@ -135,6 +169,7 @@ class Incoming:
         self.over = self.kept = self.taken = False
         self.result: dict[str, Any] | None = None
         self.error: Exception | None = None
+        self.parameters: dict[str, Any] = {}
         self.turn = threading.RLock()
 
     def end(self, result: dict[str, Any] | None, error: Exception | None = None) -> None:
@@ -157,6 +192,7 @@ class Incoming:
             return self.end(None, ContractError(what))
         if (error := response.error()) is not None:
             return self.end(None, error.as_error())
+        self.parameters = json.loads(response.parameters())
         try:
             return self.end(self.owner.outputs_of(response))
         except Exception as wrong:  # noqa: BLE001 - also of an array elsewhere that cannot be copied
@@ -220,8 +256,15 @@ class ResponseSender:
         )
 
 
-class _Responses:
-    """The responses to a call, as they come."""
+class ResponseIterator:
+    """The responses to a call, as they come.
+
+    Attributes:
+        give_up: Gives the call up.
+        told: Called with each response that comes: whether it is the last.
+    """
+
+    give_up: Callable[[], object]
 
     def __init__(self) -> None:
         self._came: SimpleQueue[tuple[Any, bool, Exception | None]] = SimpleQueue()
@@ -229,6 +272,7 @@ class _Responses:
         self.told: Callable[[bool], object] = bool
 
     def take(self, value: Any, is_last: bool, error: Exception | None) -> None:
+        """Take what a model has answered."""
         self._came.put((value, is_last, error))
         self.told(is_last)
 
@@ -246,6 +290,10 @@ class _Responses:
                 )
         raise StopIteration
 
+    def cancel(self) -> None:
+        """Give the call up. The error CANCELLED is its last response then, unless it has ended."""
+        self.give_up()
+
     def only(self) -> InferenceResponse:
         """Wait for all, and return the one that a model gives which is not decoupled."""
         found: list[InferenceResponse] = [*self]
@@ -259,10 +307,12 @@ class InferenceRequest:
     """A request: one that a model gets, or one that it makes for another model.
 
     Attributes:
-        begin: Begins the call, of the instance whose code runs here, with what takes its responses.
+        begin: Begins the call, of the instance whose code runs here, with what takes its responses. Returns what gives it up.
+        ready: Tells that instance whether a model of a name and version takes requests.
     """
 
     begin: Any = None
+    ready: Callable[[str, str], bool]
 
     def __init__(  # noqa: PLR0913, PLR0917 - the names and the order by which models know them
         self,
@@ -275,7 +325,7 @@ class InferenceRequest:
         flags: int = 0,
         timeout: int = 0,
         preferred_memory: Any = None,
-        trace: Any = None,
+        trace: InferenceTrace | None = None,
         parameters: Mapping[str, Any] | None = None,
         *,
         priority: int = 0,
@@ -283,9 +333,10 @@ class InferenceRequest:
         incoming: Incoming | None = None,
     ) -> None:
         self._id, self._correlation, self._inputs = request_id, correlation_id, [*inputs]
-        self._outputs, self._trace = [*requested_output_names], trace
+        self._outputs = [*requested_output_names]
         self.model = model_name.decode() if isinstance(model_name, bytes) else model_name
         self.version, self._flags, self._timeout = model_version, flags, timeout
+        self._trace = InferenceTrace() if trace is None else trace
         self._memory, self._parameters, self._priority = preferred_memory, parameters, priority
         self._sender, self._incoming = sender, incoming
 
@@ -333,8 +384,18 @@ class InferenceRequest:
         """Set the flags."""
         self._flags = flags
 
-    def trace(self) -> Any:
-        """Return what was given as the trace."""
+    def set_release_flags(self, flags: int) -> None:
+        """Say that the model has done with the request, as `RELEASE_ALL` means.
+
+        Raises:
+            TritonModelException: They ask for the request once more.
+        """
+        if flags != RELEASE_ALL:
+            what = "a request is released once: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE is not here"
+            raise TritonModelException(what)
+
+    def trace(self) -> InferenceTrace:
+        """Return the trace to which it belongs. A call that gets it is a part of that."""
         return self._trace
 
     def preferred_memory(self) -> Any:
@@ -365,8 +426,8 @@ class InferenceRequest:
         Returns:
             The response, which may be an error. For a decoupled call an iterator of responses as they come.
         """
-        responses = _Responses()
-        self.begin(responses.take)
+        responses = ResponseIterator()
+        responses.give_up = self.begin(responses.take)
         return responses if decoupled else responses.only()
 
     def async_exec(self, decoupled: bool = False) -> asyncio.Future[Any]:
@@ -375,7 +436,7 @@ class InferenceRequest:
         Returns:
             To be awaited: what `exec` returns, for a decoupled call once the first response has come.
         """
-        loop, responses = asyncio.get_running_loop(), _Responses()
+        loop, responses = asyncio.get_running_loop(), ResponseIterator()
         answer = loop.create_future()
 
         def give() -> None:
@@ -387,5 +448,5 @@ class InferenceRequest:
                 loop.call_soon_threadsafe(give)
 
         responses.told = told
-        self.begin(responses.take)
+        responses.give_up = self.begin(responses.take)
         return answer
