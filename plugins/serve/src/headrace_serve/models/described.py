@@ -124,7 +124,7 @@ def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
 def statistics(models: Iterable[Model]) -> dict[str, Any]:
     """Return the statistics of models in Triton's shape. `Catalogue.named` gives all versions of a model.
 
-    Requests are counted as the protocol's, batches as the entry node's. The times in the queue and in
+    Requests are counted as the protocol's, with those of other models, and batches as the entry node's. The times in the queue and in
     the backends are sums over all nodes, from the times that ``pipe.stats()`` samples.
     """
     return {"model_stats": [_statistics(model) for model in models]}
@@ -133,7 +133,7 @@ def statistics(models: Iterable[Model]) -> dict[str, Any]:
 def _statistics(model: Model) -> dict[str, Any]:
     by_name = model.stats()["nodes"]
     nodes, first = list(by_name.values()), by_name[model.entry]
-    counts = model.counts
+    every = [model.counts, *([] if model.called is None else [model.called])]
     done = max(node["ok"] for node in nodes)
     queue_ns = sum(int(node["queue_ms"]["mean"] * 1e6 * node["submitted"]) for node in nodes)
     run_ns = sum(int(node["forward_ms"]["mean"] * 1e6 * node["batches"]) for node in nodes)
@@ -141,12 +141,18 @@ def _statistics(model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
-        "last_inference": counts.last_ns // 1_000_000,
-        "inference_count": counts.inferences,
+        "last_inference": max(one.last_ns for one in every) // 1_000_000,
+        "inference_count": sum(one.inferences for one in every),
         "execution_count": first["batches"],
         "inference_stats": {
-            "success": {"count": counts.ok, "ns": counts.ok_ns},
-            "fail": {"count": counts.failed, "ns": counts.failed_ns},
+            "success": {
+                "count": sum(one.ok for one in every),
+                "ns": sum(one.ok_ns for one in every),
+            },
+            "fail": {
+                "count": sum(one.failed for one in every),
+                "ns": sum(one.failed_ns for one in every),
+            },
             "queue": {"count": done, "ns": queue_ns},
             "compute_input": {"count": done, "ns": 0},
             "compute_infer": {"count": done, "ns": run_ns},

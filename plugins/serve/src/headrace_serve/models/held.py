@@ -13,6 +13,7 @@ import headrace
 from headrace.errors import ConfigError, Problem
 from headrace_models import Models
 from headrace_serve.access_log import logger as access_logger
+from headrace_serve.models.called import CalledModels
 from headrace_serve.models.entries import ModelEntry, read_entries, repositories
 from headrace_serve.models.manager import Later
 from headrace_serve.models.model import Model
@@ -41,7 +42,7 @@ class Held:
 
     def __init__(self, *, allow_import: bool = True, workers: bool = False) -> None:
         self._workers, adapt = workers, partial(_adapted, workers=workers)
-        self.models = Models({}, check=self._check, adapt=adapt, allow_import=allow_import)
+        self.models = CalledModels({}, check=self._check, adapt=adapt, allow_import=allow_import)
         self.entries: dict[tuple[str, str], ModelEntry] = {}
         self._here = threading.local()
 
@@ -138,6 +139,7 @@ class Held:
     ) -> Model:
         """Make a model, unless its pipeline, which somebody else may have built, is one that is refused."""
         model = Model(name, version, entry, before, pipe)
+        model.called = self.models.counts_of(model.pipe)
         if self._workers:
             _refuse_state(model.pipe.config)
         return model

@@ -36,6 +36,7 @@ class Model:
         pipe: The pipeline.
         signature: The inputs and outputs.
         counts: The counters of answered requests.
+        called: Those of the requests of other models. None where nobody counts them.
         unloaded: Whether a request has unloaded the model, so that it takes no requests.
         loading: Whether a new pipeline is being built to take the place of this one.
         reason: Why the model is unloaded. ``""`` if it is not.
@@ -60,6 +61,7 @@ class Model:
     """
 
     counts: Counts
+    called: Counts | None = None
     unloaded = loading = False
     reason = ""
     inside = receiving = 0
