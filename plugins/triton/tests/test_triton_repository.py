@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 import threading
 
 import numpy as np
@@ -526,3 +528,60 @@ def test_what_a_serving_file_says_follows_the_folder_too(repository, serve):
     Watching(service.models.held.models, str(repository.folder)).look()
     assert service.models.find("late").labels == {"SUM": ["zero", "one"]}
     assert client.get_model_config("late")["output"][0]["label_filename"] == "names.txt"
+
+
+_opened: list[str] = []
+_watched: list[str] = []
+
+
+def _note_open(event, args):
+    if event == "open" and _watched and str(args[0]).startswith(_watched[0]):
+        _opened.append(str(args[0]))
+
+
+def test_loads_of_unknown_names_read_no_other_model(repository, serve):
+    for name in ("add", "other"):
+        repository.write(name, ONNX)
+    client = serve(allow=["repository"])
+    sys.addaudithook(_note_open)
+    _watched[:] = [str(repository.folder)]
+    try:
+        for number in range(30):
+            with pytest.raises(InferenceServerException, match="unknown model"):
+                client.load_model(f"unknown{number}")
+        assert _opened == []
+        client.load_model("add")
+        assert {*_opened} & {str(repository.folder / "add" / "config.pbtxt")}
+        assert not any("other" in one for one in _opened)
+    finally:
+        _watched.clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "said"),
+    [
+        ("[1]", 400, "expected an object, got list"),
+        ("5", 400, "expected an object, got int"),
+        ('"x"', 400, "expected an object, got str"),
+        ("null", 400, "expected an object, got NoneType"),
+        ("{", 400, "no JSON"),
+        ('{"max_batch_size": -1}', 400, "`max_batch_size` is 0 or more"),
+        ('{"max_batch_size": "many"}', 400, "`max_batch_size` is a whole number"),
+        (
+            '{"dynamic_batching": {"max_queue_delay_microseconds": 99999999999999}}',
+            400,
+            "batching_timeout",
+        ),
+        ('{"instance_group": [{"count": 4096}, {"count": 4096}]}', 400, "instance_num"),
+        ('{"default_model_filename": "other.onnx"}', 403, "cannot be changed by a request"),
+    ],
+)
+def test_a_configuration_of_a_load_that_cannot_be_is_the_clients_mistake(
+    repository, serve, given, status, said
+):
+    repository.write("add", ONNX)
+    client = serve(allow=["repository"])
+    with pytest.raises(InferenceServerException, match=re.escape(said)) as caught:
+        client.load_model("add", config=given)
+    assert caught.value.status() == str(status)
+    assert ask(client, "add", A=A, B=B)["SUM"].tolist() == (A + B).tolist()

@@ -103,6 +103,5 @@ def _reached(name: str, models: Mapping[str, Model]) -> set[str]:
         one = todo.pop()
         if one not in found and one in models:
             found.add(one)
-            steps = models[one].config.one("ensemble_scheduling").all("step")
-            todo += [step.one("model_name") for step in steps]
+            todo += models[one].called()
     return found

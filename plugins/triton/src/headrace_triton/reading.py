@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import headrace
 from headrace import keys
-from headrace.errors import ConfigError, Problem, among
+from headrace.errors import ConfigError, InputError, Problem, among
 from headrace_triton.pbtxt import Message, Place, of_json, read
 from headrace_triton.python.source import NOT_HERE, missing_names
 from headrace_triton.schema import DATATYPES, ENUMS, MESSAGES
@@ -385,6 +385,11 @@ class Model:
         if files:
             self._set(made, "first_states", files, sequences.at("state"))
 
+    def called(self) -> list[str]:
+        """Return the names of the models that it calls as an ensemble."""
+        steps = self.config.one("ensemble_scheduling").all("step")
+        return [one.one("model_name") for one in steps]
+
     def pipeline(self, version: int) -> dict[str, Any]:
         """Return the tables of the pipeline of a version."""
         if self.backend not in _FILES:
@@ -449,7 +454,8 @@ class Model:
         """Return the model with other instances and batches, as a request may ask for that loads it.
 
         Raises:
-            ConfigError: It changes something else, which would be code of the request, or is none.
+            ConfigError: It changes something else, which would be code of the request.
+            InputError: It holds values that there are not.
         """
         before = self.printed()
         for name, value in override.items():
@@ -457,7 +463,16 @@ class Model:
                 what = f"`{name}` cannot be changed by a request, only {', '.join(_SETTABLE)} can"
                 raise ConfigError(Problem("triton", what))
         wanted = _filled({name: one for name, one in override.items() if name in _SETTABLE})
-        given = of_json(json.dumps(wanted), "the configuration of the request")
+        try:
+            made = self._with(of_json(json.dumps(wanted), "the configuration of the request"))
+            for version in made.versions:
+                headrace.PipelineConfig.load(made.pipeline(version))
+        except ConfigError as error:
+            first = error.problems[0]
+            raise InputError(f"{first.path or 'the configuration'}: {first.message}") from None
+        return made
+
+    def _with(self, given: Message) -> Model:
         made = Message("ModelConfig", self.config.place)
         for source, taken in ((self.config, False), (given, True)):
             for name in source:

@@ -67,8 +67,9 @@ class ServedModel(dict[str, Any]):
 
         Raises:
             ConfigError: The configuration is wrong, or ``override`` changes something else.
+            InputError: ``override`` holds values that there are not.
         """
-        models, errors = _read(self.repository)
+        models, errors = _read(self.repository, name)
         if name in errors:
             raise errors[name]
         if name not in models:
@@ -111,19 +112,38 @@ def read_repository(folder: Path) -> dict[str, Model]:
     return models
 
 
-def _read(folder: Path) -> tuple[dict[str, Model], Mapping[str, ConfigError]]:
-    """Return the models, and the errors of those that are wrong."""
+def _read(
+    folder: Path, only: str | None = None
+) -> tuple[dict[str, Model], Mapping[str, ConfigError]]:
+    """Return the models, and the errors of those that are wrong.
+
+    Args:
+        folder: The repository.
+        only: The model that is wanted. What it calls is read too, where it is an ensemble. None: all models.
+    """
     models: dict[str, Model] = {}
     errors: dict[str, ConfigError] = {}
-    for path in sorted(folder.iterdir()):
-        if (path / "config.pbtxt").exists() or next(path.glob("[1-9]*/model.*"), None):
-            try:
-                models[path.name] = read_model(path)
-            except ConfigError as error:
-                errors[path.name] = error
+    todo = [one.name for one in sorted(folder.iterdir())] if only is None else [only]
+    while todo:
+        name = todo.pop(0)
+        if name in models or name in errors or not _is_model(folder, name):
+            continue
+        try:
+            models[name] = read_model(folder / name)
+        except ConfigError as error:
+            errors[name] = error
+        else:
+            todo += models[name].called()
     for name in [name for name, one in models.items() if one.backend == "ensemble"]:
         try:
             check_ensemble(models[name], models, {*errors})
         except ConfigError as error:
             errors[name] = error
     return models, errors
+
+
+def _is_model(folder: Path, name: str) -> bool:
+    path = folder / name
+    return path.parent == folder and (
+        (path / "config.pbtxt").exists() or next(path.glob("[1-9]*/model.*"), None) is not None
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from functools import partial
 
@@ -476,3 +478,32 @@ def test_a_model_may_change_an_input_in_place(model):
     given = np.frombuffer(np.array([4], np.int32).tobytes(), np.int32)  # as of a client
     assert model(execute)("m", {"IN": given})["result"]["OUT"].tolist() == [5]
     assert given.tolist() == [4]
+
+
+CHILD = """
+import os
+import subprocess
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        subprocess.Popen(["/bin/sh", "-c", "exec 3> '{0}'; exec sleep 1000"])
+    def execute(self, requests):
+        pid = np.array([os.getpid()], np.int32)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", pid)]) for _ in requests]
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "kill"])
+def test_what_a_model_starts_ends_with_its_process(tmp_path, how):
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    about = config("m", {}, {"OUT": NUMBER})
+    with build(tmp_path, {"m": (about, CHILD.format(held))}) as models, held.open("rb") as first:
+        (pid,) = models("m", {})["result"]["OUT"]
+        if how == "kill":
+            os.kill(pid, signal.SIGKILL)
+        else:
+            models.close()
+        assert first.read() == b""  # its end, once nobody holds the other one

@@ -203,6 +203,7 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
 
     Raises:
         NotAllowedError: ``config``, which a request has brought, changes more than it may.
+        InputError: It is no object of JSON, or holds values that there are not.
     """
     entries = service.models.held.entries
     again = repositories(entries)
@@ -212,6 +213,8 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
         raise _refused("config")
     try:
         override = None if config is None else loads(str(config).encode())
+        if config is not None and not isinstance(override, dict):
+            raise InputError(expected="an object", got=type(override).__name__)  # noqa: TRY301
         found = [one for each in again for one in each(name, override).items()]
         if not found and config is not None:
             raise _refused("config")

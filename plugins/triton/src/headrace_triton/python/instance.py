@@ -30,6 +30,7 @@ from headrace.errors import (
 from headrace_process.asking import Question, ask, is_elsewhere, limits_of
 from headrace_triton.ports import RESPONSE_PARAMETERS
 from headrace_triton.python import calls, interface, metrics
+from headrace_triton.python.children import end_children_with_this
 from headrace_triton.python.configuration import completed
 from headrace_triton.python.messages import (
     Incoming,
@@ -95,6 +96,8 @@ class Instance:
         self.ended, self.waits = threading.Condition(), False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = threading.Event()
+        if is_elsewhere():
+            end_children_with_this()
         module = headrace.plugins.import_file(file)
         made: Any = getattr(module, "TritonPythonModel", None)
         if not hasattr(made, "execute"):
