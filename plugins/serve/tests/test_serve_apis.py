@@ -450,7 +450,82 @@ def test_a_file_goes_to_a_model_that_takes_one(serving, model, words):
     if words is None:
         assert answer.content == b"\xff\0"
     else:
-        assert (answer.status_code, words in answer.json()["error"]) == (400, True)
+        text = answer.json()["error"]
+        assert (answer.status_code, words in text) == (415, True)
+        assert "application/json, text/csv, application/jsonlines, application/x-npy" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/csv", b"1,2\n3,4.5\n"),
+        ("text/csv; charset=utf-8", b"\xef\xbb\xbf1,2\r\n\r\n3,4.5"),
+        ("text/csv", b'"1",2\n 3,4.5\n'),
+        ("application/jsonlines", b"[1, 2]\n[3, 4.5]\n"),
+        ("application/jsonlines", b'[1, 2]\n\n{"x": [3, 4.5]}'),
+    ],
+)
+@pytest.mark.parametrize("accept", ["*/*", "text/csv", "application/jsonlines"])
+def test_rows_and_lines_are_instances_of_sagemaker(serving, kind, body, accept):
+    server = serving({"m": DECLARED}, apis=["sagemaker"])
+    headers = {"content-type": kind, "accept": accept}
+    answer = httpx.post(f"{server.url}/invocations", content=body, headers=headers)
+    assert answer.status_code == 200, answer.text
+    wanted = [[1.0, 2.0], [3.0, 4.5]]
+    if accept == "*/*":
+        assert answer.json() == {"predictions": wanted}
+        return
+    assert answer.headers["content-type"].partition(";")[0] == accept
+    read = {"text/csv": lambda one: [*map(float, one.split(","))]}.get(accept, json.loads)
+    assert [*map(read, answer.text.splitlines())] == wanted
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "words"),
+    [
+        ("text/csv", b"1,2\n3,x\n", "row 2, column 2 of the body: expected a number, got 'x'"),
+        ("text/csv", b"1,2,3\n", "input 'x'"),
+        ("text/csv", b"\xff,1", "UTF-8"),
+        ("application/jsonlines", b"[1, 2]\n[3,", "no JSON"),
+        ("application/jsonlines", b'{"y": 1}', "has no 'y'"),
+    ],
+)
+def test_rows_and_lines_that_are_none_are_told(serving, kind, body, words):
+    server = serving({"m": DECLARED}, apis=["sagemaker"])
+    answer = httpx.post(f"{server.url}/invocations", content=body, headers={"content-type": kind})
+    assert (answer.status_code, words in answer.json()["error"]) == (400, True), answer.text
+
+
+def test_kserve_lists_its_models(serving):
+    server = serving({"a": IDENTITY, "b": IDENTITY}, apis=["kserve-v1"])
+    assert httpx.get(f"{server.url}/v1/models").json() == {"models": ["a", "b"]}
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "found"),
+    [
+        ({}, 200, ["a"]),
+        ({"signature_name": "serving_default"}, 200, ["a"]),
+        ({"signature_name": None, "parameters": None}, 200, ["a"]),
+        ({"parameters": {"size": [2]}}, 200, ["a"]),
+        ({"parameters": {"image": "b", "size": [2]}}, 200, ["a"]),
+        ({"signature_name": "other"}, 400, "signature_name: expected 'serving_default'"),
+        ({"parameters": [1]}, 400, "parameters: expected an object"),
+        ({"parameters": {"none": 1}}, 400, "has no 'none'"),
+        ({"inputs": []}, 400, "the body has 'inputs'"),
+    ],
+)
+def test_keys_of_kserve_beside_the_instances(serving, more, status, found):
+    """The instance says what it says itself, and the parameters the rest."""
+    server = serving({"m": TWO}, apis=["kserve-v1"])
+    sized = {} if "size" in (more.get("parameters") or {}) else {"size": [1]}
+    sent = {"instances": [{"image": "a", **sized}], **more}
+    answer = post(server, "/v1/models/m:predict", sent)
+    assert answer.status_code == status, answer.text
+    if status == 200:
+        assert answer.json() == {"predictions": found}
+    else:
+        assert found in answer.json()["error"]
 
 
 @pytest.mark.peers
@@ -619,7 +694,7 @@ def test_a_table_of_a_plugin_imports_nothing_of_the_server(plugin, serving):
         (["own"], "routes of its own"),
         (["wrong"], "'/mine' is no route"),
         (["list"], "no table of routes, but list"),
-        (["openai", "kserve-v1"], "'GET /v1/models/{model}' is a route of 'openai'"),
+        (["openai", "kserve-v1"], "'GET /v1/models' is a route of 'openai'"),
     ],
 )
 def test_wrong_apis_are_told_at_the_start(plugin, apis, words):

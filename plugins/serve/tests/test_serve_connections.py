@@ -18,6 +18,7 @@ import pytest
 from serve_helpers import until
 
 import headrace
+import headrace_serve
 from headrace_serve import Limits, Tls
 
 IDENTITY = {"backend": "Identity"}
@@ -266,3 +267,49 @@ def test_who_sends_no_http_is_told_what_is_wrong(serving, sent, words):
     error = json.loads(body)["error"]
     assert (status, error.startswith("this is no request of HTTP: ")) == (400, True)
     assert words in error
+
+
+def frame(kind, flags=0, content=b""):
+    """Return a frame of HTTP/2 of the whole connection."""
+    return len(content).to_bytes(3, "big") + bytes([kind, flags]) + bytes(4) + content
+
+
+def frames(stream):
+    """Yield type, flags and content of each frame that comes."""
+    while head := stream.read(9):
+        yield head[3], head[4], stream.read(int.from_bytes(head[:3], "big"))
+
+
+def answered(connection, came, sent, kind, content):
+    """Send a frame, and wait for the frame that answers it. Return whether it comes before the server goes away."""
+    try:
+        connection.sendall(sent)
+    except OSError:
+        return False
+    for found, flags, answer in came:
+        if found == 7:
+            assert b"too_many_pings" in answer
+            return False
+        if found == kind and flags & 1 and answer == content:
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("least_s", "stays"), [(0.001, True), (3600.0, False)])
+def test_an_idle_client_of_grpc_may_ping_as_often_as_the_limit_says(least_s, stays):
+    """Pings without a call, as a client with keepalive sends them. A hundred exchanges before each take over a millisecond."""
+    limits = Limits(grpc_min_ping_interval_s=least_s)
+    with (
+        headrace_serve.Server(
+            {"a": {"backend": "Identity"}}, port=0, grpc_port=0, limits=limits
+        ) as server,
+        socket.create_connection(("127.0.0.1", server.grpc_port)) as connection,
+        connection.makefile("rb") as stream,
+    ):
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        came, found = frames(stream), []
+        for number in range(6):
+            found += [answered(connection, came, frame(4), 4, b"") for _ in range(100 * all(found))]
+            ping = bytes([number] * 8)
+            found.append(all(found) and answered(connection, came, frame(6, 0, ping), 6, ping))
+        assert all(found) is stays

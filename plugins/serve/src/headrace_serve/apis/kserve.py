@@ -7,21 +7,45 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace import keys
 from headrace.errors import InputError
 
 __all__ = ["ROUTES", "error_of", "instances_in"]
 
 
+_SIGNATURE = "serving_default"
+"""The one signature of a model, as TensorFlow Serving names it."""
+
+
 def instances_in(body: Any) -> list[Any]:
-    """Return the instances of a body.
+    """Return the instances of a body. What ``parameters`` say belongs to each, unless it says it itself.
 
     Raises:
-        InputError: It has none, or more than them.
+        InputError: It has none, or keys of another meaning, or another signature than the one that there is.
     """
-    if not isinstance(body, dict) or not isinstance(body.get("instances"), list) or len(body) > 1:
+    known = {"instances", "parameters", "signature_name"}
+    if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
         raise InputError("the body", expected='{"instances": [...]}', got=repr(body)[:40])
-    found: list[Any] = body["instances"]
-    return found
+    if others := [*body.keys() - known]:
+        what = f"the body has {', '.join(map(repr, sorted(others)))[:80]}"
+        raise InputError(what, hint=f"Its keys are {', '.join(sorted(known))}.")
+    if body.get("signature_name") not in (None, _SIGNATURE):
+        got = repr(body["signature_name"])[:40]
+        raise InputError("signature_name", expected=repr(_SIGNATURE), got=got)
+    found, more = body["instances"], body.get("parameters") or {}
+    if not isinstance(more, dict):
+        raise InputError("parameters", expected="an object", got=repr(more)[:40])
+    return [_with(more, one) for one in found] if more else found
+
+
+def _with(parameters: dict[str, Any], instance: Any) -> dict[str, Any]:
+    plain = not isinstance(instance, dict) or instance.keys() == {"b64"}
+    return {**parameters, **({keys.DATA: instance} if plain else instance)}
+
+
+async def listed(asked: Any) -> Any:
+    """List the models."""
+    return {"models": asked.models()}
 
 
 async def predict(asked: Any) -> Any:
@@ -43,8 +67,9 @@ def error_of(status: int, code: str, text: str) -> Any:
 
 
 ROUTES = {
+    "GET /v1/models": listed,
     "GET /v1/models/{model}": ready,
     "POST /v1/models/{model}:predict": predict,
     "error": error_of,
 }
-"""The routes, and the form of their errors. ``GET /v1/models`` is left to OpenAI's."""
+"""The routes, and the form of their errors."""

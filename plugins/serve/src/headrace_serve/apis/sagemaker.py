@@ -5,17 +5,27 @@ Source: Amazon SageMaker's developer guide, "Custom Inference Code with Hosting 
 
 from __future__ import annotations
 
+import contextlib
+import csv
 import io
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.apis.kserve import error_of, instances_in
+from headrace_serve.errors import MediaTypeError
+from headrace_serve.inference.results import as_json_text
+from headrace_serve.reading import loads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["ROUTES"]
 
 _NPY = "application/x-npy"
+_CSV = "text/csv"
+_LINES = "application/jsonlines"
 
 
 async def ping(asked: Any) -> Any:
@@ -25,17 +35,28 @@ async def ping(asked: Any) -> Any:
 
 
 async def invoke(asked: Any) -> Any:
-    """Answer instances of JSON by predictions, an array of numpy by an array, a file by its result."""
+    """Answer instances by predictions, an array of numpy by an array, a file by its result.
+
+    Instances come as JSON, as lines of JSON, or as rows of numbers in CSV. Predictions go as ``Accept`` asks: as lines of
+    these two kinds, else as JSON.
+    """
     names = asked.models()
     if len(names) != 1:
         served = ", ".join(names) or "none"
         raise InputError("/invocations", expected="a server of one model", got=served)
     (name,), kind = names, asked.header("content-type").partition(";")[0].strip().lower()
     if kind == "application/json":
-        instances = instances_in(await asked.json())
-        return {"predictions": await asked.run(name, await asked.requests(name, instances))}
+        return await _predictions(asked, name, instances_in(await asked.json()))
     body = await asked.body()
-    (request,) = await asked.requests(name, [_array(body) if kind == _NPY else body])
+    try:
+        (request,) = await asked.requests(name, [_array(body) if kind == _NPY else body])
+    except InputError as error:
+        if kind == _NPY:
+            raise
+        if kind not in _ROWS:
+            taken = ", ".join(("application/json", *_ROWS, _NPY))
+            raise MediaTypeError(f"{error}. /invocations takes {taken}") from None
+        return await _predictions(asked, name, _ROWS[kind](body))
     result = await asked.run(name, request)
     if isinstance(result, bytes):
         return result, "application/octet-stream"
@@ -44,6 +65,55 @@ async def invoke(asked: Any) -> Any:
         np.save(written, np.asarray(result), allow_pickle=False)
         return written.getvalue(), _NPY
     return result
+
+
+async def _predictions(asked: Any, name: str, instances: list[Any]) -> Any:
+    found = await asked.run(name, await asked.requests(name, instances))
+    accept = asked.header("accept").lower()
+    if _LINES in accept:
+        return b"".join(as_json_text(one).encode() + b"\n" for one in found), _LINES
+    if _CSV not in accept:
+        return {"predictions": found}
+    written = io.StringIO()
+    csv.writer(written, lineterminator="\n").writerows(np.ravel(one).tolist() for one in found)
+    return written.getvalue().encode(), _CSV
+
+
+def _csv(body: bytes) -> list[Any]:
+    """Return the rows of CSV, each a list of numbers.
+
+    Raises:
+        InputError: It is no CSV of numbers.
+    """
+    rows: list[Any] = []
+    for row in csv.reader(io.StringIO(_text(body), newline="")):
+        if row:
+            rows.append([_number(len(rows) + 1, column, one) for column, one in enumerate(row, 1)])
+    return rows
+
+
+def _number(row: int, column: int, text: str) -> float:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    place = f"row {row}, column {column} of the body"
+    raise InputError(place, expected="a number", got=repr(text)[:40])
+
+
+def _lines(body: bytes) -> list[Any]:
+    """Return the values of lines of JSON.
+
+    Raises:
+        InputError: A line is no JSON.
+    """
+    return [loads(one) for one in body.splitlines() if one.strip()]
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode("utf-8-sig")
+    except ValueError:
+        raise InputError("the body", expected="UTF-8", got="other bytes") from None
 
 
 def _array(content: bytes) -> Any:
@@ -57,6 +127,9 @@ def _array(content: bytes) -> Any:
     except Exception as error:  # noqa: BLE001 - the header is Python, which numpy parses
         raise InputError(f"the body is no array of numpy: {error}") from None
 
+
+_ROWS: Final[dict[str, Callable[[bytes], list[Any]]]] = {_CSV: _csv, _LINES: _lines}
+"""What reads the instances of a body that is no document of JSON, by its type."""
 
 ROUTES = {
     "GET /ping": ping,
