@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import venv
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -202,9 +203,9 @@ def tritonserver(pytestconfig) -> Path:
     return found[0]
 
 
-@pytest.mark.peers
-def test_the_client_gets_the_same_from_triton(folder, tritonserver):
-    pytest.importorskip("tritonclient.http")
+@contextmanager
+def triton_of(folder, tritonserver):
+    """Run Triton on ``repository`` of a folder until the block ends, and give the ports of HTTP and of its metrics."""
     http, grpc, metrics = free_ports(3)
     home = tritonserver.parents[1]
     packages = home.parents[1]
@@ -236,11 +237,59 @@ def test_the_client_gets_the_same_from_triton(folder, tritonserver):
             except subprocess.TimeoutExpired:
                 continue
             pytest.fail(log.read_text(errors="replace"))
+        yield http, metrics
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+@pytest.mark.peers
+def test_the_client_gets_the_same_from_triton(folder, tritonserver):
+    pytest.importorskip("tritonclient.http")
+    with triton_of(folder, tritonserver) as (http, metrics):
         assert asked(folder, http) == ANSWER
         with urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=300) as answer:
             shown = answer.read().decode()
         theirs = re.findall(r"`(nv_inference_\w+)`", TEXT)
         assert [name for name in theirs if name not in shown] == []
-    finally:
-        process.terminate()
-        process.wait(120)
+
+
+NAMES = """
+import json
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        found = {}
+        for name in dir(pb_utils):
+            one = getattr(pb_utils, name)
+            found[name] = [*dir(one)] if isinstance(one, type) else []
+        with open("FILE", "w") as file:
+            json.dump(found, file)
+    def execute(self, requests):
+        return None
+"""
+
+
+@pytest.mark.peers
+def test_each_name_that_triton_gives_to_a_model_is_here_or_refused_by_name(tmp_path, tritonserver):
+    from headrace_triton.python import interface
+    from headrace_triton.python.source import NOT_HERE
+
+    folder, written = tmp_path / "repository" / "names" / "1", tmp_path / "names.json"
+    folder.mkdir(parents=True)
+    (folder / "model.py").write_text(NAMES.replace("FILE", str(written)), encoding="utf-8")
+    ports = 'input [{ name: "A" data_type: TYPE_FP32 dims: [1] }]'
+    config = f'backend: "python"\n{ports}\n{ports.replace("input", "output")}\n'
+    (folder.parent / "config.pbtxt").write_text(config, encoding="utf-8")
+    with triton_of(tmp_path, tritonserver):
+        theirs = json.loads(written.read_text(encoding="utf-8"))
+    names = [one for one in theirs if not one.startswith("_") and one not in NOT_HERE]
+    assert {"InferenceRequest", "is_model_ready"} <= {*names}
+    missing = [
+        f"{name}.{inner}"
+        for name in names
+        for inner in theirs[name]
+        if not inner.startswith("_") and not hasattr(getattr(interface, name), inner)
+    ]
+    assert [one for one in missing if not one.startswith("TritonModelException.")] == []

@@ -158,15 +158,23 @@ def test_statistics_are_sums_worked_out_by_hand():
     counts = SimpleNamespace(
         last_ns=7_999_999, inferences=20, ok=6, ok_ns=600, failed=1, failed_ns=100
     )
+    called = SimpleNamespace(
+        last_ns=8_999_999, inferences=5, ok=3, ok_ns=30, failed=2, failed_ns=20
+    )
     model = SimpleNamespace(
-        name="m", version="2", entry="first", stats=lambda: {"nodes": nodes}, counts=counts
+        name="m",
+        version="2",
+        entry="first",
+        stats=lambda: {"nodes": nodes},
+        counts=counts,
+        called=called,
     )
     none = {"count": 0, "ns": 0}
     copied = {"count": 10, "ns": 0}  # inputs and outputs are not moved anywhere
     (found,) = statistics([model])["model_stats"]
     assert found.pop("inference_stats") == {
-        "success": {"count": 6, "ns": 600},
-        "fail": {"count": 1, "ns": 100},
+        "success": {"count": 6 + 3, "ns": 600 + 30},
+        "fail": {"count": 1 + 2, "ns": 100 + 20},
         "queue": {"count": 10, "ns": 9 * 500_000 + 12 * 250_000},
         "compute_input": copied,
         "compute_infer": {"count": 10, "ns": 9 * 2_000_000 + 4 * 3_000_000},
@@ -184,8 +192,8 @@ def test_statistics_are_sums_worked_out_by_hand():
         }
         for size in (2, 3)
     ]
-    about = {"name": "m", "version": "2", "last_inference": 7}
-    assert found == {**about, "inference_count": 20, "execution_count": 4}
+    about = {"name": "m", "version": "2", "last_inference": 8}
+    assert found == {**about, "inference_count": 20 + 5, "execution_count": 4}
 
 
 class Down(headrace.Backend):

@@ -12,7 +12,5 @@ class TritonPythonModel:
 
     def execute(self, requests: Any) -> Any:
         """Answer each request."""
-        return [
-            pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy() * 2)])
-            for one in requests
-        ]
+        tensors = [pb_utils.Tensor("OUT", one.inputs()[0].as_numpy() * 2) for one in requests]
+        return [pb_utils.InferenceResponse([one], parameters={"times": 2}) for one in tensors]
