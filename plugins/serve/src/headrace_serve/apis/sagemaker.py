@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from headrace.errors import InputError
+from headrace_formats import FormatError, read_json, write_json
 from headrace_serve.apis.kserve import error_of, instances_in
-from headrace_serve.errors import MediaTypeError
-from headrace_serve.inference.results import as_json_text
-from headrace_serve.reading import loads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,8 +52,8 @@ async def invoke(asked: Any) -> Any:
         if kind == _NPY:
             raise
         if kind not in _ROWS:
-            taken = ", ".join(("application/json", *_ROWS, _NPY))
-            raise MediaTypeError(f"{error}. /invocations takes {taken}") from None
+            taken = ("application/json", *_ROWS, _NPY)
+            raise asked.refused_type(str(error), *taken) from None
         return await _predictions(asked, name, _ROWS[kind](body))
     result = await asked.run(name, request)
     if isinstance(result, bytes):
@@ -71,7 +69,8 @@ async def _predictions(asked: Any, name: str, instances: list[Any]) -> Any:
     found = await asked.run(name, await asked.requests(name, instances))
     accept = asked.header("accept").lower()
     if _LINES in accept:
-        return b"".join(as_json_text(one).encode() + b"\n" for one in found), _LINES
+        plain = (one.tolist() if hasattr(one, "tolist") else one for one in found)
+        return b"".join(write_json(one).encode() + b"\n" for one in plain), _LINES
     if _CSV not in accept:
         return {"predictions": found}
     written = io.StringIO()
@@ -106,7 +105,10 @@ def _lines(body: bytes) -> list[Any]:
     Raises:
         InputError: A line is no JSON.
     """
-    return [loads(one) for one in body.splitlines() if one.strip()]
+    try:
+        return [read_json(one) for one in body.splitlines() if one.strip()]
+    except FormatError as error:
+        raise InputError(f"a line of the body is no JSON: {error}") from None
 
 
 def _text(body: bytes) -> str:

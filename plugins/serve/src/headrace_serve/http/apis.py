@@ -18,7 +18,7 @@ from headrace.errors import ClosedError, ContractError, InputError, among
 from headrace_formats import write_json
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_json
-from headrace_serve.errors import BodyTooLargeError
+from headrace_serve.errors import BodyTooLargeError, MediaTypeError
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import with_trace
@@ -85,6 +85,15 @@ class Asked:
         text = await self._exchange.json_body()
         self._body_bytes = len(text)
         return await self._exchange.parsed(text)
+
+    def refused_type(self, why: str, *taken: str) -> Exception:
+        """Return the error of a body whose ``Content-Type`` nothing here takes: the answer is 415.
+
+        Args:
+            why: What is wrong.
+            taken: The types that are taken.
+        """
+        return MediaTypeError(f"{why}. {self._exchange.scope['path']} takes {', '.join(taken)}")
 
     def check_ready(self) -> None:
         """Check that the server takes requests for all models.
