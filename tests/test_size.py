@@ -19,7 +19,7 @@ LINES = {"core": 13_188, "kernel": 6_522, "language": 6_666}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 21_366
-SOURCES = 81_803
+SOURCES = 82_363
 
 
 def test_core_is_no_larger():

@@ -107,10 +107,10 @@ class _Open:
             raise ClosedError("it was cancelled")
         self._question.send(part, False, None)
 
-    def give_up(self) -> None:
+    def give_up(self) -> bool:
         """Cancel the request. One on which a backend works ends with its next part."""
         self._is_over = True
-        self.future.cancel()
+        return self.future.cancel()
 
 
 def answers(context: headrace.InitContext) -> Callable[[Question], object]:
@@ -119,30 +119,26 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
     node = context.store.node.get_or_create("headrace_triton.readiness", _Node)
     node.add(context.health)
 
+    def told(question: Question, asked: Any) -> Any:
+        """Return what is known at once."""
+        if isinstance(asked, Change):
+            return change(asked)
+        if isinstance(asked, Readiness):
+            return node.note(asked)
+        if isinstance(asked, Cancel):
+            found = open_calls.get(asked.number)
+            return None if found is None else found.give_up()
+        if isinstance(asked, IsReady) and models is not None:
+            return _is_ready(models.status().get(asked.name), asked.version)
+        return question.unwanted
+
     def answer(question: Question) -> None:
         call = question.content
-        if isinstance(call, Cancel):
-            if call.number in open_calls:
-                open_calls[call.number].give_up()
-            question.send(None, True, None)
-            return
-        if isinstance(call, Readiness):
-            node.note(call)
-            question.send(None, True, None)
-            return
-        if call == UNWANTED:
-            question.send(question.unwanted, True, None)
-            return
-        if isinstance(call, Change):
-            question.send(change(call), True, None)
-            return
-        if models is None:
-            what = (
-                f"the model {call.name!r} is called, and there are no models beside this pipeline"
-            )
+        if models is None and isinstance(call, (IsReady, ModelCall)):
+            what = f"model {call.name!r} is asked for, and there are none beside this pipeline"
             raise ContractError(what, hint="Serve it with the other models.")
-        if isinstance(call, IsReady):
-            question.send(_is_ready(models.status().get(call.name), call.version), True, None)
+        if not isinstance(call, ModelCall):
+            question.send(told(question, call), True, None)
             return
         opened = _Open(question)
         left = None if call.deadline is None else max(0.0, call.deadline - time.monotonic())
