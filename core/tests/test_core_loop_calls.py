@@ -44,6 +44,10 @@ def backend(request):
     return cls
 
 
+def never(call):
+    raise AssertionError(call)
+
+
 async def outcomes(pipe, requests, **more):
     """Begin all requests in one turn, and return result or error of each, in order of their ends."""
     ended, told = [], asyncio.Event()
@@ -110,13 +114,13 @@ def test_what_fails_is_told_and_what_is_no_request_is_raised(backend):
         assert isinstance(error, BackendError)
         for wrong in ([{"data": 1}], {"date": 1}, "data"):
             with pytest.raises(InputError):
-                pipe.call_soon(wrong, pytest.fail)
+                pipe.call_soon(wrong, never)
         assert await outcomes(pipe, [{"data": 3}]) == [6]
 
     with headrace.pipe({"backend": backend.__name__}) as pipe:
         asyncio.run(main(pipe))
         with pytest.raises(RuntimeError, match="no running event loop"):
-            pipe.call_soon({"data": 1}, pytest.fail)
+            pipe.call_soon({"data": 1}, never)
 
 
 def test_a_dict_that_is_on_its_way_is_refused():
@@ -127,7 +131,7 @@ def test_a_dict_that_is_on_its_way_is_refused():
         request, told = {"data": 1}, asyncio.Event()
         pipe.call_soon(request, lambda _: told.set())
         with pytest.raises(InputError, match="on its way"):
-            pipe.call_soon(request, pytest.fail)
+            pipe.call_soon(request, never)
         LoopGate.opened.set()
         await asyncio.wait_for(told.wait(), WAIT_S)
         assert await outcomes(pipe, [request]) == [2]
@@ -148,7 +152,7 @@ def test_what_is_cancelled_is_told_to_nobody(entered):
         while not LoopGate.batches:
             await asyncio.sleep(0)
         request = {"data": 2}
-        call = pipe.call_soon(request, pytest.fail)
+        call = pipe.call_soon(request, never)
         if entered:
             await asyncio.sleep(0)
         assert call.cancel() is False
@@ -167,7 +171,7 @@ def test_what_runs_is_abandoned():
     headrace.register("LoopGate", LoopGate)
 
     async def main(pipe):
-        call = pipe.call_soon({"data": 1}, pytest.fail)
+        call = pipe.call_soon({"data": 1}, never)
         while not LoopGate.batches:
             await asyncio.sleep(0)
         assert call.cancel() is True
@@ -199,7 +203,7 @@ def test_what_was_begun_before_the_pipeline_closes_is_answered(nodes):
         closing.join(WAIT_S / 6)  # the loop stands still meanwhile
         await asyncio.wait_for(told.wait(), WAIT_S)
         with pytest.raises(ClosedError):
-            pipe.call_soon({"data": 1}, pytest.fail)
+            pipe.call_soon({"data": 1}, never)
         return sorted(ended)
 
     node = {"backend": "LoopGate"}

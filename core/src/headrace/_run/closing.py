@@ -90,7 +90,7 @@ class Closer:
         if self.error is None:
             self.error = ClosedError()
             self._engine.entrance.close(self.error)
-            self._engine.entrance.let_in()
+            self._engine.entrance.enter_begun()
         error = self.error
         self._box.closes = True
         self._box.later(self._start_end, until)

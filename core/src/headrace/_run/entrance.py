@@ -282,7 +282,7 @@ class Entrance:
                 self._refuse(entry, None, endless_wait(self.any_scheduler.name))
                 continue
             call = LoopCall(entry.request, done)
-            call.expects(waker, entry, route)
+            call.note_entry(waker, entry, route)
             calls.append(call)
         if not together:
             self._start([(call.entry, call.route) for call in calls], waits=False)
@@ -290,16 +290,22 @@ class Entrance:
             self._begun.extend(calls)
             if not waker.comes:
                 waker.comes = True
-                loop.call_soon(self._enter_begun, waker)
+                loop.call_soon(self._enter_together, waker)
         return calls
 
+    @property
+    def runs_here(self) -> bool:
+        """Whether the thread of an event loop may run a request without a deadline itself, since all backends are short."""
+        return self.only is not None and self.only.short_cut.runs_here and not self._enters
+
     def run_here(self, request: Request, done: Callable[[LoopCall], object]) -> LoopCall:
-        """Run one request in the thread of an event loop, where every backend says that it is short; ``done`` is called at once."""
+        """Run one request in the thread of an event loop; ``done`` is called at once. It raises InputError as `admit` does not."""
+        self.any_scheduler.check_entry(request)
         on_way, key, call = self.on_way, id(request), LoopCall(request, done)
         if on_way.setdefault(key, call) is not call:
             self.refuse_twice(request)
         try:
-            self.any_scheduler.short_cut.call_in_loop(request)
+            self.any_scheduler.short_cut.run_in_loop(request)
         except Exception as error:  # noqa: BLE001 - it is what `done` gets
             call.error = error
         finally:
@@ -307,7 +313,7 @@ class Entrance:
         call.tell()
         return call
 
-    def _enter_begun(self, waker: LoopWaker) -> None:
+    def _enter_together(self, waker: LoopWaker) -> None:
         """Let the requests enter that a turn of an event loop has begun."""
         waker.comes = False
         calls = self._take_begun()
@@ -324,7 +330,7 @@ class Entrance:
                 found.append(self._begun.popleft())
         return [call for call in found if call.entry.state == NEW]
 
-    def let_in(self) -> None:
+    def enter_begun(self) -> None:
         """Let the requests enter that were begun before the pipeline refuses others; in a step."""
         calls = self._take_begun()
         entries = [call.entry for call in calls]

@@ -274,21 +274,21 @@ class LoopCall:
     def __init__(self, request: Request, done: Callable[[LoopCall], object]) -> None:
         self.request, self._done, self.error = request, done, None
 
-    def expects(self, waker: LoopWaker, entry: Entry, route: Any) -> None:
+    def note_entry(self, waker: LoopWaker, entry: Entry, route: Any) -> None:
         """Have the loop told when an entry has its outcome."""
         self._waker, self.entry, self.route = waker, entry, route
         entry.then, entry.awaited = self._note_end, get_ident()
 
     def tell(self) -> None:
         """Call who is to be told; in the loop."""
-        done, self._done = self._done, _nobody
+        done, self._done = self._done, _note_nothing
         done(self)
 
     def cancel(self) -> bool:
         """Give the request up: nobody is told any more. True where a backend still runs on its dict."""
-        if self._done is _nobody:
+        if self._done is _note_nothing:
             return getattr(self.error, "abandoned", False) is True
-        entry, self._done = self.entry, _nobody
+        entry, self._done = self.entry, _note_nothing
         if entry.node is None:  # it has not entered yet
             entry.state, entry.then = DONE, None
             entry.leave()
@@ -308,16 +308,16 @@ class LoopCall:
         entry.node.box.after.append((self._waker.wake, (self._end,)))
 
     def _end(self) -> None:
-        done, self._done = self._done, _nobody  # as `tell`
-        if done is not _nobody:
+        done, self._done = self._done, _note_nothing  # as `tell`
+        if done is not _note_nothing:
             entry = self.entry
             entry.give_back()
             self.error, entry.error = entry.error, None  # see `Entry.take_error`
             done(self)
 
 
-def _nobody(_: LoopCall) -> None:
-    """Stand for who is told no more."""
+def _note_nothing(_: LoopCall) -> None:
+    """Do nothing: nobody is told any more."""
 
 
 def give_up(entries: Sequence[Entry]) -> bool:

@@ -253,13 +253,13 @@ class Pipeline:
         future: asyncio.Future[None] = loop.create_future()
         open_calls = [0]
 
-        def done(_: LoopCall) -> None:
+        def note_end(_: LoopCall) -> None:
             open_calls[0] -= 1
             if not open_calls[0] and not future.done():
                 future.set_result(None)
 
         try:
-            calls = self._entrance.begin(loop, admitted, done)
+            calls = self._entrance.begin(loop, admitted, note_end)
         except BaseException:
             leave_all(admitted)
             raise

@@ -254,7 +254,7 @@ class ShortCut:
         node = self._node
         return bool(self.in_loop and node.free and self.max_weight and not node.queue.count)
 
-    def call_in_loop(self, request: Request) -> None:
+    def run_in_loop(self, request: Request) -> None:
         """Run one request in the thread of an event loop, which has to go on soon. Raises its error."""
         began = perf_counter()
         self.call(request, internal=True)

@@ -34,7 +34,6 @@ from headrace_serve.everywhere import make
 from headrace_serve.failures import FailureLog
 from headrace_serve.gate import Gate
 from headrace_serve.inference.parameters import UNBOUNDED, telling_unit
-from headrace_serve.inference.part_bytes import PartBytes
 from headrace_serve.inference.requests import (
     answer_again,
     begin_plain,
@@ -44,7 +43,8 @@ from headrace_serve.inference.requests import (
 )
 from headrace_serve.inference.streams import answers, parts_of
 from headrace_serve.limits import Limits
-from headrace_serve.models.following import Following, is_deleted
+from headrace_serve.memory import MemoryAccount
+from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
 from headrace_serve.routes import routes_of
@@ -72,14 +72,13 @@ __all__ = ["Service"]
 logger = logging.getLogger("headrace.serve")
 
 
-class Service:
+class Service(MemoryAccount):
     """The models behind the protocols. Used by one event loop.
 
     Attributes:
         models: The served models.
         following: Has the models change where those who hold them change them.
         loop: The event loop. None before there is one.
-        limits: See `Limits`.
         debug_errors: Whether clients get the text of every error.
         priority_default: The priority of requests that give none. As in Triton, 1 is the most urgent.
         keys: The keys that clients need. None: clients need no key.
@@ -102,8 +101,6 @@ class Service:
         failures: Logs requests that fail in the pipeline, or by their results.
         built_in: The process in which the pipelines were built.
         unpacking: The queue of bodies that are decompressed.
-        unsent_bytes: The bytes of answers, and of parts of answers, that clients have not taken yet.
-        unsent_answer_bytes: Those of whole answers.
         everywhere: Makes changes in all of those processes. None: the server is this process alone.
         live: The state behind the live page. None: there is no such page.
         examples: The example inputs that the live page offers. None: there are none.
@@ -136,7 +133,7 @@ class Service:
         self.metrics = check_metrics(metrics)
         self.models = models
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.limits = Limits.of(limits)
+        super().__init__(Limits.of(limits))
         self.debug_errors = debug_errors
         self.priority_default = priority_default
         self.keys = keys
@@ -165,8 +162,6 @@ class Service:
         if ui:  # without keys the live page is for this machine alone, whoever listens
             self.gate.listens(local=True)
         self.unpacking = Unpacking()
-        self._inflight_bytes = self.unsent_bytes = self.unsent_answer_bytes = 0
-        self.part_bytes = PartBytes(self.limits.max_inflight_bytes, lambda: self._inflight_bytes)
         self.built_in = Process()
         self.following = Following(self)
         self.following.follow(models.held.models, given)
@@ -300,24 +295,11 @@ class Service:
         """
         if version or self.models.has(name):
             return name, version
-        for source in self.following.sources:
-            if name in source:
-                alias = name
-                chosen = source.resolve(alias, key=(key() if key is not None else "") or None)
-                name, _, number = chosen.partition(":")
-                if number not in self.models.versions(name) and not is_deleted(
-                    source, name, number
-                ):
-                    # An alias of this version waits for it while it is built: another one is not what it names.
-                    shares = source.status().get(alias, {}).get("shares", {})
-                    return name, number if chosen in shares else ""
-                return name, number
-        return name, version
+        return self.following.chosen(self.models, name, key)
 
     def aliases(self) -> dict[str, dict[str, float]]:
         """Return the shares of each alias that is served."""
-        known = [one.status().items() for one in self.following.sources]
-        return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
+        return self.following.aliases()
 
     def described(self, name: str, version: str = "") -> Model:
         """Return a model of which clients are told, loaded or not. One that a request builds is built from now on.
@@ -382,11 +364,6 @@ class Service:
         if full is not None:
             raise full
 
-    def note_unsent(self, more: int) -> None:
-        """Count bytes of whole answers that clients have not taken yet, or with less than 0 have."""
-        self.unsent_bytes += more
-        self.unsent_answer_bytes += more
-
     def check_room(self) -> None:
         """Check that there is room for a request before any of it is read.
 
@@ -404,62 +381,6 @@ class Service:
                 return
         if full is not None:
             raise full
-
-    def check_unsent(self) -> None:
-        """Check that clients receive their answers, before another one is made.
-
-        Raises:
-            OverloadedError: Whole answers use half of the room that there is, or these and parts of others all of it.
-        """
-        most = self.limits.max_inflight_bytes
-        if self.unsent_answer_bytes >= most // 2 or self.unsent_bytes >= most:
-            what = "answers that clients do not take use all the room there is"
-            raise OverloadedError(what, queue_size=most, waiting=self.unsent_bytes)
-
-    def check_answer(self, size: int) -> None:
-        """Check that a large answer may wait for its client.
-
-        Raises:
-            OverloadedError: Others that wait leave no room.
-        """
-        unsent = self.unsent_answer_bytes
-        if unsent and unsent + size > self.limits.max_inflight_bytes // 2:
-            most = self.limits.max_inflight_bytes // 2
-            what = "answers that clients do not take leave no room for this one"
-            raise OverloadedError(what, queue_size=most, waiting=self.unsent_bytes)
-
-    def hold(self, held: int, more: int) -> int:
-        """Count bytes of a body against `Limits.max_inflight_bytes`.
-
-        Args:
-            held: The bytes that the request holds already.
-            more: The bytes that it needs in addition.
-
-        Returns:
-            The bytes that the request now holds, for `release`.
-
-        Raises:
-            OverloadedError: The bodies in flight would have too many bytes.
-        """
-        most = self.limits.max_inflight_bytes
-        if more > most - self._inflight_bytes - self.part_bytes.held - self.unsent_bytes:
-            raise OverloadedError(
-                "the bodies of other requests take all the room there is",
-                queue_size=most,
-                waiting=most - self.room,
-            )
-        self._inflight_bytes += more
-        return held + more
-
-    @property
-    def room(self) -> int:
-        """The bytes that `hold` still accepts."""
-        most = self.limits.max_inflight_bytes
-        return most - self._inflight_bytes - self.part_bytes.held - self.unsent_bytes
-
-    def release(self, held: int) -> None:
-        """Give back the bytes that `hold` has counted."""
-        self._inflight_bytes -= held
 
     async def infer(
         self, model: Model, asked: Asked, line: AccessLine, limits: Limits | None = None

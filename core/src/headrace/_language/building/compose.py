@@ -106,7 +106,11 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
             pad=keys.pad,
             deadlock_after_s=builder.plan.keys.deadlock_after_s,
             shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
-            in_loop=all(one.cls.in_loop for one in node.instance.walk() if one.options is not None),
+            in_loop=all(
+                element.cls.in_loop
+                for element in node.instance.walk()
+                if element.options is not None
+            ),
         ),
     )
 

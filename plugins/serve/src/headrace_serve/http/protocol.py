@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -13,6 +12,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from headrace_serve.http.cycle import Cycle, refusal_bytes
+from headrace_serve.http.heads import HeadError, check_head, too_large, without_upgrade
 from headrace_serve.http.plans import LONGEST_HEAD
 from headrace_serve.steps import Steps
 
@@ -28,16 +28,11 @@ __all__ = ["protocol_class"]
 
 logger = logging.getLogger("headrace.serve")
 
-_OF_UPGRADE = (b"upgrade", b"http2-settings")
-"""Headers and values of ``Connection`` with which a client asks for another protocol."""
-
 _TRAILERS: Any = deque(maxlen=0)
 """Drops the headers behind a body, which nobody reads."""
 
 _MOST_PIPELINED = 64
 """So many requests wait behind the one that is answered, with so few bytes of bodies that reading does not pause."""
-
-_VERSIONS = ("1.1", "1.0")
 
 _CROWDED = (503, "too many connections", "overloaded")
 """The answer for a connection beyond the limit."""
@@ -65,10 +60,6 @@ def protocol_class(service: Service, plans: Plans) -> type[HttpToolsProtocol]:
         _longest_head = min(LONGEST_HEAD, limits.max_header_bytes)
 
     return Protocol
-
-
-class _HeadError(Exception):
-    """Refuses a request by its head, with status, text and code; the parser passes it on to `data_received`."""
 
 
 class _LimitedProtocol(HttpToolsProtocol):
@@ -295,10 +286,10 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._incomplete and self._is_silent and not self._ignores:
             self._head_bytes += len(data)
             if self._head_bytes > self._limits.max_header_bytes:
-                self._refuse_rest(*self._too_large)
+                self._refuse_rest(*too_large(self._limits.max_header_bytes))
 
     def _refuse_unparsed(self, error: httptools.HttpParserError) -> None:
-        if isinstance(error.__context__, _HeadError):
+        if isinstance(error.__context__, HeadError):
             self._refuse_rest(*error.__context__.args)
             return
         logger.debug("a client of %s sent bytes that are no HTTP", self.client)
@@ -311,27 +302,14 @@ class _LimitedProtocol(HttpToolsProtocol):
         an upgrade without TLS send such heads, with bodies.
         """
         self._upgrade = False
-        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
-        lines = [b"%b %b HTTP/%b" % (method, self.url, version)]
-        for name, value in self.headers:
-            if name == b"connection":
-                kept = [one.strip() for one in value.lower().split(b",")]
-                value = b", ".join(one for one in kept if one not in _OF_UPGRADE)
-            if value and name not in _OF_UPGRADE:
-                lines.append(name + b": " + value)
+        head = without_upgrade(self.parser, self.url, self.headers)
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._parse(b"\r\n".join([*lines, b"", b""]) + rest)
+        self._parse(head + rest)
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are no HTTP with 400, and close; see `_refuse_rest`."""
         self._refuse_rest(400, msg, "http")
-
-    @property
-    def _too_large(self) -> tuple[int, str, str]:
-        """Status, text and code for a head that is too large."""
-        most = self._limits.max_header_bytes
-        return 431, f"the headers have more than {most} bytes", "headers_too_large"
 
     def _refuse_rest(self, status: int, text: str, code: str) -> None:
         """Refuse a request that cannot be parsed or comes too late, and close.
@@ -364,29 +342,12 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self._receiving is not None:
             self._stop_receiving()
 
-    def _check_head(self) -> str:
-        """Return the version of HTTP of a request whose head may be read; `data_received` bounds one of several reads."""
-        if self in self._refused:
-            raise _HeadError(*_CROWDED)
-        if self.parser.get_method() == b"CONNECT":
-            raise _HeadError(501, "this server is no proxy, and has no CONNECT", "unsupported")
-        if (
-            len(self.url) + sum(map(len, chain.from_iterable(self.headers)))
-            > self._limits.max_header_bytes
-        ):
-            raise _HeadError(*self._too_large)
-        version = self.parser.get_http_version()
-        if version not in _VERSIONS:
-            raise _HeadError(505, f"HTTP {version}: this server has 1.1 and 1.0", "http")
-        hosts = [name for name, _ in self.headers].count(b"host")
-        if hosts > 1 or (hosts == 0 and version == "1.1"):  # RFC 9112, 3.2
-            raise _HeadError(400, f"a request has one header Host, this one has {hosts}", "http")
-        return str(version)
-
     def on_headers_complete(self) -> None:
         """Start the application for the request, or queue it behind the one before on this connection."""
-        version = self._check_head()
         parser = self.parser
+        if self in self._refused:
+            raise HeadError(*_CROWDED)
+        version = check_head(parser, self.url, self.headers, self._limits.max_header_bytes)
         self._is_silent = False
         if parser.should_upgrade():
             self._upgrade = True

@@ -333,7 +333,12 @@ def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutp
     """Return how to write the same answer with other numbers. None where that is not all."""
     forms, ports = [], answer.model.signature.outputs
     for one in answer.outputs:
-        if ports[one.name].optional or one.datatype == "BF16" or one.parameters or one.array.dtype != DATATYPES[one.datatype]:
+        if (
+            ports[one.name].optional
+            or one.datatype == "BF16"
+            or one.parameters
+            or one.array.dtype != DATATYPES[one.datatype]
+        ):
             return None
         forms.append((one.array.dtype, one.array.shape))
     whole = len(ports) == 1 and not answer.by_name

@@ -60,6 +60,33 @@ class Following:
         for stop in stops:
             stop()
 
+    def chosen(
+        self, models: Catalogue, name: str, key: Callable[[], str] | None
+    ) -> tuple[str, str]:
+        """Return name and version of the model that the shares of an alias choose; the name without one where it is none.
+
+        Args:
+            models: The served models.
+            name: The alias.
+            key: Gives the text by which the shares choose, ``""`` for none. None or none: it is drawn.
+        """
+        for source in self.sources:
+            if name in source:
+                alias = name
+                chosen = source.resolve(alias, key=(key() if key is not None else "") or None)
+                name, _, number = chosen.partition(":")
+                if number not in models.versions(name) and not is_deleted(source, name, number):
+                    # An alias of this version waits for it while it is built: another one is not what it names.
+                    shares = source.status().get(alias, {}).get("shares", {})
+                    return name, number if chosen in shares else ""
+                return name, number
+        return name, ""
+
+    def aliases(self) -> dict[str, dict[str, float]]:
+        """Return the shares of each alias."""
+        known = [one.status().items() for one in self.sources]
+        return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
+
     def look(self) -> None:
         """Serve what has changed between the building of the catalogue and `follow`."""
         for source in self.sources:
