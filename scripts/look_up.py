@@ -117,6 +117,7 @@ def keys_page() -> str:
     heads = ("key", "type", "default", "meaning")
     of_file = {
         "extends": "a file or a list of files that this one extends; later ones win, and this one wins over all",
+        "ignore": "names, as keys or files, that the reader of a foreign file or folder under `extends` shall not look at",
         "import": "Python files and modules that register backends",
         "global": "a table: defaults of all nodes, options for all of them, and the keys below",
     }

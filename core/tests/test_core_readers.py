@@ -32,6 +32,12 @@ def tables_of(path):
     if text == "list":
         return ["backend"]
     return {"backend": "OnFile", "path": path.name.replace("$", "$$"), "max": int(text)}
+
+def knowing(path, ignore=()):
+    unknown = [one for one in path.read_text().split() if one not in ignore]
+    if unknown:
+        raise ConfigError(Problem("net", f"{unknown[0]} is not known", file=str(path)))
+    return {"backend": "OnFile", "path": path.name}
 """
 
 
@@ -58,6 +64,7 @@ def nets(site):
     """Install a plugin that reads ``.net`` and folders with ``words``; give the paths that it was asked for."""
     headrace.register("OnFile", OnFile, replace=True)
     table = dict.fromkeys((".net", "words", "*/deep.txt"), "hrt_nets:tables_of")
+    table[".known"] = "hrt_nets:knowing"
     modules = {"hrt_nets_hooks": HOOKS.format(table=table), "hrt_nets": NETS}
     site.add("headrace-nets", "[headrace.plugins]\nh = hrt_nets_hooks\n", modules)
     return lambda: sys.modules["hrt_nets"].asked if "hrt_nets" in sys.modules else []
@@ -117,6 +124,26 @@ def test_a_file_is_extended(nets, tmp_path):
     assert nets() == [path]
     dicts = headrace.PipelineConfig.load({"extends": str(path), "instance_num": 3})
     assert dicts.plan().nodes["main"].instance_num == 3
+
+
+def test_a_configuration_says_what_a_reader_shall_not_look_at(nets, tmp_path):
+    path = file_of(tmp_path / "a.known", "new key")
+    assert [one.message for one in refused({"extends": str(path)})] == ["new is not known"]
+    top = file_of(tmp_path / "top.toml", 'extends = "a.known"\nignore = ["key", "new"]\n')
+    with headrace.pipe(top) as pipe:
+        assert pipe({"data": 1})["result"] == str(path)
+    (problem,) = refused({"extends": str(path), "ignore": "key"})
+    assert problem.message == "new is not known"
+
+
+def test_ignore_without_a_reader_that_takes_it_is_an_error(nets, tmp_path):
+    path = file_of(tmp_path / "a.net")
+    (problem,) = refused({"extends": str(path), "ignore": ["x"]})
+    assert "headrace-nets reads all that there is" in problem.message
+    (problem,) = refused({"backend": "Identity", "ignore": ["x"]})
+    assert (problem.path, problem.message) == ("ignore", "ignore stands beside extends")
+    (problem,) = refused({"extends": str(path), "ignore": 1})
+    assert problem.path == "ignore"
 
 
 @pytest.mark.parametrize("name", ["words", "1/deep.txt"])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PLACEHOLDER = {"type": "string", "pattern": r"\$\{"}
 """The schema of a text with a placeholder, which may become any value."""
 
-_RESERVED = "extends|import|global"
+_RESERVED = "extends|ignore|import|global"
 _SINGLE = {"required": ["backend"], "properties": {"backend": {"type": "string"}}}
 _UNKNOWN = {"enum": ["no node has such a key, and no installed backend such an option"]}
 """The schema of a value under an unknown key. An editor shows this text at the key, while it shows an
@@ -128,6 +128,10 @@ def json_schema() -> dict[str, Any]:
         "properties": {
             "extends": {
                 "description": "Configurations that this one extends; later ones win.",
+                "anyOf": [{"type": "string"}, _TEXTS],
+            },
+            "ignore": {
+                "description": "Names that the readers of what this one extends shall not look at.",
                 "anyOf": [{"type": "string"}, _TEXTS],
             },
             "import": {

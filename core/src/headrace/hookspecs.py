@@ -333,6 +333,9 @@ def headrace_readers() -> dict[str, str]:
     are absolute. Write ``$$`` for a ``$`` of a name. The tables may be extended, and may have ``extends`` and keys that
     are rewritten. The function is called where a configuration is read, so it reads little, and loads no model.
 
+    A reader that refuses what it does not know has a second parameter, ``ignore``. It gets the names, keys of its format or files, that
+    a configuration has under ``ignore`` beside ``extends``, and looks not at them. Without any it is called with the path alone.
+
     Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the name of your plugin.
 
     Example::

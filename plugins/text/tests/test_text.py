@@ -96,7 +96,7 @@ def test_who_sends_a_text_that_is_too_long_is_told_so(file):
     serve = pytest.importorskip("headrace_serve")
     model = {"backend": "Tokenize", "tokenizer": str(file), "max_length": 4, "too_long": "refuse"}
     with serve.Server({"m": model}, port=0) as server:
-        for text, words in (("a b c", "has 5 tokens"), ("a" * 999, "has 999 characters")):
+        for text, words in (("a b c", "has 5 tokens"), ("a" * 65_537, "has 65537 characters")):
             with pytest.raises(HTTPError) as caught:
                 urlopen(f"{server.url}/run/m", text.encode())
             answer = json.load(caught.value)
@@ -104,25 +104,128 @@ def test_who_sends_a_text_that_is_too_long_is_told_so(file):
             assert words in answer["error"]
 
 
-@pytest.mark.parametrize("words", [64, 100_000])
-def test_of_a_very_long_text_only_the_beginning_is_read(file, words):
-    text = "a b c zoë " * words
-    library = tokenizers.Tokenizer.from_file(str(file))
-    library.no_padding()
-    library.enable_truncation(8)
-    short = text[:400]  # with whole texts it takes minutes
-    wanted = library.encode(short).ids
-    assert run(file, text, max_length=8)["result"].tolist() == wanted
-    assert run(file, text.encode(), max_length=8)["result"].tolist() == wanted
-    pair = run(file, (text, text), max_length=8)
-    assert pair["result"].tolist() == library.encode(short, short).ids
-    spaces = " " * 127
-    assert run(file, (spaces + "a", spaces + " b"), max_length=8)["result"].tolist() == [1, 4, 2, 2]
-    assert run(file, " " * 255 + "a", max_length=8)["result"].tolist() == [1, 4, 2]
-    assert run(file, " " * 256 + "a", max_length=8)["result"].tolist() == [1, 2]
-    with pytest.raises(errors.LimitError, match="characters, and max_length allows 256") as caught:
-        run(file, text, max_length=8, too_long="refuse")
-    assert caught.value.limit == 256
+def cut(file, *given, most, direction="right"):
+    """Return what the library gives, cut by itself."""
+    made = tokenizers.Tokenizer.from_file(str(file))
+    made.no_padding()
+    made.enable_truncation(most, direction=direction)
+    return made.encode(*given)
+
+
+@pytest.mark.parametrize(("keep", "direction"), [("beginning", "right"), ("end", "left")])
+def test_texts_and_pairs_are_cut_as_the_library_cuts_them(file, keep, direction):
+    random = np.random.default_rng(0)
+    for most in (3, 4, 7, 8):
+        options = {"max_length": most, "keep": keep}
+        with headrace.pipe({"backend": "Tokenize", "tokenizer": str(file), **options}) as pipe:
+            for _ in range(50):
+                one, two = (" ".join(random.choice(WORDS[3:], n)) for n in random.integers(0, 9, 2))
+                for given in ((one,), (one, two)):
+                    request = {"data": given[0] if len(given) == 1 else given}
+                    pipe(request)
+                    wanted = cut(file, *given, most=most, direction=direction)
+                    assert request["result"].tolist() == wanted.ids
+                    assert request["token_type_ids"].tolist() == wanted.type_ids
+
+
+def test_blanks_cost_no_token_and_the_words_behind_them_are_read(file):
+    for data in (" " * 60_000 + "a", (" " * 60_000 + "a", " " * 60_000 + "b")):
+        found = run(file, data, max_length=8)["result"].tolist()
+        assert found == encoded(file, *((data,) if isinstance(data, str) else data)).ids
+
+
+@pytest.mark.parametrize("too_long", ["cut", "refuse"])
+@pytest.mark.parametrize(
+    ("text", "words", "limit"),
+    [
+        ("a" * 65_537, "has 65537 characters", 65_536),
+        ("é" * 600_000, "has 1200000 bytes", 1 << 20),
+        (b"a" * (1 << 21), "has 2097152 bytes", 1 << 20),
+        ("\ufdfa" * 4096, "has 73728 characters after normalization", 65_536),
+    ],
+)
+def test_a_text_of_great_cost_is_refused_whatever_becomes_of_long_ones(
+    file, tmp_path, text, words, limit, too_long
+):
+    said = json.loads(file.read_text())
+    said["normalizer"] = {"type": "NFKC"}
+    (tmp_path / "t.json").write_text(json.dumps(said))
+    options = {"max_length": 8192, "too_long": too_long}
+    for data in (text, ("a", text)):
+        with pytest.raises(errors.LimitError, match=words) as caught:
+            run(tmp_path / "t.json", data, **options)
+        assert caught.value.limit == limit
+        assert isinstance(caught.value, errors.InputError)
+
+
+def test_small_letters_and_positions(file):
+    assert run(file, "A ZOË b", lowercase=True)["result"].tolist() == encoded(file, "a zoë b").ids
+    assert run(file, "a b")["position_ids"].tolist() == [0, 1, 2, 3]
+    found = run(file, [4, 1, 5, 1, 6], padding_token=1)["position_ids"]
+    assert found.tolist() == [2, 1, 3, 1, 4]  # as RoBERTa of transformers counts
+
+
+def test_max_length_leaves_room_for_special_tokens(file):
+    assert run(file, "a b", max_length=2)["result"].tolist() == [1, 2]
+    with pytest.raises(errors.SetupError, match="max_length is 1, and a text has 2 special"):
+        run(file, "a", max_length=1)
+    with pytest.raises(errors.LimitError, match="3 special tokens, and max_length is 2"):
+        run(file, ("a", "b"), max_length=2)
+
+
+PROMPTS = {"query": "a ", "passage": "b ", "other": "c "}
+
+
+@pytest.mark.parametrize(
+    ("said", "prompt"),
+    [
+        ({}, "zoë "),
+        ({"prompt_name": "other"}, "c "),
+        ({"input_type": "query"}, "a "),
+        ({"input_type": "search_query"}, "a "),
+        ({"input_type": "document"}, "b "),
+        ({"input_type": "search_document"}, "b "),
+        ({"input_type": "other"}, "c "),
+    ],
+)
+def test_a_request_names_its_prompt(file, said, prompt):
+    options = {"tokenizer": str(file), "prompt": "zoë ", "prompts": PROMPTS}
+    request = {"data": "c", **said}
+    with headrace.pipe({"backend": "Tokenize", **options}) as pipe:
+        pipe(request)
+    assert request["result"].tolist() == encoded(file, prompt + "c").ids
+
+
+def test_a_kind_without_a_prompt_has_the_default_one(file):
+    request = {"data": "c", "input_type": "document"}
+    with headrace.pipe({"backend": f"Tokenize('{file}',prompt='a ')"}) as pipe:
+        pipe(request)
+    assert request["result"].tolist() == encoded(file, "a c").ids
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"prompt_name": "querry"}, "one of query, passage, other.*(?s:.*)Did you mean 'query'"),
+        ({"prompt_name": 1}, "one of query"),
+        ({"input_type": "image"}, "one of query, search_query"),
+        ({"prompt_name": "query", "input_type": "query"}, "not both"),
+    ],
+)
+def test_an_unknown_prompt_is_refused_with_those_that_there_are(file, said, words):
+    options = {"tokenizer": str(file), "prompts": PROMPTS}
+    with (
+        headrace.pipe({"backend": "Tokenize", **options}) as pipe,
+        pytest.raises(errors.InputError, match=words),
+    ):
+        pipe({"data": "c", **said})
+
+
+def test_tokens_may_be_refused_and_the_error_names_the_client_that_sends_them(file):
+    for options in ({"tokens": False}, {}):
+        with pytest.raises(errors.InputError) as caught:
+            run(file, [7] if not options else [4], **options)
+        assert "check_embedding_ctx_length=False" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -163,6 +266,8 @@ def test_a_file_that_is_no_tokenizer(tmp_path):
 ROWS = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
 WAYS = {
     "mean": ROWS.astype(np.float64).mean(axis=0),
+    "weighted_mean": np.average(ROWS.astype(np.float64), axis=0, weights=np.arange(1, 8)),
+    "mean_sqrt": ROWS.astype(np.float64).sum(axis=0) / np.sqrt(7),
     "cls": ROWS[0],
     "last": ROWS[6],
     "max": ROWS.max(axis=0),
@@ -180,6 +285,50 @@ def test_the_ways_of_pooling(way):
     assert np.allclose(half, WAYS[way], atol=1e-2)
     assert np.array_equal(found, named)
     assert not np.shares_memory(found, ROWS)
+
+
+def test_several_ways_are_joined_and_the_width_is_told():
+    with headrace.pipe({"backend": "Pool([max,cls],width=5)"}) as pipe:
+        found = pipe({"data": ROWS})["result"]
+        (node,) = pipe.describe()["nodes"].values()
+    assert np.array_equal(found, np.concatenate([WAYS["max"], WAYS["cls"]]))
+    assert node["tree"]["built"]["outputs"]["result"]["shape"] == [None, 10]
+
+
+LOGITS = np.array([2.0, -1.0, 0.5], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("activation", "wanted"),
+    [
+        ("identity", LOGITS),
+        ("sigmoid", 1 / (1 + np.exp(-LOGITS.astype(np.float64)))),
+        ("softmax", np.exp(LOGITS.astype(np.float64)) / np.exp(LOGITS.astype(np.float64)).sum()),
+        ("tanh", np.tanh(LOGITS.astype(np.float64))),
+    ],
+)
+def test_scores(activation, wanted):
+    request = {"data": LOGITS}
+    with headrace.pipe({"backend": f"Scores({activation})", "labels": ["a", "b", "c"]}) as pipe:
+        pipe(request)
+        huge = pipe({"data": np.array([1000, -1000, 0], np.float32)})["result"]
+    assert np.allclose(request["result"], wanted, atol=1e-6)
+    assert request["labels"] == ["a", "b", "c"]
+    assert np.array_equal(request["logits"], LOGITS)
+    assert np.isfinite(huge).all()
+    with headrace.pipe({"backend": "Scores"}) as pipe:
+        pipe(request)
+    assert request["labels"] == ["LABEL_0", "LABEL_1", "LABEL_2"]
+
+
+def test_scores_of_another_number_of_classes_are_refused():
+    with (
+        headrace.pipe({"backend": "Scores", "labels": ["a"]}) as pipe,
+        pytest.raises(errors.InputError, match=r"floats \[1\]"),
+    ):
+        pipe({"data": LOGITS})
+    with pytest.raises(errors.SetupError, match="width is 2, and labels has 1 names"):
+        headrace.pipe({"backend": "Scores(width=2)", "labels": ["a"]})
 
 
 def test_a_vector_gets_the_length_1():

@@ -100,41 +100,226 @@ def test_the_files_say_length_prompt_padding_and_pooling(folder):
     assert abs(np.linalg.norm(requests[0]["result"]) - 1) > 0.1
 
 
+def refused(folder):
+    with pytest.raises(errors.ConfigError) as caught:
+        headrace.PipelineConfig.load(folder)
+    return caught.value.problems
+
+
 @pytest.mark.parametrize(
-    ("file", "values", "words"),
+    ("file", "key", "value", "words"),
     [
-        ("1_Pooling/config.json", {"pooling_mode_weightedmean_tokens": True}, "weightedmean"),
-        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": False}, "nothing"),
-        ("1_Pooling/config.json", {"pooling_mode_max_tokens": True}, "max_tokens"),
-        ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case"),
-        ("config_sentence_transformers.json", {"default_prompt_name": "query"}, "'query'"),
+        ("1_Pooling/config.json", "pooling_mode", "attention", "attention"),
+        ("1_Pooling/config.json", "pooling_mode", ["mean", "attention"], "attention"),
+        ("1_Pooling/config.json", "pooling_mode_mean_token", True, "not known"),
+        ("sentence_bert_config.json", "max_seq_length", 0, "a number of 1 or more, got 0"),
+        ("sentence_bert_config.json", "max_seq_length", "long", "a number of 1 or more"),
+        ("sentence_bert_config.json", "transformer_task", "fill-mask", "fill-mask"),
+        ("sentence_bert_config.json", "modality_config", {"image": {}}, "texts alone"),
+        ("sentence_bert_config.json", "processor_kwargs", {"model_max_length": 4}, "transformers"),
+        ("config_sentence_transformers.json", "default_prompt_name", "query", "'query'"),
+        ("config_sentence_transformers.json", "prompts", ["a"], "texts by name"),
+        ("config_sentence_transformers.json", "prompts", {"a": 1}, "texts by name"),
+        ("config_sentence_transformers.json", "truncate_dim", 8, "not cut"),
+        ("config_sentence_transformers.json", "model_type", "SparseEncoder", "SparseEncoder"),
+        ("tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer", "other tokens"),
+        ("tokenizer_config.json", "tokenizer_class", "BertTokenizer", "no BertNormalizer"),
+        ("tokenizer_config.json", "do_lower_case", False, "tokenizer.json has true"),
+        ("tokenizer_config.json", "add_eos_token", False, "tokenizer.json has true"),
+        ("tokenizer_config.json", "truncation_side", "middle", "There are: left, right"),
+        ("tokenizer_config.json", "auto_map", {"AutoTokenizer": "x.py"}, "is not run"),
+        ("tokenizer_config.json", "split_special_tokens", True, "not split"),
+        ("tokenizer_config.json", "truncation_sid", "left", "Did you mean 'truncation_side'"),
     ],
 )
-def test_what_has_no_backend_is_refused_by_name(folder, file, values, words):
-    change(folder / file, **values)
-    with pytest.raises(errors.ConfigError, match=words) as caught:
+def test_what_has_no_backend_is_refused_by_file_and_key(folder, file, key, value, words):
+    change(folder / file, **{key: value})
+    (problem,) = refused(folder)
+    assert problem.file == str(folder / file)
+    assert problem.path in {key, "pooling_mode"}
+    assert words in problem.render()
+    assert f'ignore = ["{problem.path}"]' in problem.render()
+
+
+def test_the_operator_calls_a_key_or_a_file_harmless(folder):
+    change(folder / "sentence_bert_config.json", of_tomorrow=1)
+    (folder / "of_tomorrow.json").write_text("{}")
+    assert {one.path for one in refused(folder)} == {"of_tomorrow", None}
+    mine = folder.parent / "mine.toml"
+    ignored = ["of_tomorrow", "of_tomorrow.json"]
+    mine.write_text(f'extends = "small"\nignore = {ignored}\n')
+    with headrace.pipe(mine) as pipe:
+        assert pipe({"data": "w1"})["result"].shape == (WIDTH,)
+
+
+def test_all_that_is_wrong_is_told_at_once(folder):
+    change(folder / "tokenizer_config.json", truncation_side="middle", auto_map={"a": "b"})
+    change(folder / "config_sentence_transformers.json", truncate_dim=8)
+    assert len(refused(folder)) == 3
+
+
+def test_a_folder_that_bounds_no_text_is_refused(folder):
+    (folder / "sentence_bert_config.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (problem,) = refused(folder)
+    assert problem.path == "max_seq_length"
+
+
+@pytest.mark.parametrize(
+    ("types", "words"),
+    [
+        (["Transformer", "Pooling", "Dense"], r"models\.Dense' has no backend here: its weights"),
+        (["Transformer", "Pooling", "Other"], r"models\.Other' has no backend here"),
+        (["Pooling", "Transformer"], "first module is no Transformer"),
+        (["Transformer", "Normalize"], "stands before Pooling"),
+        (["Transformer", "Pooling", "Pooling"], "behind another"),
+        (["Transformer"], "no module Pooling"),
+    ],
+)
+def test_modules_without_a_backend_or_in_another_order_are_refused(folder, types, words):
+    library, path = "sentence_transformers.models", "1_Pooling"
+    modules = [
+        {"type": f"{library}.{one}", "path": path if one == "Pooling" else ""} for one in types
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(errors.ConfigError, match=words):
         headrace.PipelineConfig.load(folder)
-    assert caught.value.problems[0].file == str(folder / file)
 
 
-def test_an_unknown_module_and_missing_files_are_refused_by_name(folder):
+def test_a_module_of_the_folders_own_code_is_refused(folder):
     modules = json.loads((folder / "modules.json").read_text())
-    dense = {"type": "sentence_transformers.models.Dense", "path": "3_Dense"}
-    (folder / "modules.json").write_text(json.dumps([*modules, dense]))
-    with pytest.raises(errors.ConfigError, match=r"models\.Dense"):
+    modules[0]["type"] = "custom_st.Transformer"
+    (folder / "modules.json").write_text(json.dumps(modules))
+    with pytest.raises(errors.ConfigError, match=r"custom_st\.Transformer"):
         headrace.PipelineConfig.load(folder)
-    (folder / "modules.json").write_text(json.dumps(modules[:1]))
-    with pytest.raises(errors.ConfigError, match="no module Pooling"):
-        headrace.PipelineConfig.load(folder)
+
+
+def test_missing_and_broken_files_are_refused_by_name(folder):
+    modules = (folder / "modules.json").read_text()
     (folder / "modules.json").write_text("{")
     with pytest.raises(errors.ConfigError, match="cannot be read"):
         headrace.PipelineConfig.load(folder)
+    (folder / "modules.json").write_text("{}")
+    with pytest.raises(errors.ConfigError, match="holds a JSON dict"):
+        headrace.PipelineConfig.load(folder)
+    (folder / "modules.json").write_text(modules)
+    model = (folder / "onnx" / "model.onnx").read_bytes()
+    for broken in (b"version https://git-lfs.github.com/spec/v1", model[:100]):
+        (folder / "onnx" / "model.onnx").write_bytes(broken)
+        with pytest.raises(errors.ConfigError, match=r"model\.onnx: it cannot be read"):
+            headrace.PipelineConfig.load(folder)
     (folder / "tokenizer.json").unlink()
     with pytest.raises(errors.ConfigError, match=r"no tokenizer\.json"):
         headrace.PipelineConfig.load(folder)
     (folder / "onnx" / "model.onnx").unlink()
     with pytest.raises(errors.ConfigError, match=r"no onnx/model\.onnx"):
         headrace.PipelineConfig.load(folder)
+
+
+def write_network(folder, inputs, output):
+    """Write a network that gives the sum of its inputs as floats: per token [?, ?, 1], or per text [?, 2]."""
+    from onnx import TensorProto, helper
+
+    names = [*inputs]
+    nodes = [helper.make_node("Cast", [one], [f"{one}_"], to=TensorProto.FLOAT) for one in names]
+    nodes.append(helper.make_node("Sum", [f"{one}_" for one in names], ["sum"]))
+    axes = helper.make_tensor("axes", TensorProto.INT64, [1], [2 if output[1] == 3 else 1])
+    kind = "Unsqueeze" if output[1] == 3 else "ReduceSum"
+    more = {} if output[1] == 3 else {"keepdims": 1}
+    made = "tokens" if output[1] == 3 else "text"
+    nodes.append(helper.make_node(kind, ["sum", "axes"], [made], **more))
+    nodes.append(helper.make_node("Concat", [made, made], [output[0]], axis=-1))
+    info = helper.make_tensor_value_info
+    given = [info(name, *about) for name, about in inputs.items()]
+    shape = ["batch", "length", 2] if output[1] == 3 else ["batch", 2]
+    graph = helper.make_graph(
+        nodes, "net", given, [info(output[0], TensorProto.FLOAT, shape)], [axes]
+    )
+    opset = [helper.make_opsetid("", 17)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    (folder / "onnx" / "model.onnx").write_bytes(made.SerializeToString())
+
+
+FREE = (7, ["batch", "length"])  # INT64
+
+
+def test_inputs_and_outputs_are_those_that_the_network_names(folder):
+    change(folder / "1_Pooling" / "config.json", word_embedding_dimension=2)
+    (folder / "modules.json").write_text(
+        json.dumps(json.loads((folder / "modules.json").read_text())[:2])
+    )
+    four = dict.fromkeys(("input_ids", "attention_mask", "token_type_ids", "position_ids"), FREE)
+    write_network(folder, four, ("token_embeddings", 3))
+    with headrace.pipe(folder) as pipe:
+        found = pipe({"data": "w1 w2"})["result"]
+    ids = np.array([2, 5, 6, 3])
+    assert np.allclose(found, (ids + 1 + np.arange(4)).mean())
+    write_network(
+        folder, dict.fromkeys(("input_ids", "attention_mask"), FREE), ("sentence_embedding", 2)
+    )
+    with headrace.pipe(folder) as pipe:
+        found = pipe({"data": "w1 w2"})["result"]
+    assert np.allclose(found, (ids + 1).sum())  # pooled already, by a sum
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "words"),
+    [
+        ({"input_ids": FREE, "pixel_values": FREE}, ("last_hidden_state", 3), "'pixel_values'"),
+        ({"input_ids": (6, ["b", "l"])}, ("last_hidden_state", 3), "INT32 [?, ?]"),
+        ({"input_ids": (7, ["b", 128])}, ("last_hidden_state", 3), "INT64 [?, 128]"),
+        ({"ids": FREE}, ("last_hidden_state", 3), "no input 'input_ids'"),
+        ({"input_ids": FREE}, ("pooler_output", 3), None),
+    ],
+)
+def test_a_network_that_takes_or_gives_something_else_is_refused(folder, inputs, output, words):
+    write_network(folder, inputs, output)
+    if words is None:  # it is the only output, and has a vector for each token
+        headrace.PipelineConfig.load(folder)
+        return
+    assert any(words in one.message for one in refused(folder))
+
+
+def classifier(folder, **config):
+    (folder / "modules.json").unlink()
+    write_network(folder, dict.fromkeys(("input_ids", "attention_mask"), FREE), ("logits", 2))
+    change(folder / "config.json", **config)
+    return folder
+
+
+def test_a_folder_of_a_classifier_gives_scores_of_its_labels(folder):
+    labels = {"0": "good ${x}", "1": "bad"}
+    request = {"data": ("w1", "w2")}
+    with headrace.pipe(classifier(folder, id2label=labels)) as pipe:
+        pipe(request)
+    assert request["labels"] == [*labels.values()]
+    assert request["result"].tolist() == [0.5, 0.5]
+    assert request["logits"].tolist() == [2 + 5 + 3 + 6 + 3 + 5] * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "activation"),
+    [
+        ({"num_labels": 2}, "softmax"),
+        ({"num_labels": 2, "problem_type": "multi_label_classification"}, "sigmoid"),
+        ({"num_labels": 2, "problem_type": "regression"}, "identity"),
+        ({"id2label": {"0": "LABEL_0"}}, "sigmoid"),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Tanh"}}, "tanh"),
+        ({"sbert_ce_default_activation_function": "torch.nn.Identity"}, "identity"),
+    ],
+)
+def test_the_function_behind_a_classifier_is_that_of_its_library(folder, config, activation):
+    told = headrace.PipelineConfig.load(classifier(folder, **config)).to_dict()
+    assert told["encode"]["activation"] == activation
+
+
+def test_a_function_that_is_not_known_is_refused(folder):
+    said = {"activation_fn": "mine.Function"}
+    (problem,) = refused(classifier(folder, sentence_transformers=said))
+    assert "mine.Function" in problem.message
+    assert problem.path == "activation_fn"
 
 
 def test_the_folder_answers_embeddings_and_tells_the_width(folder):
@@ -145,7 +330,7 @@ def test_the_folder_answers_embeddings_and_tells_the_width(folder):
         body = {"model": "small", "input": given, "encoding_format": "base64"}
         made = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60).json()
         tokens = {"model": "small", "input": [[2, 7, 3], [2, 600, 3]]}
-        refused = httpx.post(f"{server.url}/v1/embeddings", json=tokens, timeout=60)
+        answer = httpx.post(f"{server.url}/v1/embeddings", json=tokens, timeout=60)
         told = httpx.get(f"{server.url}/v2/models/small", timeout=60).json()
     wanted = [alone(folder, one) for one in given]
     for row, (vector, _) in zip(made["data"], wanted, strict=True):
@@ -153,5 +338,5 @@ def test_the_folder_answers_embeddings_and_tells_the_width(folder):
         assert np.allclose(found, vector, atol=1e-5)
     assert made["usage"]["prompt_tokens"] == sum(count for _, count in wanted)
     assert told["outputs"] == [{"name": "result", "datatype": "FP32", "shape": [-1, WIDTH]}]
-    assert refused.status_code == 400
-    assert "from 0 to 511" in refused.json()["error"]["message"]
+    assert answer.status_code == 400
+    assert "check_embedding_ctx_length=False" in answer.json()["error"]["message"]

@@ -1,4 +1,4 @@
-"""Texts for Headrace: `Tokenize` before a model, `Pool` and `Normalize` behind it.
+"""Texts for Headrace: `Tokenize` before a model, `Pool`, `Normalize` and `Scores` behind it.
 
 Nothing is imported until it is used.
 """
@@ -11,15 +11,15 @@ from headrace.lazy import lazy_names
 
 if TYPE_CHECKING:
     from headrace_text.tokenize import Tokenize
-    from headrace_text.vectors import Normalize, Pool
+    from headrace_text.vectors import Normalize, Pool, Scores
 
 __version__ = "0.1.0"
 
-__all__ = ["Normalize", "Pool", "Tokenize", "__version__"]
+__all__ = ["Normalize", "Pool", "Scores", "Tokenize", "__version__"]
 
 _HOME = {
     "tokenize": "Tokenize",
-    "vectors": "Normalize Pool",
+    "vectors": "Normalize Pool Scores",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
 
-__all__ = ["NormalizeConformance", "PoolConformance", "TokenizeConformance"]
+__all__ = ["NormalizeConformance", "PoolConformance", "ScoresConformance", "TokenizeConformance"]
 
 _WORDS = ("[UNK]", "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 
@@ -72,3 +72,17 @@ class NormalizeConformance(BackendConformance):
         """Return the vector of length 1."""
         del k
         return np.array([0.6, 0.8], np.float32)
+
+
+class ScoresConformance(BackendConformance):
+    """Logits of two classes."""
+
+    expression = "Scores(sigmoid)"
+
+    def make_item(self, k: int) -> Request:
+        """Return logarithms of odds."""
+        return {"data": np.log(np.array([1 + k, 3], np.float32))}
+
+    def expected(self, k: int) -> Any:
+        """Return the chances of these odds."""
+        return np.array([(1 + k) / (2 + k), 0.75], np.float32)

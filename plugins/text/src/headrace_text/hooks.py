@@ -1,4 +1,4 @@
-"""The plugin's hooks: it reads folders of sentence-transformers."""
+"""The plugin's hooks: it reads folders of sentence-transformers, and of classifiers of texts."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ __all__ = ["headrace_readers"]
 
 @hookimpl
 def headrace_readers() -> dict[str, str]:
-    """Return the file by which a folder of sentence-transformers is known."""
-    return {"modules.json": "headrace_text.folder:tables_of"}
+    """Return the files by which a folder is known."""
+    return dict.fromkeys(("modules.json", "tokenizer.json"), "headrace_text.folder:tables_of")

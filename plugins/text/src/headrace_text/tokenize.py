@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pydantic
+from typing_extensions import TypedDict
 
 import headrace
-from headrace.errors import InputError, LimitError, SetupError
+from headrace.errors import InputError, LimitError, SetupError, among
 
 if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = ["Tokenize", "TooLongError"]
 
-_CHARACTERS = 32
-"""For each token of ``max_length`` as many characters are read, of two texts half of them each.
+_BYTES: Final = 1 << 20
+_CHARACTERS: Final = 65_536
+"""The most of a text, in bytes of UTF-8, and in characters after normalization.
 
-A tokenizer takes hundreds of bytes for a token that it cuts off, and of two texts a time that grows with the square of their lengths.
+A tokenizer takes hundreds of bytes for each token, also for one that it cuts off. The bounds do not grow with `max_length`.
 """
+_GROWS: Final = 18
+"""A character becomes at most so many by Unicode's normal forms."""
+_CLIENTS: Final = "LangChain's OpenAIEmbeddings sends texts with check_embedding_ctx_length=False."
+_KINDS: Final = {
+    "query": ("query", "search_query"),
+    "document": ("document", "passage", "corpus", "search_document"),
+}
+_KINDS_BY_NAME: Final = {name: names for names in _KINDS.values() for name in names}
+"""The prompts, in order, that an ``input_type`` may mean: those of sentence-transformers, NIM and Cohere."""
 
 
 class TooLongError(LimitError, InputError):
     """A text is too long. It is an InputError, too, since who sends it must shorten it."""
+
+
+class _Data(TypedDict):
+    data: Any
+
+
+class _Text(_Data, total=False):
+    prompt_name: str
+    input_type: str
 
 
 class Tokenize(headrace.Backend):
@@ -33,22 +53,28 @@ class Tokenize(headrace.Backend):
     Reads:
         data: A text, its UTF-8 bytes, or two texts in a list or tuple. Or a list of the numbers of tokens, which is taken as
             it is, without a prompt.
+        prompt_name: The name of the prompt, of those in ``prompts``. It may be missing.
+        input_type: ``query`` or ``document``, or another name of them as Cohere's and NIM's clients send it. It stands for the
+            prompt of that kind, and for the default prompt where there is none. It may be missing.
 
     Writes:
         result: The numbers, ``int64 [tokens]``.
         attention_mask: Ones, ``int64 [tokens]``.
         token_type_ids: The text of each token, 0 or 1, ``int64 [tokens]``.
+        position_ids: Numbers that rise by one, from 0 or as ``padding_token`` says, ``int64 [tokens]``.
         tokens: How many there are, an int: for batch policies, and for the usage that `headrace serve --api openai` reports.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
 
     Raises:
-        InputError: ``data`` is none of these, has no token, or a number that the tokenizer does not have.
-        TooLongError: It has more than ``max_length`` tokens, or 32 times as many characters, with ``too_long = "refuse"``.
+        InputError: ``data`` is none of these, has no token, or a number that the tokenizer does not have. Or there is no such
+            prompt.
+        TooLongError: A text has more than 1 MiB, or 65,536 characters after normalization. Or it has more than ``max_length``
+            tokens, with ``too_long = "refuse"``.
 
     Source:
-        The library tokenizers of Hugging Face.
+        The library tokenizers of Hugging Face. Of two texts the longer is cut first, as its strategy ``longest_first``.
     """
 
     class Options(headrace.Options):
@@ -63,11 +89,29 @@ class Tokenize(headrace.Backend):
         too_long: Literal["cut", "refuse"] = pydantic.Field(
             "cut", description="What becomes of a longer text (a name)."
         )
+        keep: Literal["beginning", "end"] = pydantic.Field(
+            "beginning", description="What is kept of a text that is cut."
+        )
+        lowercase: bool = pydantic.Field(
+            False, description="Whether texts are put into small letters first (true or false)."
+        )
         prompt: str = pydantic.Field("", description="A text that is put before each text.")
+        prompts: dict[str, str] = pydantic.Field(
+            {}, description="Prompts that a request may name, by their names."
+        )
+        tokens: bool = pydantic.Field(
+            True, description="Whether lists of the numbers of tokens are taken (true or false)."
+        )
+        padding_token: int | None = pydantic.Field(
+            None,
+            ge=0,
+            description="RoBERTa's token of padding: positions are counted from behind its number, and padding is left out.",
+        )
 
+    reads = _Text
     rerun = True
     max = None
-    writes = ("result", "attention_mask", "token_type_ids", "tokens")
+    writes = ("result", "attention_mask", "token_type_ids", "position_ids", "tokens")
 
     @classmethod
     def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
@@ -82,19 +126,24 @@ class Tokenize(headrace.Backend):
         """
         del context
         import numpy as np
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer, normalizers
 
         self._np, self._options = np, options
-        self._cuts = options.too_long == "cut"
         try:
-            self._tokenizer: Any = Tokenizer.from_file(str(options.tokenizer))
-            self._tokenizer.no_padding()
-            self._tokenizer.no_truncation()
-            if self._cuts:
-                self._tokenizer.enable_truncation(options.max_length)
+            made: Any = Tokenizer.from_file(str(options.tokenizer))
+            made.no_padding()
+            made.no_truncation()
+            if options.lowercase:
+                own = [made.normalizer] if made.normalizer else []
+                made.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         except Exception as error:
             raise SetupError(f"{options.tokenizer} is no tokenizer: {error}") from error
-        self._known = self._tokenizer.get_vocab_size(with_added_tokens=True)
+        special = made.num_special_tokens_to_add(is_pair=False)
+        if options.max_length < special:
+            what = f"max_length is {options.max_length}, and a text has {special} special tokens"
+            raise SetupError(what)
+        self._tokenizer, self._normalizer = made, made.normalizer
+        self._known = made.get_vocab_size(with_added_tokens=True)
 
     def describe(self) -> dict[str, Any]:
         """Return the size of the vocabulary, and the output."""
@@ -113,49 +162,115 @@ class Tokenize(headrace.Backend):
         return outcomes
 
     def _write(self, request: Request) -> None:
-        np = self._np
-        found = self._read(request.get("data"))
+        np, options = self._np, self._options
+        found, most = self._read(request), options.max_length
         if isinstance(found, list):
-            ids, types = found[: self._options.max_length] if self._cuts else found, None
+            ids, of = found, [0] * len(found)
+            types = of
         else:  # one text at a time: a batch of them starts as many threads as the machine has cores
-            (encoded,) = self._tokenizer.encode_batch_fast([found])
-            ids, types = encoded.ids, encoded.type_ids
-        count, most = len(ids), self._options.max_length
-        if not count:
+            (made,) = self._tokenizer.encode_batch_fast([found])
+            ids, types = made.ids, made.type_ids
+            of = made.sequence_ids if len(ids) > most else []
+        if not ids:
             raise InputError(key="data", expected="a text with at least one token")
-        if count > most:
-            what = f"data has {count} tokens, and max_length is {most}"
-            raise TooLongError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
-        request["result"] = np.array(ids, np.int64)
-        request["attention_mask"] = np.ones(count, np.int64)
-        request["token_type_ids"] = np.array(types or [0] * count, np.int64)
-        request["tokens"] = count
+        ids, types = np.array(ids, np.int64), np.array(types, np.int64)
+        if len(ids) > most:
+            if options.too_long == "refuse":
+                what = f"data has {len(ids)} tokens, and max_length is {most}"
+                raise TooLongError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
+            kept = self._kept(np.array([-1 if one is None else one for one in of]))
+            ids, types = ids[kept], types[kept]
+        request["result"], request["token_type_ids"] = ids, types
+        request["attention_mask"] = np.ones(len(ids), np.int64)
+        padding, places = options.padding_token, np.arange(len(ids))
+        if padding is not None:
+            real = ids != padding
+            places = np.cumsum(real) * real + padding
+        request["position_ids"] = places.astype(np.int64, copy=False)
+        request["tokens"] = len(ids)
 
-    def _read(self, data: Any) -> Any:
+    def _kept(self, of: Any) -> Any:
+        """Return which tokens stay: all special ones, of text -1, and of each text as many as there is room for."""
+        np, most = self._np, self._options.max_length
+        kept = of < 0
+        room = most - int(kept.sum())
+        if room < 0:
+            what = f"two texts have {most - room} special tokens, and max_length is {most}"
+            raise TooLongError(what, limit=most, hint="Raise max_length.")
+        texts = [np.flatnonzero(of == one) for one in range(int(of.max()) + 1)]
+        for places, count in zip(texts, _lengths([*map(len, texts)], room), strict=True):
+            cut = len(places) - count
+            kept[places[:count] if self._options.keep == "beginning" else places[cut:]] = True
+        return kept
+
+    def _read(self, request: Request) -> Any:
         """Return a text, a pair of texts, or a list of the numbers of tokens."""
-        prompt = self._options.prompt
-        if isinstance(data, (str, bytes)):
-            return prompt + self._beginning(data)
-        if isinstance(data, (list, tuple)) and len(data) == 2 and isinstance(data[0], str):
-            return prompt + self._beginning(data[0], 2), self._beginning(data[1], 2)
+        data = request.get("data")
         if isinstance(data, (list, tuple)) and all(type(one) is int for one in data):
-            if data and not (min(data) >= 0 and max(data) < self._known):
-                wanted = f"tokens from 0 to {self._known - 1}"
-                raise InputError(key="data", expected=wanted, got=f"{min(data)} to {max(data)}")
-            return list(data)
+            return self._numbers(data)
+        prompt = self._prompt(request)
+        if isinstance(data, (str, bytes)):
+            return self._text(data, prompt)
+        if isinstance(data, (list, tuple)) and len(data) == 2 and isinstance(data[0], str):
+            return self._text(data[0], prompt), self._text(data[1])
         wanted = "a text, two texts, or a list of the numbers of tokens"
         raise InputError(key="data", expected=wanted, got=type(data).__name__)
 
-    def _beginning(self, data: Any, texts: int = 1) -> str:
-        """Return a text, and of a very long one its beginning, which has all tokens that are wanted."""
-        text, most = _text(data), _CHARACTERS * self._options.max_length // texts
-        if len(text) > most and not self._cuts:
-            what = f"data has {len(text)} characters, and max_length allows {most}"
-            raise TooLongError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
-        return text[:most]
+    def _numbers(self, data: Any) -> list[int]:
+        if not self._options.tokens:
+            hint = f"{_CLIENTS} Of this vocabulary, tokens = true takes them."
+            got = "numbers of tokens, which may be those of another vocabulary"
+            raise InputError(key="data", expected="a text or two texts", got=got, hint=hint)
+        if data and not (min(data) >= 0 and max(data) < self._known):
+            got, wanted = f"{min(data)} to {max(data)}", f"tokens from 0 to {self._known - 1}"
+            hint = f"Send texts, or the numbers of this model's tokenizer. {_CLIENTS}"
+            raise InputError(key="data", expected=wanted, got=got, hint=hint)
+        return list(data)
+
+    def _prompt(self, request: Request) -> str:
+        """Return the text that stands before the text of a request."""
+        name, kind, options = request.get("prompt_name"), request.get("input_type"), self._options
+        default: str = options.prompt
+        if name is None and kind is None:
+            return default
+        key, wanted = ("input_type", kind) if name is None else ("prompt_name", name)
+        prompts: dict[str, str] = options.prompts
+        if name is not None and kind is not None:
+            raise InputError(key=key, expected="prompt_name or input_type, not both", got="both")
+        if isinstance(wanted, str) and wanted in prompts:
+            return prompts[wanted]
+        if name is None and kind in _KINDS_BY_NAME:
+            return next((prompts[one] for one in _KINDS_BY_NAME[kind] if one in prompts), default)
+        known = [*prompts] if name is not None else [*_KINDS_BY_NAME, *prompts]
+        expected = f"one of {', '.join(known)}" if known else "none, as the model has no prompts"
+        raise InputError(
+            key=key, expected=expected, got=repr(wanted)[:40], hint=among(str(wanted), known)
+        )
+
+    def _text(self, data: Any, prompt: str = "") -> str:
+        """Return a prompt and a text, which is not too long."""
+        text = prompt + _decoded(data)
+        if len(text) * 4 > _BYTES and len(text.encode()) > _BYTES:
+            what = f"data has {len(text.encode())} bytes, and a text may have {_BYTES}"
+            raise TooLongError(what, limit=_BYTES, hint="Shorten the text.")
+        count = len(text)
+        if count * _GROWS > _CHARACTERS and self._normalizer is not None:
+            count = len(self._normalizer.normalize_str(text))
+        if count > _CHARACTERS:
+            what = f"data has {count} characters after normalization, and a text may have {_CHARACTERS}"
+            raise TooLongError(what, limit=_CHARACTERS, hint="Shorten the text.")
+        return text
 
 
-def _text(data: Any) -> str:
+def _lengths(counts: list[int], room: int) -> list[int]:
+    """Return how many tokens of one text or two are kept: all of the shorter while it has at most half of the room."""
+    if len(counts) == 1:
+        return [room]
+    short = min(room // 2, *counts)
+    return [short, room - short] if counts[0] <= counts[1] else [room - short, short]
+
+
+def _decoded(data: Any) -> str:
     """Return a text that can be encoded.
 
     Raises:

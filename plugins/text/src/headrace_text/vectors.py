@@ -1,21 +1,22 @@
-"""`Pool` and `Normalize`: one vector of the vectors of all tokens, and its length."""
+"""`Pool`, `Normalize` and `Scores`: one vector of the vectors of all tokens, its length, and the scores of classes."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import pydantic
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, SetupError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.keys import Request
 
-__all__ = ["Normalize", "Pool"]
+__all__ = ["Normalize", "Pool", "Scores"]
 
+_Way = Literal["mean", "cls", "last", "max", "weighted_mean", "mean_sqrt"]
 _OF_TOKENS = ("token_embeddings", "last_hidden_state")
 """The outputs of a model that hold the vectors of tokens, where it has several."""
 
@@ -54,11 +55,14 @@ class _OnVectors(headrace.Backend):
         for request in batch:
             try:
                 rows = self._read(request.get("data"))
-                request["result"] = self._np.asarray(self._made(rows), self._np.float32)
+                self._write(request, rows)
                 outcomes.append(None)
             except InputError as error:
                 outcomes.append(error)
         return outcomes
+
+    def _write(self, request: Request, rows: Any) -> None:
+        request["result"] = self._np.asarray(self._made(rows), self._np.float32)
 
     def _read(self, data: Any) -> Any:
         if isinstance(data, dict):
@@ -86,7 +90,7 @@ class Pool(_OnVectors):
             ``last_hidden_state``.
 
     Writes:
-        result: ``float32 [width]``.
+        result: ``float32 [width]``, or ``[n * width]`` of n ways.
 
     Batch:
         1 or more. Items are independent, a bad one fails alone.
@@ -103,25 +107,41 @@ class Pool(_OnVectors):
 
         positional = ("how",)
 
-        how: Literal["mean", "cls", "last", "max"] = pydantic.Field(
+        how: _Way | Annotated[tuple[_Way, ...], pydantic.Field(min_length=1)] = pydantic.Field(
             "mean",
-            description="mean: the mean of all; cls: that of the first token; last: of the last; max: the greatest of each element.",
+            description="mean: the mean of all; cls: that of the first token; last: of the last; max: the greatest of each element; "
+            "weighted_mean: the mean, where the first counts once, the second twice; mean_sqrt: the sum by the root of the number. "
+            "A list: these vectors joined.",
         )
 
     _axes = 2
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
-        """Choose the function."""
+        """Choose the functions."""
         super().init(options, context)
         np = self._np
+        # A product with ones adds up rows three times as fast as `mean`.
         ways: dict[str, Callable[[Any], Any]] = {
-            # A product with ones adds up rows three times as fast as `mean`.
             "mean": lambda rows: np.ones(len(rows), np.float32) @ rows / np.float32(len(rows)),
             "cls": lambda rows: rows[0].copy(),
             "last": lambda rows: rows[-1].copy(),
             "max": lambda rows: rows.max(axis=0),
+            "weighted_mean": self._weighted,
+            "mean_sqrt": lambda rows: np.ones(len(rows), np.float32) @ rows / np.sqrt(len(rows)),
         }
-        self._made = ways[options.how]
+        names = [options.how] if isinstance(options.how, str) else options.how
+        made = [ways[name] for name in names]
+        self._count = len(made)
+        self._made = made[0] if len(made) == 1 else lambda x: np.concatenate([f(x) for f in made])
+
+    def describe(self) -> dict[str, Any]:
+        """Return the output."""
+        width = self._width and self._width * self._count
+        return {"outputs": {"result": {"dtype": "float32", "shape": [None, width]}}}
+
+    def _weighted(self, rows: Any) -> Any:
+        weights = self._np.arange(1, len(rows) + 1, dtype=self._np.float32)
+        return weights @ rows / weights.sum()
 
 
 class Normalize(_OnVectors):
@@ -146,3 +166,65 @@ class Normalize(_OnVectors):
     def _made(self, rows: Any) -> Any:
         rows = self._np.asarray(rows, self._np.float32)
         return rows / max(float(self._np.sqrt(rows @ rows)), 1e-12)
+
+
+class Scores(_OnVectors):
+    """Give each class of a text, or of two texts, its score. A cross-encoder has a single class.
+
+    Reads:
+        data: Any floats, ``[classes]``.
+
+    Writes:
+        result: ``float32 [classes]``: the scores.
+        logits: ``float32 [classes]``: ``data``.
+        labels: The names of the classes, a list of texts.
+
+    Batch:
+        1 or more. Items are independent, a bad one fails alone.
+
+    Raises:
+        InputError: ``data`` is no such array, or has another number of classes.
+
+    Source:
+        Own, as ``torch.nn.functional.softmax`` and ``sigmoid``.
+    """
+
+    class Options(_OnVectors.Options):
+        """The function, and the names."""
+
+        positional = ("activation",)
+
+        activation: Literal["identity", "sigmoid", "softmax", "tanh"] = pydantic.Field(
+            "identity", description="What makes scores of the numbers that a model gives."
+        )
+        labels: tuple[str, ...] = pydantic.Field(
+            (), description="The names of the classes; default: LABEL_0, LABEL_1 and so on."
+        )
+
+    writes = ("result", "logits", "labels")
+
+    def init(self, options: Any, context: headrace.InitContext) -> None:
+        """Choose the function.
+
+        Raises:
+            SetupError: ``labels`` are more or fewer than ``width``.
+        """
+        super().init(options, context)
+        self._options, self._width = options, options.width or len(options.labels) or None
+        if options.labels and len(options.labels) != self._width:
+            raise SetupError(f"width is {self._width}, and labels has {len(options.labels)} names")
+
+    def _write(self, request: Request, rows: Any) -> None:
+        rows = self._np.asarray(rows, self._np.float32)
+        names = self._options.labels or [f"LABEL_{number}" for number in range(len(rows))]
+        super()._write(request, rows)
+        request["logits"], request["labels"] = rows, [*names]
+
+    def _made(self, rows: Any) -> Any:
+        np, activation = self._np, self._options.activation
+        if activation == "sigmoid":
+            return 0.5 * (1 + np.tanh(0.5 * rows))
+        if activation == "softmax":
+            powers = np.exp(rows - rows.max())
+            return powers / powers.sum()
+        return np.tanh(rows) if activation == "tanh" else rows.copy()

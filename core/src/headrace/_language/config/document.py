@@ -135,9 +135,11 @@ class _Reader:
 
     def __init__(self) -> None:
         self.problems = Problems()
-        self._read: dict[Path, Document] = {}
+        self._read: dict[tuple[Path, tuple[str, ...]], Document] = {}
 
-    def file(self, path: Path, stack: tuple[Path, ...], by: dict[str, Any]) -> Document:
+    def file(
+        self, path: Path, stack: tuple[Path, ...], by: dict[str, Any], ignore: tuple[str, ...] = ()
+    ) -> Document:
         """Read one file, which is named at the place ``by`` and extended by the files of ``stack``."""
         try:
             resolved = path.resolve()
@@ -145,12 +147,14 @@ class _Reader:
                 shown = " extends ".join(map(str, [*stack[stack.index(resolved) :], resolved]))
                 message = f"files that extend each other in a cycle: {shown}"
                 return self._refuse("extends_cycle", message, None, by)
-            if resolved in self._read:
-                return self._read[resolved]
+            if (resolved, ignore) in self._read:
+                return self._read[resolved, ignore]
             if len(stack) > MAX_DEPTH:
                 message = f"more than {MAX_DEPTH} files that extend each other"
                 return self._refuse("nesting", message, None, by)
-            tables, base = self._tables_at(path)  # a link such as /dev/stdin may resolve to no path
+            tables, base = self._tables_at(
+                path, ignore
+            )  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
             own = None if path.suffix == ".toml" else _NO_EXPRESSION
             hint = "A path is relative to the file that extends it." if by else own
@@ -160,13 +164,13 @@ class _Reader:
             return self._refuse("unreadable", *_why(path, error), by)
         if tables is not None:  # kept, since other files may extend this one as well
             document = self.tables(tables, base, str(path), (*stack, resolved))
-            self._read[resolved] = document
-        return self._read.get(resolved, Document())
+            self._read[resolved, ignore] = document
+        return self._read.get((resolved, ignore), Document())
 
-    def _tables_at(self, path: Path) -> tuple[dict[str, Any] | None, Path]:
+    def _tables_at(self, path: Path, ignore: tuple[str, ...]) -> tuple[dict[str, Any] | None, Path]:
         """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
         try:
-            tables = None if path.suffix == ".toml" else tables_of(path)
+            tables = None if path.suffix == ".toml" else tables_of(path, ignore)
         except ConfigError as error:
             self.problems.add_all(error.problems, file=str(path))
             return None, path
@@ -210,10 +214,16 @@ class _Reader:
             return document
         if len(self.problems) > before:
             return document
+        if "ignore" in own and "extends" not in own:
+            hint = "It names what the reader of an extended file or folder shall not look at."
+            what, at = "ignore stands beside extends", own["ignore"]
+            place = key_place(file, "ignore", "ignore", at, at_key=True)
+            self.problems.add("key", what, hint=hint, **place)
+        ignore = tuple(self._texts(own, "ignore", file))
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)
             try:
-                extended = self.file(base / in_home(located(parent)), stack, place)
+                extended = self.file(base / in_home(located(parent)), stack, place, ignore)
             except ConfigError as error:
                 self.problems.add_all(error.problems, **place)
                 continue

@@ -154,7 +154,7 @@ class LinkKeys(Options):
             raise ValueError(_EXPECTED[str(info.field_name)]) from None
 
 
-TOP_KEYS = ("extends", "import", "global")
+TOP_KEYS = ("extends", "ignore", "import", "global")
 """The keys that stand at the top of a configuration only."""
 
 NODE_KEYS = tuple(NodeKeys.model_fields)

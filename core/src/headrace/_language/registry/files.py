@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.addresses import Fetched, is_address, places
 from headrace._language.registry.discovery import KNOWN_READERS, how_to_install
@@ -12,6 +13,9 @@ from headrace._problem import Problem
 from headrace._run.tracebacks import without_locals
 from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError, SetupError, among
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def _only(offers: list[Offer], done: str, file: str | None = None) -> Offer | None:
@@ -49,8 +53,12 @@ def reads(path: str | Path) -> bool:
     return _reader_of(Path(path).absolute()) is not None
 
 
-def tables_of(path: str | Path) -> dict[str, Any] | None:
+def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | None:
     """Return the tables of the TOML file that a path stands for, by its plugin; see `headrace.hookspecs.headrace_readers`.
+
+    Args:
+        path: The path.
+        ignore: Names in the format of the plugin that it shall not look at.
 
     Returns:
         None where no plugin reads it. A relative path in the tables starts from the folder of the file, or from the
@@ -65,7 +73,8 @@ def tables_of(path: str | Path) -> dict[str, Any] | None:
     if offer is None:
         return None
     try:
-        tables = offer.load("reader")(path)
+        reader = offer.load("reader")
+        tables = reader(path, **_ignored(reader, ignore, offer, path))
         if isinstance(tables, dict):
             return tables
         message, cause = f"gave {tables!r:.80}, not the tables of a TOML file", None
@@ -75,6 +84,16 @@ def tables_of(path: str | Path) -> dict[str, Any] | None:
         message, cause = f"cannot read it: {error_text(error)}", without_locals(error)
     message = f"{offer.distribution} (headrace_readers, {offer.name!r}) {message}"
     raise ConfigError(Problem("reader", message, file=str(path))) from cause
+
+
+def _ignored(reader: Any, ignore: Sequence[str], offer: Offer, path: Path) -> dict[str, Any]:
+    """Return the argument that tells a reader what it shall not look at, if anything."""
+    if not ignore:
+        return {}
+    if "ignore" not in signature(reader).parameters:
+        what = f"ignore: {offer.distribution} reads all that there is"
+        raise ConfigError(Problem("reader", what, file=str(path), hint="Leave it out."))
+    return {"ignore": ignore}
 
 
 def what_is_read(path: Path) -> str:

@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Fields", "check_keys", "read_fields"]
 
-_LINKING: Final = ("next", "map", "or", "each", "each_errors")
-"""Keys of a node that connect it with others."""
-_OF_ALL: Final = ("probes",)
-"""Keys of ``global`` that are about the whole pipeline."""
 _MOST_SAID: Final = 5
 """So many wrong fields of one body are told."""
 _MANY: Final = 1000
@@ -281,14 +277,8 @@ def _fields_of(reads: type) -> list[Field]:
 
 def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Element | None:
     """Return the first backend of a node, as its configuration says; None if that cannot be told."""
-    alone: Any = config
-    if len(config.nodes) > 1:
-        written = config.to_dict()
-        above = {k: v for k, v in written.get("global", {}).items() if k not in _OF_ALL}
-        own = {k: v for k, v in written[node].items() if k not in _LINKING}
-        alone = {node: own, "global": above}
     try:
-        element = headrace.plugins.resolve(alone)
+        element = headrace.plugins.resolve(config, node=node)
     except ConfigError:
         return None
     while element is not None and element.children:

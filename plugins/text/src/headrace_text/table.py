@@ -1,0 +1,225 @@
+"""What the files of a folder of sentence-transformers may say: each file, key and value, and what is made of it here.
+
+A key that has no row is refused by its name, so that nothing is guessed. The rows follow sentence-transformers 5.7 and
+transformers 5.24. A test compares them with the names that these two know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+__all__ = [
+    "ACTIVATIONS",
+    "FILES",
+    "FLAGS",
+    "LEARNED",
+    "MODULES",
+    "POOLING",
+    "SENTENCE_FILES",
+    "TABLE",
+    "TOKENIZERS",
+    "Row",
+]
+
+
+class Row(NamedTuple):
+    """What becomes of a file or key.
+
+    Attributes:
+        mark: Whether it is obeyed, changes nothing, or is refused.
+        why: Why it changes nothing, or is refused.
+        values: Of an obeyed key the only values that are known, of a refused one those that ask for nothing. Null asks for
+            nothing in each.
+    """
+
+    mark: Literal["obeyed", "harmless", "refused"]
+    why: str = ""
+    values: tuple[Any, ...] = ()
+
+
+def _rows(mark: Any, why: str, names: str) -> dict[str, Row]:
+    return dict.fromkeys(names.split(), Row(mark, why))
+
+
+_OBEYED: Final = Row("obeyed")
+
+SENTENCE_FILES: Final = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""The names of one file, of which the first that is there counts."""
+
+MODULES: Final = {
+    **_rows("obeyed", "", "Transformer Pooling Normalize"),
+    **_rows("refused", "its weights are in no ONNX file", "Dense LayerNorm WeightedLayerPooling CNN LSTM"),
+    **_rows("refused", "it is no transformer with a tokenizer.json", "StaticEmbedding WordEmbeddings BoW CLIPModel"),
+    **_rows("refused", "it needs weights of words", "WordWeights SpladePooling SparseAutoEncoder SparseStaticEmbedding"),
+    **_rows("refused", "it belongs to a generative model", "LogitScore"),
+    **_rows("refused", "it chooses modules by the kind of a text", "Router Asym"),
+    **_rows("refused", "it is for training", "Dropout"),
+    **_rows("refused", "it is a base class", "InputModule Module MLMTransformer"),
+}  # fmt: skip
+"""Modules, by the last part of their type."""
+
+POOLING: Final = {
+    "mean": "mean",
+    "cls": "cls",
+    "max": "max",
+    "lasttoken": "last",
+    "weightedmean": "weighted_mean",
+    "mean_sqrt_len_tokens": "mean_sqrt",
+}
+"""Ways of pooling, and what `Pool` calls them."""
+
+FLAGS: Final = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""The same as flags, in the order in which several are joined."""
+
+ACTIVATIONS: Final = {
+    "Sigmoid": "sigmoid",
+    "Identity": "identity",
+    "Softmax": "softmax",
+    "Tanh": "tanh",
+}
+"""Functions of ``torch.nn`` behind a classifier, by the last part of their path, and what `Scores` calls them."""
+
+TOKENIZERS: Final = {
+    **dict.fromkeys(("BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "MobileBertTokenizer"), "bert"),
+    **dict.fromkeys(("ConvBertTokenizer", "MPNetTokenizer"), "bert"),
+    **dict.fromkeys(("RobertaTokenizer", "LongformerTokenizer"), "roberta"),
+    **dict.fromkeys(("XLMRobertaTokenizer", "CamembertTokenizer", "T5Tokenizer", "AlbertTokenizer"), ""),
+    **dict.fromkeys(("LlamaTokenizer", "GemmaTokenizer", "Qwen2Tokenizer", "GPT2Tokenizer"), ""),
+    **dict.fromkeys(("GPTNeoXTokenizer", "DebertaV2Tokenizer"), ""),
+    **dict.fromkeys(("PreTrainedTokenizer", "TokenizersBackend"), ""),
+}  # fmt: skip
+"""Classes of tokenizers whose tokens are those of ``tokenizer.json``, without the ending Fast, and what builds them again."""
+
+LEARNED: Final = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "albert", "mobilebert", "convbert", "deberta"), 0),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet", "longformer"), 1),
+    **dict.fromkeys(("xlm-roberta-xl", "roberta-prelayernorm", "data2vec-text", "ibert", "xmod"), 1),
+}  # fmt: skip
+"""Types of models with a vector for each position, so that no text is longer: 1 where the first position stands behind
+padding."""
+
+_INSIDE = "the tokens of tokenizer.json have it"
+_NETWORK = "it describes the network, which the ONNX file holds"
+_OTHERS = "it is for files or frameworks that are not read"
+_DECODING = "it is for making texts of tokens"
+_PADDING = "each text is tokenized alone, and padded by the node behind it"
+_TRAINING = "it is of training"
+
+FILES: Final = {
+    **_rows("obeyed", "", "modules.json tokenizer.json tokenizer_config.json config.json config_sentence_transformers.json"),
+    **_rows("obeyed", "", " ".join(SENTENCE_FILES)),
+    **_rows("harmless", _INSIDE, "special_tokens_map.json added_tokens.json vocab.json"),
+    **_rows("harmless", _OTHERS, "model.safetensors.index.json pytorch_model.bin.index.json tf_model.h5.index.json"),
+    **_rows("harmless", _OTHERS, "ort_config.json quantize_config.json quantization_config.json openvino_config.json"),
+    **_rows("harmless", _OTHERS, "generation_config.json model_args.json"),
+    **_rows("harmless", _TRAINING, "data_config.json train_results.json eval_results.json all_results.json"),
+    **_rows("harmless", _TRAINING, "trainer_state.json train_args.json training_args.json"),
+    **_rows("refused", "the network has an adapter: merge it, and export that", "adapter_config.json"),
+    **_rows("refused", "the model takes more than texts", "preprocessor_config.json processor_config.json"),
+    **_rows("refused", "the model takes more than texts", "video_preprocessor_config.json"),
+    **_rows("refused", "modules are chosen by the kind of a text", "router_config.json"),
+}  # fmt: skip
+"""Files with the ending .json, of which others are refused. What has another ending configures nothing."""
+
+_ARGUMENTS = Row(
+    "refused",
+    "arguments of transformers are not taken",
+    ({}, {"trust_remote_code": True}, {"trust_remote_code": False}),
+)
+
+TABLE: Final[dict[str, dict[str, Row]]] = {
+    "modules.json": {
+        "idx": Row("harmless", "modules are run in their order"),
+        "name": Row("harmless", "it names a module for people"),
+        "path": _OBEYED,
+        "type": _OBEYED,
+        "kwargs": Row("refused", "arguments of a request are not given to modules", ([],)),
+    },
+    "config_sentence_transformers.json": {
+        "__version__": Row("harmless", "it is for people"),
+        "model_type": Row(
+            "obeyed", "other kinds of models have no reader", ("SentenceTransformer", "CrossEncoder")
+        ),
+        "prompts": _OBEYED,
+        "default_prompt_name": _OBEYED,
+        "similarity_fn_name": Row("harmless", "vectors are given, and not compared"),
+        "truncate_dim": Row("refused", "vectors are not cut: clients send dimensions"),
+        "activation_fn": _OBEYED,
+    },
+    "sentence_bert_config.json": {
+        "max_seq_length": _OBEYED,
+        "do_lower_case": _OBEYED,
+        "transformer_task": Row(
+            "obeyed", "other tasks have no backend", ("feature-extraction", "sequence-classification")
+        ),
+        "modality_config": Row(
+            "refused",
+            "texts alone are taken, as the network gives their last hidden states",
+            tuple(
+                {"text": {"method": "forward", "method_output_name": name}}
+                for name in ("last_hidden_state", "logits")
+            ),
+        ),
+        "module_output_name": Row(
+            "refused", "another output has no backend", ("token_embeddings", "scores")
+        ),
+        "processing_kwargs": Row("refused", "arguments of tokenizers are not taken", ({},)),
+        **dict.fromkeys(
+            ["model_args", "model_kwargs", "tokenizer_args", "processor_kwargs", "config_args", "config_kwargs"], _ARGUMENTS
+        ),
+        "tokenizer_name_or_path": Row("refused", "the tokenizer is that of the folder"),
+        **_rows("harmless", "it is about speed", "unpad_inputs cache_dir"),
+    },
+    "Pooling": {
+        **_rows("obeyed", "", "word_embedding_dimension embedding_dimension pooling_mode"),
+        **_rows("obeyed", "", " ".join(FLAGS)),
+        "include_prompt": Row("obeyed", "Pool cannot leave a prompt out"),
+    },
+    "Normalize": {},
+    "tokenizer_config.json": {
+        **_rows("obeyed", "", "model_max_length max_len tokenizer_class do_lower_case strip_accents"),
+        **_rows("obeyed", "", "tokenize_chinese_chars add_prefix_space add_bos_token add_eos_token"),
+        "truncation_side": Row("obeyed", "a text has two sides", ("left", "right")),
+        "model_input_names": Row("harmless", "the network says which inputs it has"),
+        "split_special_tokens": Row("refused", "special tokens in texts are not split", (False,)),
+        **_rows("refused", "it is no value of a file", "post_processor tokenizer_object gguf_file"),
+        **_rows("refused", "it is no value of a file", "tokenizer_padding tokenizer_truncation"),
+        **_rows("refused", "it is no value of a file", "_json_padding _json_truncation"),
+        "auto_map": Row("refused", "code of the folder is not run"),
+        "normalization": Row("refused", "texts of this tokenizer are changed by code", (False,)),
+        "use_fast": Row("refused", "tokenizer.json is that of the fast tokenizer", (True,)),
+        **_rows("harmless", _INSIDE, "added_tokens_decoder additional_special_tokens extra_special_tokens"),
+        **_rows("harmless", _INSIDE, "bos_token eos_token unk_token sep_token pad_token cls_token mask_token"),
+        **_rows("harmless", _INSIDE, "vocab merges vocab_file merges_file tokenizer_file sp_model_kwargs unk_id"),
+        **_rows("harmless", _INSIDE, "extra_ids legacy keep_accents remove_space split_by_punct vocab_type"),
+        **_rows("harmless", _INSIDE, "_spm_precompiled_charsmap wordpieces_prefix clean_text do_basic_tokenize"),
+        **_rows("harmless", _INSIDE, "never_split special_tokens_map_file special_tokens add_dummy_prefix_space"),
+        **_rows("harmless", _INSIDE, "model_specific_special_tokens is_local from_slow fix_mistral_regex"),
+        **_rows("harmless", _PADDING, "padding_side pad_to_multiple_of pad_token_type_id padding"),
+        **_rows("harmless", "each call says its own", "max_length stride truncation truncation_strategy"),
+        **_rows("harmless", _DECODING, "clean_up_tokenization_spaces errors trim_offsets response_schema"),
+        **_rows("harmless", _DECODING, "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output"),
+        **_rows("harmless", _DECODING, "spaces_between_special_tokens"),
+        **_rows("harmless", "texts are no chats", "chat_template use_default_system_prompt response_template"),
+        **_rows("harmless", "texts are no chats", "chat_control_tokens"),
+        **_rows("harmless", _OTHERS, "name_or_path backend files_loaded processor_class transformers_version"),
+        **_rows("harmless", _OTHERS, "local_files_only device_map _commit_hash is_fast verbose tokenizer"),
+    },
+    "config.json": {
+        **_rows("obeyed", "", "max_position_embeddings n_positions pad_token_id model_type architectures"),
+        **_rows("obeyed", "", "id2label num_labels problem_type tokenizer_class"),
+        **_rows("obeyed", "", "sentence_transformers sbert_ce_default_activation_function"),
+        "*": Row("harmless", _NETWORK),
+    },
+}  # fmt: skip
+"""Keys, by file. ``*`` is any other key."""

@@ -1,0 +1,77 @@
+"""Compares ``tokenizer_config.json`` with ``tokenizer.json``: transformers builds some tokenizers again from the first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["differences"]
+
+_BERT = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+_DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": True}
+
+
+def differences(
+    said: dict[str, Any], made: dict[str, Any], family: str
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield key, its value, and what the tokenizer has in its place.
+
+    Args:
+        said: ``tokenizer_config.json``.
+        made: ``tokenizer.json``.
+        family: Which class builds the tokenizer again, ``bert`` or ``roberta``. ``""``: none does.
+    """
+    parts = [
+        one
+        for key in ("normalizer", "pre_tokenizer", "post_processor")
+        for one in _parts(made.get(key))
+    ]
+    kinds = {part.get("type"): part for part in parts}
+    if family == "bert" or "do_lower_case" in said:
+        yield from _of_bert(said, kinds, family)
+    if family == "roberta" or "add_prefix_space" in said:
+        found = kinds.get("ByteLevel", {}).get("add_prefix_space")
+        wanted = bool(said.get("add_prefix_space"))
+        if "ByteLevel" in kinds and found is not wanted:
+            yield "add_prefix_space", wanted, found
+    single = next(
+        (part["single"] for part in parts if part.get("type") == "TemplateProcessing"), None
+    )
+    for key, at in (("add_bos_token", 0), ("add_eos_token", -1)):
+        if key in said and single is not None:
+            is_there = "SpecialToken" in single[at]
+            if is_there is not bool(said[key]):
+                yield key, said[key], is_there
+
+
+def _of_bert(
+    said: dict[str, Any], kinds: dict[Any, Any], family: str
+) -> Iterator[tuple[str, Any, Any]]:
+    own = kinds.get("BertNormalizer")
+    if family == "bert" and own is None:
+        yield "tokenizer_class", said.get("tokenizer_class"), "no BertNormalizer"
+    elif own is None:
+        wanted, found = bool(said["do_lower_case"]), "Lowercase" in kinds
+        if wanted is not found:
+            yield "do_lower_case", wanted, found
+    else:
+        for key, name in _BERT.items():
+            said_is = said.get(key, _DEFAULTS[key])
+            if said_is != own.get(name):
+                yield key, said_is, own.get(name)
+
+
+def _parts(part: Any) -> list[dict[str, Any]]:
+    """Return the steps of a sequence, and of sequences in it."""
+    if not isinstance(part, dict):
+        return []
+    inner = next(
+        (part[key] for key in ("normalizers", "pretokenizers", "processors") if key in part), None
+    )
+    return [part] if inner is None else [one for each in inner for one in _parts(each)]
