@@ -78,7 +78,10 @@ def main(url, expected):
     for given in (0, -1, 5, True):
         refused(bad, lambda n=given: create(model="vectors", input="a", dimensions=n), "dimensions")
     refused(bad, lambda: create(model="vectors", input=[[300]]), "vocabulary")
-    refused(bad, lambda: create(model="vectors", input="a", user="me"), "'user'")
+    near(
+        [create(model="vectors", input=texts[0], user="me").data[0].embedding],
+        expected["vectors"][:1],
+    )
     refused(bad, lambda: create(model="words", input="a"), "no embeddings")
     error = refused(
         openai.APIStatusError, lambda: create(model="vectors", input="a" * 80_000_000), "limit"
@@ -112,7 +115,21 @@ def main(url, expected):
     )
     refused(bad, lambda: completion(model="vectors", prompt="a"), "no texts")
     refused(bad, lambda: completion(model="vectors", prompt="a", stream=True), "no texts")
-    refused(bad, lambda: completion(model="words", prompt=["a", "b"]), "prompt")
+    several = completion(model="words", prompt=["a", "b c"])
+    assert [(one.index, one.text) for one in several.choices] == [(0, "a "), (1, "b c ")]
+    refused(bad, lambda: completion(model="words", prompt=["a", "b"], stream=True), "prompt")
+    refused(bad, lambda: completion(model="words", prompt=["a", ""]), "prompt")
+    said = {
+        "metadata": {"a": "b"},
+        "store": True,
+        "parallel_tool_calls": False,
+        "frequency_penalty": 0,
+    }
+    answer = chat(
+        model="words", messages=SAID, user="me", safety_identifier="x", logprobs=False, **said
+    )
+    assert answer.choices[0].message.content == "one two three "
+    refused(bad, lambda: chat(model="words", messages=SAID, logprobs=True), "'logprobs'")
 
     with chat(model="endless", messages=SAID, stream=True) as stream:
         assert next(iter(stream)).choices[0].delta.content == "first "

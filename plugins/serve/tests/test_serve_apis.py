@@ -102,6 +102,60 @@ def test_wrong_bodies_are_refused_in_the_form_of_openai(served, body, words):
     )
 
 
+def test_fields_that_change_no_answer_are_taken_and_told_once(served, caplog):
+    body = {"model": "words", "messages": SAID, "user": "me", "store": False, "presence_penalty": 0}
+    with caplog.at_level("INFO"):
+        for _ in range(2):
+            made = post(served, "/v1/chat/completions", body)
+            assert made.json()["choices"][0]["message"]["content"] == "one two "
+    assert caplog.text.count("'presence_penalty' is taken") == 1
+    vectors = {"model": "vectors", "input": TEXTS, "user": "me"}
+    assert post(served, "/v1/embeddings", vectors).status_code == 200
+    for field in ({"presence_penalty": 1}, {"seed": 1}, {"logprobs": True}, {"tools": [{}]}):
+        refused = post(served, "/v1/chat/completions", {**body, **field})
+        assert refused.status_code == 400
+        assert next(iter(field)) in refused.json()["error"]["message"]
+
+
+class WithUser(TypedDict):
+    data: str
+    user: NotRequired[str]
+
+
+@headrace.register("ApiUser")
+class User(headrace.Backend):
+    """Gives the user whom the client names."""
+
+    reads = WithUser
+
+    def forward(self, batch):
+        """Give it."""
+        for request in batch:
+            request["result"] = request.get("user", "nobody")
+
+
+def test_a_model_that_declares_such_a_field_gets_it(serving):
+    server = serving({"m": {"backend": "ApiUser"}}, apis=["openai"])
+    body = {"model": "m", "prompt": "a", "metadata": {}}
+    for more, text in (({}, "nobody"), ({"user": "me"}, "me")):
+        made = post(server, "/v1/completions", {**body, **more})
+        assert made.json()["choices"][0]["text"] == text
+
+
+def test_each_of_several_prompts_has_a_choice(served):
+    body = {"model": "words", "prompt": ["a b", "c", "d e f"]}
+    made = post(served, "/v1/completions", body).json()
+    assert [(one["index"], one["text"]) for one in made["choices"]] == [
+        (0, "a b "),
+        (1, "c "),
+        (2, "d e f "),
+    ]
+    assert made["usage"]["completion_tokens"] == 6
+    for wrong in ([], ["a", 1], ["a", ""], [["a"]]):
+        assert post(served, "/v1/completions", {**body, "prompt": wrong}).status_code == 400
+    assert post(served, "/v1/completions", {**body, "stream": True}).status_code == 400
+
+
 @pytest.mark.parametrize(
     ("route", "fields", "words"),
     [

@@ -98,7 +98,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         _listening(
             metavar="NAME",
-            help="Also answer clients of another server: openai, kserve-v1, sagemaker, or a plugin's. May be repeated.",
+            help="Also answer clients of another server: openai, tei, kserve-v1, sagemaker, or a plugin's. May be repeated.",
         ),
     ] = None,
     server_name: Annotated[

@@ -18,6 +18,7 @@ def headrace_apis() -> dict[str, str]:
     """Return the APIs of other servers."""
     return {
         "openai": "headrace_serve.apis.openai:ROUTES",
+        "tei": "headrace_serve.apis.tei:ROUTES",
         "kserve-v1": "headrace_serve.apis.kserve:ROUTES",
         "sagemaker": "headrace_serve.apis.sagemaker:ROUTES",
     }

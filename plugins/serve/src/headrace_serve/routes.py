@@ -15,7 +15,8 @@ from headrace.errors import ConfigError, Problem, among
 __all__ = ["ApiRoute", "routes_of"]
 
 _PLACE = re.compile(r"(GET|POST) /\S+")
-_OWN = re.compile(r"\w+ /(v2|run|ui|docs|metrics|openapi\.json)(/|$)")
+_OWN = re.compile(r"\w+ /(v2(?!/rerank$)|run|ui|docs|metrics|openapi\.json)(/|$)")
+"""Where the server has routes of its own: Cohere's clients have the only other one below ``/v2``."""
 _NAMED = re.compile(r"\{\w+\}")
 
 

@@ -5,8 +5,10 @@ Source: the OpenAPI description that OpenAI publishes of its API, and what its c
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import codecs
+import logging
 import time
 import uuid
 from functools import partial
@@ -15,14 +17,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import ContractError, InputError
+from headrace_serve.apis.scores import classify, rerank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-__all__ = ["ROUTES"]
+__all__ = ["ROUTES", "shorter", "vector_of"]
 
 _MOST = 2048
 """The most inputs of one request, as OpenAI has it."""
+
+
+_SPARE: dict[str, tuple[Any, ...] | None] = {
+    **dict.fromkeys(("user", "metadata", "store", "safety_identifier", "service_tier"), None),
+    **dict.fromkeys(("prompt_cache_key", "prompt_cache_retention", "parallel_tool_calls"), None),
+    "logprobs": (False,),
+    "echo": (False,),
+    "best_of": (1,),
+    "frequency_penalty": (0, 0.0),
+    "presence_penalty": (0, 0.0),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "response_format": ({"type": "text"},),
+    "tool_choice": ("none",),
+    "tools": ([],),
+}
+"""Fields that change no answer here, with the values of which that holds. None: with any."""
+_told: set[str] = set()
+"""Those that the log has named."""
+_logger = logging.getLogger(__name__)
 
 
 async def models(asked: Any) -> Any:
@@ -48,10 +71,11 @@ async def embeddings(asked: Any) -> Any:
         raise InputError("encoding_format", expected="float or base64", got=repr(form)[:40])
     if width is not None and (type(width) is not int or width < 1):
         raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
+    await _leave_out(asked, name, inputs[0], body)
     requests = await asked.requests(name, [{"data": one} for one in inputs], body)
-    vectors = [_vector(one, name) for one in await asked.run(name, requests)]
+    vectors = [vector_of(one, name) for one in await asked.run(name, requests)]
     if width is not None:
-        vectors = [_shorter(one, width) for one in vectors]
+        vectors = [shorter(one, width) for one in vectors]
     rows = [
         {"object": "embedding", "index": index, "embedding": _encoded(one, form)}
         for index, one in enumerate(vectors)
@@ -76,7 +100,13 @@ def _inputs(given: Any) -> list[Any]:
     return inputs
 
 
-def _vector(result: Any, name: str) -> Any:
+def vector_of(result: Any, name: str) -> Any:
+    """Return the vector that a model gives, ``float32 [width]``.
+
+    Raises:
+        InputError: It gives something else.
+        ContractError: It holds NaN or infinity.
+    """
     found = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
     if found.ndim != 1 or not len(found) or found.dtype.kind != "f":
         got = f"{found.dtype} {list(found.shape)}" if len(found) else type(result).__name__
@@ -88,8 +118,13 @@ def _vector(result: Any, name: str) -> Any:
     return found.astype(np.float32, copy=False)
 
 
-def _shorter(vector: Any, width: int) -> Any:
-    if width > len(vector):
+def shorter(vector: Any, width: int) -> Any:
+    """Return the beginning of a vector, of length 1.
+
+    Raises:
+        InputError: The vector has not so many elements.
+    """
+    if not 0 < width <= len(vector):
         raise InputError("dimensions", expected=f"1 to {len(vector)}", got=str(width))
     part = vector[:width]
     return part / max(float(np.linalg.norm(part)), 1e-12)
@@ -113,29 +148,53 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
         count = body.pop("n", 1)
         if type(count) is not int or count != 1:
             raise InputError("n", expected="1", got=repr(count)[:40])
-        data = _messages(body.pop("messages", None)) if chat else _prompt(body.pop("prompt", None))
-        (request,) = await asked.requests(name, [{"data": data, **body}])
+        given = (
+            [_messages(body.pop("messages", None))] if chat else _prompts(body.pop("prompt", None))
+        )
+        if stream and len(given) > 1:
+            raise InputError("prompt", expected="one text with stream", got=str(len(given)))
+        await _leave_out(asked, name, given[0], body)
+        requests = await asked.requests(name, [{"data": one} for one in given], body)
         created = int(time.time())  # noqa: TID251 - clients read it as a date
         head = {"id": prefix + uuid.uuid4().hex, "created": created, "model": name}
         if stream:
             return _chunks(
-                asked, name, request, usage=usage, choice=partial(_choice, chat=chat, part=True),
+                asked, name, requests[0], usage=usage, choice=partial(_choice, chat=chat, part=True),
                 head={**head, "object": "chat.completion.chunk" if chat else kind},
             )  # fmt: skip
-        found: list[Any] = []
-        result = await asked.run(name, request, found.append)
-        if not found and result is not None:
-            found = [result]
-        read = _reader(name)
-        text = "".join([*map(read, found), read(b"", end=True)])
+        found = await _gathered([_completed(asked, name, one) for one in requests])
+        choices = [
+            {**_choice(text, "stop", chat=chat, part=False), "index": index}
+            for index, (text, _) in enumerate(found)
+        ]
         return {
             **head,
             "object": kind,
-            "choices": [_choice(text, "stop", chat=chat, part=False)],
-            "usage": _usage(request, len(found)),
+            "choices": choices,
+            "usage": _usage(requests, sum(n for _, n in found)),
         }
 
     return completions
+
+
+async def _completed(asked: Any, name: str, request: Any) -> tuple[str, int]:
+    """Return the whole text of a request, and the number of its parts."""
+    found: list[Any] = []
+    result = await asked.run(name, request, found.append)
+    if not found and result is not None:
+        found = [result]
+    read = _reader(name)
+    return "".join([*map(read, found), read(b"", end=True)]), len(found)
+
+
+async def _gathered(works: list[Any]) -> list[Any]:
+    """Await works side by side. If one fails, the others are cancelled."""
+    tasks = [asyncio.ensure_future(one) for one in works]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for one in tasks:
+            one.cancel()
 
 
 async def _chunks(
@@ -151,7 +210,7 @@ async def _chunks(
         yield {**head, **more, "choices": [choice(rest, None, begins=False)]}
     yield {**head, **more, "choices": [choice(None, "stop")]}
     if usage:
-        yield {**head, "choices": [], "usage": _usage(request, count)}
+        yield {**head, "choices": [], "usage": _usage([request], count)}
     yield "[DONE]"
 
 
@@ -182,11 +241,15 @@ def _messages(given: Any) -> Any:
     return given
 
 
-def _prompt(given: Any) -> Any:
-    one = given[0] if isinstance(given, list) and len(given) == 1 else given
-    if not isinstance(one, str) or not one:
-        raise InputError("prompt", expected="one text that is not empty", got=repr(given)[:40])
-    return one
+def _prompts(given: Any) -> list[str]:
+    prompts = given if isinstance(given, list) else [given]
+    if not 0 < len(prompts) <= _MOST:
+        raise InputError("prompt", expected=f"1 to {_MOST} texts", got=str(len(prompts)))
+    for one in prompts:
+        if not isinstance(one, str) or not one:
+            expected = "a text, or a list of texts, none of them empty"
+            raise InputError("prompt", expected=expected, got=repr(one)[:40])
+    return prompts
 
 
 def _flag(fields: dict[str, Any], name: str) -> bool:
@@ -198,8 +261,10 @@ def _flag(fields: dict[str, Any], name: str) -> bool:
 
 
 def _usage_wanted(options: Any) -> bool:
-    if not isinstance(options, dict) or not options.keys() <= {"include_usage"}:
+    known = {"include_usage", "include_obfuscation"}  # of which the second adds random letters
+    if not isinstance(options, dict) or not options.keys() <= known:
         raise InputError("stream_options", expected="include_usage", got=repr(options)[:40])
+    _flag(options, "include_obfuscation")
     return _flag(options, "include_usage")
 
 
@@ -215,6 +280,24 @@ def _reader(name: str) -> Callable[..., str]:
         return found
 
     return read
+
+
+async def _leave_out(asked: Any, name: str, data: Any, body: dict[str, Any]) -> None:
+    """Leave out of a body the fields that change no answer, unless the model declares them. The log names each once."""
+    spare = [key for key in body if key in _SPARE and _changes_nothing(body[key], _SPARE[key])]
+    others = {"data": data, **{key: one for key, one in body.items() if key not in spare}}
+    for key in spare:
+        try:
+            await asked.requests(name, [{**others, key: body[key]}])
+        except InputError:
+            del body[key]
+            if key not in _told:
+                _told.add(key)
+                _logger.info("%r is taken, and changes no answer", key)
+
+
+def _changes_nothing(value: Any, known: tuple[Any, ...] | None) -> bool:
+    return known is None or any(type(value) is type(one) and value == one for one in known)
 
 
 async def _body(asked: Any) -> dict[str, Any]:
@@ -239,8 +322,8 @@ def _tokens(request: dict[str, Any]) -> int:
     return int(request.get("tokens", 0))
 
 
-def _usage(request: dict[str, Any], count: int) -> dict[str, int]:
-    tokens = _tokens(request)
+def _usage(requests: list[dict[str, Any]], count: int) -> dict[str, int]:
+    tokens = sum(map(_tokens, requests))
     return {"prompt_tokens": tokens, "completion_tokens": count, "total_tokens": tokens + count}
 
 
@@ -255,6 +338,9 @@ ROUTES = {
     "POST /v1/embeddings": embeddings,
     "POST /v1/chat/completions": _completions(chat=True),
     "POST /v1/completions": _completions(chat=False),
+    "POST /v1/rerank": rerank,
+    "POST /v2/rerank": rerank,
+    "POST /v1/classify": classify,
     "error": _error,
 }
 """The routes, and the form of their errors."""

@@ -1,0 +1,165 @@
+"""Reranking and classification of texts, as the clients of Cohere, Jina and infinity ask for them.
+
+Source: the references of Cohere's rerank (versions 1 and 2) and of Jina's, and the OpenAPI description of infinity.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from headrace.errors import InputError, among
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["classes_of", "classify", "fields_of", "relevances_of", "rerank", "texts_of"]
+
+_MOST_CHARACTERS: Final = 1 << 26
+"""The most characters of all pairs of one request, each with the query."""
+
+
+async def rerank(asked: Any) -> Any:
+    """Order documents by how well they answer a query."""
+    body = await fields_of(
+        asked, model=(str, ...), query=(str, ...), documents=(list, ...), top_n=(int, None), return_documents=(bool, False)
+    )  # fmt: skip
+    name, query, documents = body["model"], body["query"], body["documents"]
+    texts = texts_of("documents", [_text_in(one) for one in documents])
+    most = _most(body["top_n"], len(texts))
+    scores, tokens = await relevances_of(asked, name, query, texts)
+    order = sorted(range(len(texts)), key=lambda index: -scores[index])[:most]
+    with_text = body["return_documents"]
+    rows = [
+        {"index": one, "relevance_score": scores[one], **({"document": {"text": texts[one]}} if with_text else {})}
+        for one in order
+    ]  # fmt: skip
+    meta = {"billed_units": {"search_units": 1}}
+    said = {"id": uuid.uuid4().hex, "object": "list", "model": name, "results": rows, "meta": meta}
+    return {**said, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}}
+
+
+async def classify(asked: Any) -> Any:
+    """Give each text its classes, the most likely first."""
+    body = await fields_of(asked, model=(str, ...), input=(None, ...), raw_scores=(bool, False))
+    name, given = body["model"], body["input"]
+    texts = texts_of("input", [given] if isinstance(given, str) else given)
+    rows, tokens = await classes_of(asked, name, texts, raw=body["raw_scores"])
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return {"object": "classify", "data": rows, "model": name, "usage": usage}
+
+
+_KINDS: Final = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
+
+
+async def fields_of(asked: Any, **known: tuple[Any, Any]) -> dict[str, Any]:
+    """Return the fields of a body, those that it lacks with their defaults.
+
+    Args:
+        asked: The request.
+        known: Of each field its type, None for any, and its default. ``...``: it is needed.
+
+    Raises:
+        InputError: The body has another field, or lacks one, or a value of another type.
+    """
+    body = await asked.json()
+    if not isinstance(body, dict):
+        raise InputError("the body", expected="a JSON object", got=type(body).__name__)
+    found = {name: default for name, (_, default) in known.items()}
+    for name, value in body.items():
+        if name not in known:
+            raise InputError(f"there is no field {name!r}", hint=among(name, known))
+        kind = known[name][0]
+        if value is None:
+            continue
+        if kind is not None and type(value) is not kind:
+            raise InputError(name, expected=_KINDS[kind], got=repr(value)[:40])
+        found[name] = value
+    for name, value in found.items():
+        if value is ...:
+            raise InputError(f"field {name!r} is missing")
+    return found
+
+
+def texts_of(name: str, given: Any) -> list[str]:
+    """Return a list of texts, of one or more.
+
+    Raises:
+        InputError: It is none.
+    """
+    if not isinstance(given, list) or not given:
+        raise InputError(name, expected="a list of one or more texts", got=repr(given)[:40])
+    for index, one in enumerate(given):
+        if not isinstance(one, str):
+            raise InputError(f"{name} {index}", expected="a text", got=repr(one)[:40])
+    return given
+
+
+async def relevances_of(
+    asked: Any, name: str, query: str, texts: Sequence[str], *, raw: bool = False
+) -> tuple[list[float], int]:
+    """Return how well each text answers a query, from 0 to 1 unless ``raw``, and the number of all tokens.
+
+    Raises:
+        InputError: The model gives not one score for two texts, or the texts are too long together.
+    """
+    if (count := len(query) * len(texts) + sum(map(len, texts))) > _MOST_CHARACTERS:
+        expected = f"at most {_MOST_CHARACTERS} characters, the query counted for each text"
+        raise InputError("the texts", expected=expected, got=str(count))
+    rows, tokens = await _scored(asked, name, [[query, one] for one in texts])
+    if (count := len(rows[0][2])) != 1:
+        raise InputError(
+            f"model {name!r} ranks no texts", expected="one score", got=f"{count} classes"
+        )
+    found = [
+        float(scores[0] if logits is None else logits[0] if raw else _sigmoid(logits)[0])
+        for _, logits, scores in rows
+    ]
+    return found, tokens
+
+
+async def classes_of(
+    asked: Any, name: str, inputs: Sequence[Any], *, raw: bool
+) -> tuple[list[list[dict[str, Any]]], int]:
+    """Return the classes of each text or pair of texts, the most likely first, and the number of all tokens."""
+    rows, tokens = await _scored(asked, name, inputs)
+    found = []
+    for labels, logits, scores in rows:
+        shown = logits if raw and logits is not None else scores
+        order = np.argsort(-shown, kind="stable")
+        found.append([{"score": float(shown[one]), "label": labels[one]} for one in order])
+    return found, tokens
+
+
+async def _scored(
+    asked: Any, name: str, inputs: Sequence[Any]
+) -> tuple[list[tuple[list[str], Any, Any]], int]:
+    """Run a request for each text or pair. Return labels, logits and scores of each, and the number of all tokens."""
+    requests = await asked.requests(name, [{"data": one} for one in inputs])
+    rows = []
+    for request, result in zip(requests, await asked.run(name, requests), strict=True):
+        scores = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
+        if scores.ndim != 1 or not len(scores) or scores.dtype.kind != "f":
+            got = f"{scores.dtype} {list(scores.shape)}" if len(scores) else type(result).__name__
+            expected = "a number for each class"
+            raise InputError(f"model {name!r} gives no scores", expected=expected, got=got)
+        labels = request.get("labels") or [f"LABEL_{one}" for one in range(len(scores))]
+        rows.append((labels, request.get("logits"), scores))
+    return rows, sum(int(one.get("tokens", 0)) for one in requests)
+
+
+def _sigmoid(logits: Any) -> Any:
+    return 0.5 * (1 + np.tanh(0.5 * logits))
+
+
+def _text_in(document: Any) -> Any:
+    """Return the text of a document: a text, or an object with it."""
+    return document.get("text") if isinstance(document, dict) else document
+
+
+def _most(given: int | None, count: int) -> int:
+    if given is not None and given < 1:
+        raise InputError("top_n", expected="a number of 1 or more", got=str(given))
+    return count if given is None else given

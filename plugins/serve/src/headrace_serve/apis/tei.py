@@ -1,0 +1,101 @@
+"""The routes of Text Embeddings Inference: vectors, ranks and classes of texts, by the only model of the server.
+
+Source: the OpenAPI description of Text Embeddings Inference.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from headrace.errors import InputError
+from headrace_serve.apis.openai import shorter, vector_of
+from headrace_serve.apis.scores import classes_of, fields_of, relevances_of, texts_of
+
+__all__ = ["ROUTES"]
+
+
+async def health(asked: Any) -> Any:
+    """Say that the server takes requests: 503 until it does."""
+    asked.check_ready()
+    return {}
+
+
+async def embed(asked: Any) -> Any:
+    """Give the vectors of texts."""
+    body, name = await _fields(
+        asked, inputs=(None, ...), normalize=(bool, True), prompt_name=(str, None), dimensions=(int, None)
+    )  # fmt: skip
+    given, prompt = body["inputs"], body["prompt_name"]
+    texts = texts_of("inputs", [given] if isinstance(given, str) else given)
+    more = {} if prompt is None else {"prompt_name": prompt}
+    requests = await asked.requests(name, [{"data": one, **more} for one in texts])
+    vectors = [vector_of(one, name) for one in await asked.run(name, requests)]
+    if body["dimensions"] is not None:
+        vectors = [shorter(one, body["dimensions"]) for one in vectors]
+    if body["normalize"]:
+        vectors = [one / np.float32(max(float(np.linalg.norm(one)), 1e-12)) for one in vectors]
+    return vectors
+
+
+async def rank(asked: Any) -> Any:
+    """Order texts by how well they answer a query."""
+    body, name = await _fields(
+        asked, query=(str, ...), texts=(list, ...), raw_scores=(bool, False), return_text=(bool, False)
+    )  # fmt: skip
+    texts = texts_of("texts", body["texts"])
+    scores, _ = await relevances_of(asked, name, body["query"], texts, raw=body["raw_scores"])
+    rows: list[dict[str, Any]] = [
+        {"index": index, "score": score} for index, score in enumerate(scores)
+    ]
+    if body["return_text"]:
+        rows = [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
+    return sorted(rows, key=lambda row: -row["score"])
+
+
+async def predict(asked: Any) -> Any:
+    """Give the classes of a text, of two texts, or of each of a list of these in lists."""
+    body, name = await _fields(asked, inputs=(None, ...), raw_scores=(bool, False))
+    given = body["inputs"]
+    several = isinstance(given, list) and any(isinstance(one, list) for one in given)
+    inputs = [_input(one) for one in given] if several else [_input(given)]
+    found, _ = await classes_of(asked, name, inputs, raw=body["raw_scores"])
+    return found if several else found[0]
+
+
+def _input(given: Any) -> Any:
+    """Return a text, or a list of two."""
+    texts = texts_of("inputs", [given] if isinstance(given, str) else given)
+    if len(texts) > 2:
+        raise InputError("inputs", expected="one text or two", got=str(len(texts)))
+    return texts[0] if len(texts) == 1 else texts
+
+
+async def _fields(asked: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
+    """Return the fields of a body, and the name of the model, whose tokenizer decides what becomes of long texts."""
+    body = await fields_of(asked, **known, truncate=(bool, None), truncation_direction=(str, None))
+    names = asked.models()
+    if len(names) != 1:
+        served = ", ".join(names) or "none"
+        raise InputError("Text Embeddings Inference", expected="a server of one model", got=served)
+    if body["truncation_direction"] not in {None, "Right"}:
+        raise InputError("truncation_direction", expected="Right", got=body["truncation_direction"])
+    return body, names[0]
+
+
+def _error(status: int, code: str, text: str) -> Any:
+    kinds = {429: "Overloaded", 503: "Unhealthy"}
+    kind = kinds.get(status, "Validation" if status < 500 else "Backend")
+    return {"error": text, "error_type": kind, "code": code}
+
+
+ROUTES = {
+    "GET /health": health,
+    "POST /embed": embed,
+    "POST /rerank": rank,
+    "POST /predict": predict,
+    "open": ["GET /health"],
+    "error": _error,
+}
+"""The routes, and the form of their errors. Health needs no key."""
