@@ -159,7 +159,7 @@ def test_an_error_cannot_steer_the_terminal(write):
         ("a,b=c", "a,b=c"),
         ("2024-01-02", "2024-01-02"),
         ("", ""),
-        ("$$HOME", "$HOME"),
+        ("$${HOME}$", "${HOME}$"),
         ("3\nmax = 4", "3\nmax = 4"),
     ],
 )

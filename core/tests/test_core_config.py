@@ -371,7 +371,7 @@ def test_environment_variables_stand_in_any_text_value(monkeypatch):
     monkeypatch.setenv("HR_A", "7")
     monkeypatch.setenv("HR_B", "${HR_A} {x}")
     found = options({**SHOW, "a": "${HR_A}", "text": "${HR_B}$$", "many": ["${HR_C:-d}"]})
-    assert (found.a, found.text, found.many) == (7, "${HR_A} {x}$", ["d"])
+    assert (found.a, found.text, found.many) == (7, "${HR_A} {x}$$", ["d"])
     assert options({"backend": "Show(a=${HR_A},text='${HR_A}')"}).text == "7"
 
 

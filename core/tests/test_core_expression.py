@@ -65,7 +65,7 @@ TREES = {
     "A([B[C],1])": call("A", options=[(call("B", C), 1)]),
     "A(true())": call("A", options=[Call("true")]),
     "A(none=1,_x9=2)": call("A", none=1, _x9=2),
-    "A($$,a{{b}})": call("A", options=["$", "a{b}"]),
+    "A($$,$x,a$,a{{b}},$${X}})": call("A", options=["$$", "$x", "a$", "a{b}", "${X}"]),
     "A('$$ { } {x} $x {{','$${X}','{{node_name}}')": call(
         "A", options=["$$ { } {x} $x {{", "${X}", "{node_name}"]
     ),
@@ -88,9 +88,9 @@ REFUSED_AT = {
     1: "A[] A[B A[B,C[D] A[ A( A(b A(a= A(b, A] A) A,B A;B A<B> A{x}",
     2: (
         "A[,B] A[;B] A(,b) A([1 A(=1) A(1a=2) A(a.b=2) A((or)B) A[[B]] A['b'] A[.x] A(1x(2)) "
-        "A(cuda:0[B]) A('b A(1e999) A($x) A(}) A(${1}) A(${X)"
+        "A(cuda:0[B]) A('b A(1e999) A(}) A(${1}) A(${X)"
     ),
-    3: ("A[B,] A[B;] A(b,) A([,1]) A(a;b) (a)(b)C (a) (a)[B] A[B)] A(b] A[b=1] A(a$) A(x{node})"),
+    3: ("A[B,] A[B;] A(b,) A([,1]) A(a;b) (a)(b)C (a) (a)[B] A[B)] A(b] A[b=1] A(x{node})"),
     4: "A[B,,C] A[B;;C] A([1,]) A(a=) A(a=,b) A([a=2]) A(b)(c) A[B](c) A[B][C] A[B]C",
     5: "A(a=b=c) A('a'=2)",
     6: "A(a=1,a=2) A(a=1,b)",
@@ -370,8 +370,8 @@ SUBSTITUTED = {
     "${CALL}": call("S", A, B),
     "A([[${M}],B(${M})[C]])": call("A", options=[((8,), call("B", C, options=[8]))]),
     "(${WORD})A": call("A", prefix=args("resnet")),
-    "A($$${M},{{${M}}},'$${M}','{{node_name}}')": call(
-        "A", options=["$8", "{8}", "${M}", "{node_name}"]
+    "A($-${M},{{${M}}},'$${M}','{{node_name}}','$$')": call(
+        "A", options=["$-8", "{8}", "${M}", "{node_name}", "$$"]
     ),
     r"""A("${NONE:-a b\"\u007d}",'${NONE:-a "b"}')""": call("A", options=['a b"}', 'a "b"']),
     r'A("\u0024{M} \u0024${M}")': call("A", options=["${M} $8"]),
@@ -459,7 +459,8 @@ def test_an_expression_from_the_environment_that_is_wrong(value, said):
     ("text", "expected"),
     [
         ("${WORD}/x ${NONE:-a b}", "resnet/x a b"),
-        ("$$ $x $$$${M}", "$ $x $${M}"),
+        ("$$ $x pa$$word$ $", "$$ $x pa$$word$ $"),
+        ("$${M} $$${M} $$$", "${M} $${M} $$$"),
         ("{node_name} {{x}} {}", "{node_name} {{x}} {}"),
         ("${SELF}", "${M}"),
         ("", ""),

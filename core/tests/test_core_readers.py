@@ -31,7 +31,7 @@ def tables_of(path):
         raise KeyError("weights")
     if text == "list":
         return ["backend"]
-    return {"backend": "OnFile", "path": path.name.replace("$", "$$"), "max": int(text)}
+    return {"backend": "OnFile", "path": path.name.replace("${", "$${"), "max": int(text)}
 
 def knowing(path, ignore=()):
     unknown = [one for one in path.read_text().split() if one not in ignore]

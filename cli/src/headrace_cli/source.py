@@ -28,7 +28,7 @@ _OF_COMMANDS = {"models": "headrace serve --models", "sources": "headrace video"
 """Tables at the top of files that are no configurations, and who reads those files."""
 
 _NO_NODES = ("extends", "import", "global")
-_PLACEHOLDER = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
+_PLACEHOLDER = re.compile(r"\$\$\{|\$\{(\w+)(?::-([^{}]*))?\}")
 
 
 def is_file(what: str) -> bool:
@@ -56,7 +56,7 @@ def source_of(what: str, settings: Sequence[str] = ()) -> str | dict[str, Any]:
     top = source
     if is_file(what):
         source, top = (
-            {"extends": [what.replace("$", "$$")]},
+            {"extends": [what.replace("${", "$${")]},
             _top_level(_in_home(headrace.plugins.located(what)), set()),
         )
     for text in settings:
@@ -131,7 +131,7 @@ def _in_home(path: str | Path) -> Path:
 def _variable(placeholder: re.Match[str]) -> str:
     """Return the value of a placeholder; that one has none is reported when the configuration is loaded."""
     name, default = placeholder.groups(default="")
-    return os.environ.get(name) or default if name else "$"
+    return os.environ.get(name) or default if name else "${"
 
 
 def _of_node(parts: list[str], top: dict[str, Any]) -> list[str]:

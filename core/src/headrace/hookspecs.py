@@ -330,7 +330,7 @@ def headrace_readers() -> dict[str, str]:
     The function gets an absolute `pathlib.Path` and returns the tables of the TOML file that it stands for, as
     ``tomllib`` gives them: those of a pipeline, or ``{"models": {...}}``, those of a file for ``headrace serve``. In the
     tables of a pipeline a relative path starts from the folder of the file, or from the folder itself. In ``models`` paths
-    are absolute. Write ``$$`` for a ``$`` of a name. The tables may be extended, and may have ``extends`` and keys that
+    are absolute. Write ``$${`` for a ``${`` of a name. The tables may be extended, and may have ``extends`` and keys that
     are rewritten. The function is called where a configuration is read, so it reads little, and loads no model.
 
     A reader that refuses what it does not know has a second parameter, ``ignore``. It gets the names, keys of its format or files, that

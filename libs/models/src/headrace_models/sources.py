@@ -97,9 +97,9 @@ class Source:
             nodes = [name for name in config.nodes if "device" in plain.get(name, {})]
             changes = {"global": on, **dict.fromkeys(nodes, on)}
         if self.path is not None:
-            return {"extends": [str(self.path.absolute()).replace("$", "$$")], **changes}
+            return {"extends": [str(self.path.absolute()).replace("${", "$${")], **changes}
         if headrace.plugins.is_address(self.config):
-            return {"extends": [self.config.replace("$", "$$")], **changes}
+            return {"extends": [self.config.replace("${", "$${")], **changes}
         if not isinstance(self.config, Mapping):
             what = "a checked configuration cannot be moved, since it does not tell its folders"
             hint = "Name the model by the path of its file, or by a dict."

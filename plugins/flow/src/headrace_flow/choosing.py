@@ -30,7 +30,7 @@ __all__ = ["Fallback", "choose"]
 _log = logging.getLogger("headrace.build")
 _WORD = re.compile(r"\b(?:Fallback|ModelLoadd?er)\s*[\[(]")
 _LOADERS = ("ModelLoader", "ModelLoadder")
-_VARIABLE = re.compile(r"\$\$|\$\{(\w+)(?::-([^{}]*))?\}")
+_VARIABLE = re.compile(r"\$\$\{|\$\{(\w+)(?::-([^{}]*))?\}")
 
 
 def _of_any(children: Sequence[Any]) -> tuple[int, int | None]:
@@ -191,7 +191,7 @@ def _by_suffix(call: Any, table: Any, shared: Any, unchosen: list[Any]) -> Any:
 
 
 def _value_of(match: re.Match[str]) -> str:
-    return "$" if match[0] == "$$" else os.environ.get(match[1]) or match[2] or ""
+    return "${" if match[0] == "$${" else os.environ.get(match[1]) or match[2] or ""
 
 
 def _drop_options(

@@ -22,7 +22,7 @@ def layered(
     if isinstance(source, Mapping):
         made: dict[str, Any] = copy.deepcopy(dict(source))
     else:
-        made = {"extends": [os.fspath(source).replace("$", "$$")]}
+        made = {"extends": [os.fspath(source).replace("${", "$${")]}
     for layer in layers:
         _lay(made, layer)
     return made

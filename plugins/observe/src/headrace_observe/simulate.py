@@ -73,7 +73,7 @@ def simulation_of(
     kept = {*KEPT, *lists, *set(like[0] if like else ()).intersection(*like)}
     made: dict[str, Any] = {"global": {"deadlock_after_s": 0, "threads": 1}}
     if config.files:  # which may have the policies
-        made["import"] = [str(path).replace("$", "$$") for path in config.files]
+        made["import"] = [str(path).replace("${", "$${") for path in config.files]
     for name, node in nodes.items():
         made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
     return Simulation(made, flows, plan.roots[0], times, seed, wake_s, like)

@@ -20,5 +20,5 @@ def tables_of(path: Path) -> dict[str, Any]:
 
     A model gets batches if the first axis of all its inputs is free. An ``.ort`` file does not tell, and gets none.
     """
-    tables = {"backend": "OnnxTensor", "model": path.name.replace("$", "$$")}
+    tables = {"backend": "OnnxTensor", "model": path.name.replace("${", "$${")}
     return {**tables, "max": MAX} if rows_are_free(path) else tables

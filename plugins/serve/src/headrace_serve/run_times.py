@@ -87,7 +87,7 @@ def with_probe(source: Any, config: headrace.PipelineConfig) -> headrace.Pipelin
         source: The configuration as a dict, or the path of its file.
         config: The configuration that was read from ``source``.
     """
-    probes = [text.replace("$", "$$") for text in config.plan().probes]
+    probes = [text.replace("${", "$${") for text in config.plan().probes]
     own = {"probes": [*probes, _PROBE]}
     if isinstance(source, dict):
         base, made = None, dict(source)

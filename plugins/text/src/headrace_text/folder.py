@@ -423,4 +423,4 @@ def _shown(value: Any) -> str:
 
 
 def _escaped(text: str) -> str:
-    return text.replace("$", "$$")
+    return text.replace("${", "$${")

@@ -15,4 +15,4 @@ def tables_of(path: Path) -> dict[str, Any]:
 
     Each request runs alone: how many rows a model takes is known once torch has loaded it.
     """
-    return {"backend": "TorchModule", "model": path.name.replace("$", "$$")}
+    return {"backend": "TorchModule", "model": path.name.replace("${", "$${")}

@@ -111,4 +111,4 @@ def _value(value: Any) -> str:
 
 
 def _relative(path: str, folder: Path) -> str:
-    return os.path.relpath(path.replace("$$", "$"), folder).replace("$", "$$")
+    return os.path.relpath(path.replace("$${", "${"), folder).replace("${", "$${")

@@ -381,7 +381,7 @@ class Model:
                 self.wrong(first[0].at("data_file"), f"there is no file {file!r} in initial_state")
             if file:
                 path = str(self.folder.absolute() / "initial_state" / file)
-                files[one.one("input_name")] = path.replace("$", "$$")
+                files[one.one("input_name")] = path.replace("${", "$${")
         if files:
             self._set(made, "first_states", files, sequences.at("state"))
 
@@ -394,7 +394,7 @@ class Model:
         """Return the tables of the pipeline of a version."""
         if self.backend not in _FILES:
             return dict(self.node)
-        path = str(self._path(version)).replace("$", "$$")
+        path = str(self._path(version)).replace("${", "$${")
         return {"backend": self.node["backend"], "model": path, **self.node}
 
     def told(self) -> dict[str, Any]:

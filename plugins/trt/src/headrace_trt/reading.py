@@ -17,7 +17,7 @@ def tables_of(path: Path) -> dict[str, Any]:
     Only the library can tell the sizes of batches from an engine. Where it has the sidecar that Headrace writes beside what
     it builds, they are those of the first profile.
     """
-    tables: dict[str, Any] = {"backend": "TensorrtTensor", "model": path.name.replace("$", "$$")}
+    tables: dict[str, Any] = {"backend": "TensorrtTensor", "model": path.name.replace("${", "$${")}
     try:
         sidecar = path.with_name(f"{path.name}.json").read_text(encoding="utf-8")
         profile = json.loads(sidecar)["profiles"][0]

@@ -112,4 +112,4 @@ def _as_text(value: Any) -> Any:
         return {str(key): _as_text(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, frozenset, set)):
         return [*map(_as_text, value)]
-    return value.replace("$", "$$") if isinstance(value, str) else value
+    return value.replace("${", "$${") if isinstance(value, str) else value

@@ -1,9 +1,8 @@
 """Placeholders: cutting a text into literal pieces and placeholders, and replacing these by their values.
 
-``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. Outside quotes ``$$``,
-``{{`` and ``}}`` are the characters ``$``, ``{`` and ``}``, and a single one is an error. Inside
-quotes ``$``, ``{`` and ``}`` are ordinary characters. Only the exact ``{node_name}`` and ``${`` begin a
-placeholder, and ``$${`` and ``{{node_name}}`` are the texts ``${`` and ``{node_name}``. A character that is
+``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. ``$${`` is the text ``${``, and every other ``$``
+is itself. Outside quotes ``{{`` and ``}}`` are the characters ``{`` and ``}``, and a single one is an error. Inside quotes
+both are ordinary characters. Only the exact ``{node_name}`` begins a placeholder there, and ``{{node_name}}`` is its text. A character that is
 written as a JSON escape is never part of a placeholder. A default holds no placeholder. Outside quotes it is
 made of word characters. As in a shell, ``${NAME:-default}`` takes the default when the variable is unset or
 empty. Replacement happens once: the value of a placeholder is never searched for placeholders.
@@ -22,7 +21,7 @@ from headrace.errors import ConfigError, Problem
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
 _NAME = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
 BARE = re.compile(
-    rf"(?P<plain>{WORD_CHARACTER}+)|(?P<twice>\$\$|\{{\{{|\}}\}})|(?P<node>\{{node_name\}})"
+    rf"(?P<plain>{WORD_CHARACTER}+)|(?P<twice>\$\$\{{|\{{\{{|\}}\}})|(?P<lone>\$(?!\{{))|(?P<node>\{{node_name\}})"
     rf"|{_NAME}(?::-(?P<default>{WORD_CHARACTER}*))?\}}"
 )
 _QUOTED = (
@@ -35,7 +34,7 @@ _DOUBLE = re.compile(
 )
 _ESCAPED = re.compile(rf"(?P<plain>[^\\]+|{_ESCAPES}+)")
 _SINGLE = re.compile(_QUOTED.format(escapes=r"\\", name=_NAME, default=r"[^}]*"))
-_LITERALS = {"$$": "$", "{{": "{", "}}": "}", "$${": "${", "{{node_name}}": "{node_name}"}
+_LITERALS = {"{{": "{", "}}": "}", "$${": "${", "{{node_name}}": "{node_name}"}
 """How characters and texts are written that would otherwise be read as part of a placeholder."""
 _INNER = re.compile(r"\$\{|\{node_name")
 
@@ -76,7 +75,8 @@ def _piece_error(text: str, at: int, *, quoted: bool) -> ConfigError:
     elif character == "{":
         inside, closer, _ = text[at : at + 40].partition("}")
         message = f"unknown placeholder {inside + closer!r}: only {{node_name}} and ${{NAME}} exist"
-    hint = f"Write '{character}{character}{'{' if quoted else ''}' for the character itself."
+    itself = "$${" if character == "$" else 2 * character
+    hint = f"Write '{itself}' for the text '{itself[1:]}'."
     return error_at(text, message, at, hint=hint, code="placeholder")
 
 
@@ -199,7 +199,7 @@ class Values(NamedTuple):
 
 _VARIABLE = _NAME + r"(?::-(?P<default>[^{}]*))?\}"
 _WHOLE = re.compile(rf"\s*{_VARIABLE}\s*")
-_IN_TEXT = re.compile(rf"\$\$|{_VARIABLE}|\$\{{")
+_IN_TEXT = re.compile(rf"\$\$\{{|{_VARIABLE}|\$\{{")
 
 
 def placeholder_of(text: str) -> Placeholder | None:
@@ -211,7 +211,7 @@ def placeholder_of(text: str) -> Placeholder | None:
 def substitute_text(text: str, environ: Mapping[str, str]) -> str:
     """Replace the placeholders of a plain text of a configuration, which is no expression.
 
-    ``$$`` is ``$``, a ``$`` before anything but ``{`` is itself, and braces are ordinary characters.
+    ``$${`` is ``${``, every other ``$`` is itself, and braces are ordinary characters.
 
     Raises:
         ConfigError: Placeholders are wrong or have no value. It names all of them.
@@ -220,10 +220,10 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
     problems: list[Problem] = []
 
     def value(match: re.Match[str]) -> str:
-        if match[0] == "$$":
-            return "$"
+        if match[0] == "$${":
+            return "${"
         message = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
-        wrong = MissingError(message, "Write '$$' for '$'.")
+        wrong = MissingError(message, "Write '$${' for the text '${'.")
         try:
             if match[0] != "${":
                 return values.of(Placeholder(match["name"], match["default"]))

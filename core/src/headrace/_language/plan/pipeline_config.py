@@ -110,7 +110,7 @@ class PipelineConfig:
         document = self._document
         plain: dict[str, Any] = {}
         if document.imports:
-            plain["import"] = [item.replace("$", "$$") for item, _ in document.imports]
+            plain["import"] = [item.replace("${", "$${") for item, _ in document.imports]
         return plain | {key: _plain_copy(written.value) for key, written in document.top.items()}
 
     def plan(self) -> Plan:

@@ -314,7 +314,7 @@ def _extending(output: str, config: str, table: Any) -> dict[str, Any]:
     path = os.path.relpath(Path(config).absolute(), folder).replace(os.sep, "/")
     if any("\ud800" <= letter <= "\udfff" for letter in path):
         raise WrongArgument(f"{path!r} is no text, so no TOML file can extend it: rename it")
-    return {**table, "extends": path.replace("$", "$$")}
+    return {**table, "extends": path.replace("${", "$${")}
 
 
 def _check_meaning(

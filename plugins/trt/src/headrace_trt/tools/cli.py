@@ -217,7 +217,7 @@ def _checked(
         if value is not None and key in source:
             raise WrongArgument(f"--set {key}: another argument says the {key} already")
         if value is not None:
-            source[key] = str(value).replace("$", "$$") if isinstance(value, Path) else value
+            source[key] = str(value).replace("${", "$${") if isinstance(value, Path) else value
     if source["backend"] != word:
         raise WrongArgument(f"--set backend: it is {word} here")
     found: Any = headrace.plugins.resolve(source)

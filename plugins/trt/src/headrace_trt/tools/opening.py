@@ -46,7 +46,7 @@ def opened(path: Path | str, **options: Any) -> Iterator[tuple[Engine, Cuda]]:
         )
     from headrace_trt.cuda import load_cuda
 
-    model = str(path).replace("$", "$$")
+    model = str(path).replace("${", "$${")
     source = {"backend": "LoadTensorrtEngine", **options, "model": model}
     with headrace.plugins.build(source) as built:
         assert isinstance(built.root, LoadTensorrtEngine)  # noqa: S101 - for mypy

@@ -33,7 +33,7 @@ def refit_plan(
     """
     plan, weights, target = Path(plan), Path(weights), Path(target)
     keep_apart(target, {"the plan": plan, "the model": weights})
-    with opened(plan, **{**options, "weights": str(weights).replace("$", "$$")}) as (engine, _):
+    with opened(plan, **{**options, "weights": str(weights).replace("${", "$${")}) as (engine, _):
         content = bytes(memoryview(engine.engine.serialize()))
     write_atomically(target, content)
     return {
