@@ -33,7 +33,7 @@ def test_every_key_of_a_node_that_the_schema_has_is_on_its_page(texts):
     node = json.loads(told.stdout)["$defs"]["node"]["properties"]
     shown = set(re.findall(r"^\| `([^`]+)` \|", texts["keys.md"], re.MULTILINE))
     assert {"backend", "max", "queue_full", "next", "extends"} <= shown
-    assert shown - {*node} - {"extends", "import", "global"} == set()
+    assert shown - {*node} - {"extends", "ignore", "import", "global"} == set()
 
 
 def test_every_field_of_tritons_configurations_is_on_its_page(texts):

@@ -216,9 +216,8 @@ class _Reader:
             return document
         if "ignore" in own and "extends" not in own:
             hint = "It names what the reader of an extended file or folder shall not look at."
-            what, at = "ignore stands beside extends", own["ignore"]
-            place = key_place(file, "ignore", "ignore", at, at_key=True)
-            self.problems.add("key", what, hint=hint, **place)
+            place = key_place(file, "ignore", "ignore", own["ignore"], at_key=True)
+            self.problems.add("key", "ignore stands beside extends", hint=hint, **place)
         ignore = tuple(self._texts(own, "ignore", file))
         for parent in self._texts(own, "extends", file):
             place = key_place(file, "extends", "extends", parent)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace._language.contract.addresses import Fetched, is_address, places
 from headrace._language.registry.discovery import KNOWN_READERS, how_to_install
@@ -13,9 +14,6 @@ from headrace._problem import Problem
 from headrace._run.tracebacks import without_locals
 from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError, SetupError, among
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def _only(offers: list[Offer], done: str, file: str | None = None) -> Offer | None:
@@ -74,7 +72,7 @@ def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | 
         return None
     try:
         reader = offer.load("reader")
-        tables = reader(path, **_ignored(reader, ignore, offer, path))
+        tables = reader(path, **_ignore_argument(reader, ignore, offer, path))
         if isinstance(tables, dict):
             return tables
         message, cause = f"gave {tables!r:.80}, not the tables of a TOML file", None
@@ -86,7 +84,9 @@ def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | 
     raise ConfigError(Problem("reader", message, file=str(path))) from cause
 
 
-def _ignored(reader: Any, ignore: Sequence[str], offer: Offer, path: Path) -> dict[str, Any]:
+def _ignore_argument(
+    reader: Any, ignore: Sequence[str], offer: Offer, path: Path
+) -> dict[str, Any]:
     """Return the argument that tells a reader what it shall not look at, if anything."""
     if not ignore:
         return {}
