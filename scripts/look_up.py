@@ -23,6 +23,7 @@ from headrace_cli.names import COMMANDS
 from headrace_cli.schema import json_schema
 from headrace_serve.counters import Counters
 from headrace_serve.http.metrics import Snapshot, encoded
+from headrace_text import table as folders
 from headrace_triton.schema import MESSAGES
 
 if TYPE_CHECKING:
@@ -305,6 +306,36 @@ def triton_page() -> str:
     return "\n".join(lines)
 
 
+def folders_page() -> str:
+    """Return the page about what a folder of sentence-transformers may say."""
+    lines = ["# Folders of texts", "", MADE]
+    lines += [
+        "What headrace-text makes of the files, keys and values of a folder of sentence-transformers or of a classifier. Others"
+    ]
+    lines += ['are refused by their names, unless `ignore = ["NAME"]` stands beside `extends`.', ""]
+    parts = {"Files": folders.FILES, "Modules": folders.MODULES, **folders.TABLE}
+    for name, rows in parts.items():
+        lines += [f"## {name}", ""]
+        found = []
+        for key, row in rows.items():
+            values = ", ".join(f"`{json.dumps(one)}`" for one in row.values)
+            values = (
+                {"refused": f"asks for nothing: {values}", "obeyed": f"one of {values}"}[row.mark]
+                if values
+                else ""
+            )
+            found.append([f"`{key}`" if key != "*" else "any other", row.mark, row.why, values])
+        lines += table(("name", "", "why", "values"), found)
+    names = ", ".join(f"`{name}`" for name in folders.TOKENIZERS)
+    lines += [
+        "## Tokenizers",
+        "",
+        f"Classes, without the ending Fast, whose tokens `tokenizer.json` gives: {names}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def pages() -> dict[Path, str]:
     """Return the text of every page."""
     return {
@@ -315,4 +346,5 @@ def pages() -> dict[Path, str]:
         FOLDER / "stats.md": stats_page(),
         FOLDER / "metrics.md": metrics_page(),
         FOLDER / "triton.md": triton_page(),
+        FOLDER / "folders_of_texts.md": folders_page(),
     }

@@ -56,3 +56,16 @@ def test_commands_and_options_are_those_of_the_surface_that_is_kept(texts):
                 rf"^###? headrace {name}$(.*?)(?=^##|\Z)", text, re.MULTILINE | re.DOTALL
             )
             assert [one for one in taken if one.startswith("-") and one not in part] == []
+
+
+def test_every_file_key_and_value_of_a_folder_is_on_its_page(texts):
+    from headrace_text import table
+
+    page = texts["folders_of_texts.md"]
+    names = {*table.FILES, *table.MODULES, *table.TOKENIZERS}
+    names |= {key for rows in table.TABLE.values() for key in rows} - {"*"}
+    assert {name for name in names if f"`{name}`" not in page} == set()
+    rows = [
+        row for part in (table.FILES, table.MODULES, *table.TABLE.values()) for row in part.values()
+    ]
+    assert [row for row in rows if row.why not in page] == []
