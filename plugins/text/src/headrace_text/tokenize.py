@@ -23,6 +23,7 @@ A tokenizer takes hundreds of bytes for each token, also for one that it cuts of
 """
 _GROWS: Final = 18
 """A character becomes at most so many by Unicode's normal forms."""
+_PIECE: Final = 4096
 _CLIENTS: Final = "LangChain's OpenAIEmbeddings sends texts with check_embedding_ctx_length=False."
 _KINDS: Final = {
     "query": ("query", "search_query"),
@@ -255,11 +256,20 @@ class Tokenize(headrace.Backend):
             raise TooLongError(what, limit=_BYTES, hint="Shorten the text.")
         count = len(text)
         if count * _GROWS > _CHARACTERS and self._normalizer is not None:
-            count = len(self._normalizer.normalize_str(text))
+            count = self._count(text)
         if count > _CHARACTERS:
-            what = f"data has {count} characters after normalization, and a text may have {_CHARACTERS}"
+            what = f"data has {count} or more characters after normalization, and a text may have {_CHARACTERS}"
             raise TooLongError(what, limit=_CHARACTERS, hint="Shorten the text.")
         return text
+
+    def _count(self, text: str) -> int:
+        """Return the number of characters after normalization, or of those of the beginning if it has far too many."""
+        count = 0
+        for at in range(0, len(text), _PIECE):  # normalization takes 60 bytes for each character
+            count += len(self._normalizer.normalize_str(text[at : at + _PIECE]))
+            if count > 2 * _CHARACTERS:
+                return count
+        return len(self._normalizer.normalize_str(text))
 
 
 def _lengths(counts: list[int], room: int) -> list[int]:
