@@ -446,6 +446,17 @@ class Files(headrace.Backend):
             request["result"] = request["data"]
 
 
+class Text(TypedDict):
+    data: bytes | str
+
+
+@headrace.register("ApiText")
+class Texts(Files):
+    """Gives a text back, or a file."""
+
+    reads = Text
+
+
 TWO = {
     "config": {"backend": "Identity"},
     "inputs": {
@@ -456,6 +467,7 @@ TWO = {
 }
 FIELDS = {"config": {"backend": "Identity"}, "request": {"data": "str"}}
 FILE = {"backend": "ApiFile"}
+TEXT = {"backend": "ApiText"}
 
 
 @pytest.mark.parametrize(
@@ -494,6 +506,7 @@ def test_an_instance_may_lack_what_is_optional(serving):
         (DECLARED, "input 'x': expected FP32 [2], got bytes"),
         (TWO, "input 'size' of model 'm' is missing"),
         (FIELDS, "takes JSON, not a file"),
+        (TEXT, None),
         (FILE, None),
         (IDENTITY, None),
     ],

@@ -284,6 +284,7 @@ def test_a_network_that_takes_or_gives_something_else_is_refused(folder, inputs,
 
 def classifier(folder, **config):
     (folder / "modules.json").unlink()
+    change(folder / "tokenizer_config.json", model_max_length=64)
     write_network(folder, dict.fromkeys(("input_ids", "attention_mask"), FREE), ("logits", 2))
     change(folder / "config.json", **config)
     return folder
@@ -313,6 +314,31 @@ def test_a_folder_of_a_classifier_gives_scores_of_its_labels(folder):
 def test_the_function_behind_a_classifier_is_that_of_its_library(folder, config, activation):
     told = headrace.PipelineConfig.load(classifier(folder, **config)).to_dict()
     assert told["encode"]["activation"] == activation
+
+
+def test_a_folder_of_configurations_beside_a_tokenizer_is_no_classifier(folder):
+    served = folder.parent / "served"
+    served.mkdir()
+    shutil.copy(folder / "tokenizer.json", served)
+    (served / "ids.toml").write_text('backend = "Tokenize(tokenizer.json)"\n')
+    assert not headrace.plugins.reads(served)
+
+
+def test_a_cross_encoder_ranks_over_http(folder):
+    serve = pytest.importorskip("headrace_serve")
+    httpx = pytest.importorskip("httpx")
+    place = classifier(folder, num_labels=2)
+    with serve.Server([str(place)], port=0, apis=["openai", "tei"]) as server:
+        body = {"model": "small", "input": ["w1 w2"]}
+        made = httpx.post(f"{server.url}/v1/classify", json=body).json()
+        pair = httpx.post(f"{server.url}/predict", json={"inputs": ["w1", "w2"]}).json()
+        asked = {"query": "w1", "texts": ["w2"]}
+        ranks = httpx.post(f"{server.url}/rerank", json=asked)
+    assert made["data"] == [[{"score": 0.5, "label": f"LABEL_{one}"} for one in range(2)]]
+    assert made["usage"]["prompt_tokens"] == 4
+    assert pair == made["data"][0]
+    assert ranks.status_code == 400
+    assert "one score, got 2 classes" in ranks.json()["error"]
 
 
 def test_a_function_that_is_not_known_is_refused(folder):

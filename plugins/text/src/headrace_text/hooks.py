@@ -10,4 +10,6 @@ __all__ = ["headrace_readers"]
 @hookimpl
 def headrace_readers() -> dict[str, str]:
     """Return the files by which a folder is known."""
-    return dict.fromkeys(("modules.json", "tokenizer.json"), "headrace_text.folder:tables_of")
+    return dict.fromkeys(
+        ("modules.json", "tokenizer_config.json"), "headrace_text.folder:tables_of"
+    )

@@ -38,7 +38,7 @@ class TooLongError(LimitError, InputError):
 
 
 class _Data(TypedDict):
-    data: Any
+    data: str | bytes | list[Any]
 
 
 class _Text(_Data, total=False):

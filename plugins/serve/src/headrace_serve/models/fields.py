@@ -136,7 +136,8 @@ class Fields:
 
     def takes_file(self, key: str) -> bool:
         """Return whether a file as the value of a key is all that a request needs."""
-        return self._types.get(key) is bytes and set(self._required) <= {key}
+        kind = self._types.get(key)
+        return bytes in (kind, *get_args(kind)) and set(self._required) <= {key}
 
     def schema(self, prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the schema of a body, and the schemas to which it refers by their names.
