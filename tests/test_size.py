@@ -19,7 +19,7 @@ LINES = {"core": 13_210, "kernel": 6_522, "language": 6_688}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 21_390
-SOURCES = 82_806
+SOURCES = 82_814
 
 
 def test_core_is_no_larger():

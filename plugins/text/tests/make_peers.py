@@ -310,6 +310,7 @@ def write_cases(made: dict[str, Any]) -> None:
     case("model_max_length", **{tokens: {"model_max_length": 11}})
     case("no_length", **{tokens: {"model_max_length": None}})
     case("max_len", **{tokens: {"model_max_length": None, "max_len": 13}})
+    case("no_class", **{tokens: {"tokenizer_class": None}})
     case("roberta_no_length", "roberta", **{tokens: {"model_max_length": LONGEST}})
     case("truncation_left", **{tokens: {"truncation_side": "left"}})
     case("padding_left", **{tokens: {"padding_side": "left"}})

@@ -124,6 +124,7 @@ def refused(folder):
         ("config_sentence_transformers.json", "model_type", "SparseEncoder", "SparseEncoder"),
         ("tokenizer_config.json", "tokenizer_class", "BertJapaneseTokenizer", "other tokens"),
         ("tokenizer_config.json", "tokenizer_class", "BertTokenizer", "no BertNormalizer"),
+        ("config.json", "model_type", "bert", "no BertNormalizer"),
         ("tokenizer_config.json", "do_lower_case", False, "tokenizer.json has true"),
         ("tokenizer_config.json", "add_eos_token", False, "tokenizer.json has true"),
         ("tokenizer_config.json", "truncation_side", "middle", "There are: left, right"),
@@ -135,8 +136,9 @@ def refused(folder):
 def test_what_has_no_backend_is_refused_by_file_and_key(folder, file, key, value, words):
     change(folder / file, **{key: value})
     (problem,) = refused(folder)
+    file = "tokenizer_config.json" if file == "config.json" else file
     assert problem.file == str(folder / file)
-    assert problem.path in {key, "pooling_mode"}
+    assert problem.path in {key, "pooling_mode", "tokenizer_class"}
     assert words in problem.render()
     assert f'ignore = ["{problem.path}"]' in problem.render()
 

@@ -9,6 +9,7 @@ from headrace.errors import ConfigError, Problem, among
 from headrace_text.model_file import Port, ports_of
 from headrace_text.table import (
     ACTIVATIONS,
+    CLASSES,
     FILES,
     FLAGS,
     LEARNED,
@@ -194,19 +195,19 @@ class _Folder:
         """Return the options of `Tokenize` that say how texts become tokens."""
         path, made = self.root / "tokenizer_config.json", self.json(place, {})
         own = self.keys(path, "tokenizer_config.json")
-        name = str(
-            own.get("tokenizer_class") or config.get("tokenizer_class") or "TokenizersBackend"
-        )
+        kind = str(config.get("model_type"))
+        said_is = own.get("tokenizer_class") or config.get("tokenizer_class")
+        name = str(said_is or CLASSES.get(kind, "TokenizersBackend"))
         family = TOKENIZERS.get(name.removesuffix("Fast"))
         if family is None:
             what = f"{name!r} may make other tokens than tokenizer.json"
             self.refuse(path, what, among(name, TOKENIZERS), "tokenizer_class")
-        for key, wanted, found in differences(own, made, family or ""):
+        for key, wanted, found in differences({**own, "tokenizer_class": name}, made, family or ""):
             what = f"it says {_shown(wanted)}, and tokenizer.json has {_shown(found)}"
             self.refuse(path, what, None, key)
         side = own.get("truncation_side") or (made.get("truncation") or {}).get("direction")
         padding = None
-        if LEARNED.get(str(config.get("model_type"))):
+        if LEARNED.get(kind):
             padding = int(config.get("pad_token_id") or 0)
         told: dict[str, Any] = {
             "max_length": self.longest(config, own, sentence, said, padding),

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
     "ACTIVATIONS",
+    "CLASSES",
     "FILES",
     "FLAGS",
     "LEARNED",
@@ -99,6 +100,13 @@ TOKENIZERS: Final = {
     **dict.fromkeys(("PreTrainedTokenizer", "TokenizersBackend"), ""),
 }  # fmt: skip
 """Classes of tokenizers whose tokens are those of ``tokenizer.json``, without the ending Fast, and what builds them again."""
+
+CLASSES: Final = {
+    **dict.fromkeys(("bert", "distilbert", "electra", "mobilebert", "convbert"), "BertTokenizer"),
+    "mpnet": "MPNetTokenizer",
+    **dict.fromkeys(("roberta", "longformer", "data2vec-text", "ibert"), "RobertaTokenizer"),
+}
+"""The class that transformers takes by the type of a model where none is named."""
 
 LEARNED: Final = {
     **dict.fromkeys(("bert", "distilbert", "electra", "albert", "mobilebert", "convbert", "deberta"), 0),
