@@ -10,6 +10,7 @@ import pytest
 from headrace.errors import ConfigError
 from headrace_models import Models, UnloadedError
 from headrace_models.watching import Watching
+from headrace_testing import FakeClock
 
 
 def write(path, text):
@@ -27,10 +28,30 @@ def folder(tmp_path):
     return tmp_path
 
 
+class Looks:
+    """A watcher that looks when it is told to, twice, with a second of a clock of its own between."""
+
+    def __init__(self, folder, **settings):
+        self.clock = FakeClock()
+        self.models = Models(folder, clock=self.clock, **settings)
+        self.watching = Watching(self.models, folder)
+
+    def once(self):
+        self.watching.look()
+
+    def look(self):
+        self.once()
+        self.clock.advance(1.0)
+        self.once()
+
+    def __getattr__(self, name):
+        return getattr(self.watching, name)
+
+
 def watched(folder, **settings):
-    """Return models, and a watcher of them that looks when it is told to."""
-    models = Models(folder, **settings)
-    return models, Watching(models, folder)
+    """Return models, and what looks at their files."""
+    made = Looks(folder, **settings)
+    return made.models, made
 
 
 def test_a_folder_has_models_and_versions_and_leaves_other_files_alone(folder):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import collections
 import json
 import re
 import shutil
 import sys
 import threading
 
+import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
@@ -20,6 +23,7 @@ from headrace_models import Models
 from headrace_models.watching import Watching
 from headrace_serve import Server
 from headrace_serve.operating.settings import Settings
+from headrace_testing import FakeClock
 from headrace_triton.repository import tables_of
 
 A = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], np.float32)
@@ -444,31 +448,115 @@ def test_a_configuration_of_a_request_is_for_models_of_a_repository_alone(reposi
         client.close()
 
 
+def looking(repository):
+    """Return models of a repository, and what looks at its files twice, with a second between."""
+    clock = FakeClock()
+    models = Models(str(repository.folder), clock=clock)
+    watching = Watching(models, str(repository.folder))
+
+    def look():
+        watching.look()
+        clock.advance(1.0)
+        watching.look()
+
+    look()
+    return models, watching, look
+
+
 def test_a_watched_repository_is_followed(repository):
     repository.write("add", ONNX)
-    with Models(str(repository.folder)) as models:
-        watching = Watching(models, str(repository.folder))
-        watching.look()
+    models, watching, look = looking(repository)
+    with models:
         repository.write("late", ONNX)
         repository.configure("add", ONNX.replace("8", "3"))
-        watching.look()
+        look()
         assert models.versions() == {"add": ["1"], "late": ["1"]}
         assert models.pipeline("add", "1").config.to_dict()["max"] == 3
         repository.write("late", versions=(2,))
-        watching.look()
+        look()
         assert models.versions()["late"] == ["2"]  # the policy serves the latest one
         repository.configure("add", "half-writt")
-        watching.look()
+        repository.write("late", versions=(3,))
+        look()
         assert "half" in watching.reason
-        assert models.versions() == {"add": ["1"], "late": ["2"]}
+        assert models.versions() == {"add": ["1"], "late": ["3"]}  # the other one goes on
         repository.configure("add", ONNX)
         shutil.rmtree(repository.folder / "late")
-        watching.look()
-        watching.look()
+        look()
         assert (models.versions(), watching.reason) == ({"add": ["1"], "late": []}, "")
         repository.write("late", ONNX)
-        watching.look()
+        look()
         assert models.versions()["late"] == ["1"]
+
+
+def test_a_version_serves_until_the_next_one_is_whole_and_built(repository):
+    repository.write("add", ONNX)
+    models, watching, look = looking(repository)
+    whole = (repository.folder / "add" / "1" / "model.onnx").read_bytes()
+    later = repository.folder / "add" / "2"
+    with models:
+        later.mkdir()
+        look()
+        assert (models.versions()["add"], "has no file" in watching.reason) == (["1"], True)
+        assert str(later) in watching.folders()
+        (later / "model.onnx").write_bytes(whole[:99])
+        watching.look()
+        assert [*models.status()["add"]["versions"]] == ["1"]  # it may be written on
+        look()
+        assert models.versions()["add"] == ["1"]  # it stood still, and is no model
+        assert models.status()["add"]["versions"]["2"]["state"] == "failed"
+        (later / "model.onnx").write_bytes(whole)
+        look()
+        look()
+        assert models.versions()["add"] == ["2"]
+
+
+def test_the_files_of_a_version_may_go_with_the_swap_that_brings_the_next_one(repository):
+    repository.python("add", 'backend: "python"\n' + ADD)
+    good = "class TritonPythonModel:\n def execute(self, r): return []\n"
+    bad = good + " def initialize(self, a): raise ValueError('no')\n"
+    (repository.folder / "add" / "1" / "model.py").write_text(good)
+    models, _, look = looking(repository)
+    with models:
+        place, later = repository.folder / "add" / "1", repository.folder / "add" / "2"
+        (place / "model.py").write_text(bad)
+        place.rename(later)
+        for _ in range(3):
+            look()
+        assert models.versions()["add"] == ["1"]
+        (later / "model.py").write_text(good)
+        look()
+        look()
+        assert models.versions()["add"] == ["2"]
+
+
+def test_a_repository_stays_one_without_models_and_without_configurations(repository):
+    for name in ("add", "bare"):
+        repository.write(name, ONNX if name == "add" else None)
+    models, _, look = looking(repository)
+    with models:
+        assert models.versions() == {"add": ["1"], "bare": ["1"]}
+        shutil.rmtree(repository.folder / "add")
+        look()
+        assert models.versions() == {"add": [], "bare": ["1"]}
+        shutil.rmtree(repository.folder / "bare")
+        look()
+        assert models.versions() == {"add": [], "bare": []}
+
+
+def test_loads_of_unknown_names_wait_for_their_turn(repository):
+    repository.write("add", ONNX)
+    with Server(str(repository.folder), port=0, allow=["repository"]) as server:
+        url = f"http://127.0.0.1:{server.port}/v2/repository/models"
+
+        async def load_all():
+            async with httpx.AsyncClient(timeout=60) as client:
+                asked = [client.post(f"{url}/no{n}/load") for n in range(120)]
+                return [one.status_code for one in await asyncio.gather(*asked)]
+
+        found = collections.Counter(asyncio.run(load_all()))
+        assert found.keys() == {404, 429}
+        assert httpx.post(f"{url}/add/load").status_code == 200
 
 
 def test_clients_are_told_the_configuration_as_triton_prints_it(repository, serve):
@@ -520,13 +608,15 @@ class TritonPythonModel:
 
 def test_what_a_serving_file_says_follows_the_folder_too(repository, serve):
     repository.write("add", ONNX)
-    client = serve()
+    client = serve(watch=str(repository.folder))
     labeled = ONNX.replace(PORT.format("SUM"), PORT.format("SUM") + ' label_filename: "names.txt"')
-    repository.write("late", labeled)
+    (repository.folder / "late").mkdir()
     (repository.folder / "late" / "names.txt").write_text("zero\none\n")
-    service = client.server._service
-    Watching(service.models.held.models, str(repository.folder)).look()
-    assert service.models.find("late").labels == {"SUM": ["zero", "one"]}
+    repository.write("late", labeled)
+    poll = threading.Event()
+    while not client.is_model_ready("late"):
+        poll.wait(0.01)
+    assert client.server._service.models.find("late").labels == {"SUM": ["zero", "one"]}
     assert client.get_model_config("late")["output"][0]["label_filename"] == "names.txt"
 
 

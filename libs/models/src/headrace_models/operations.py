@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, ConfigError, Problem
+from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models.errors import UnknownModelError
 from headrace_models.model import Model
 from headrace_models.prepared import Prepared
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
+    from headrace_models.sources import Entries
     from headrace_models.version import Rules, Version
 
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
@@ -103,6 +105,47 @@ class Operations(Requests):
             made = self._added(name, number, source)
         if self._preload:
             self._models[name].load(made.number)
+
+    def _follow(
+        self,
+        wanted: Entries,
+        changed: Entries,
+        left: Mapping[tuple[str, str], bool],
+        reason: str,
+    ) -> set[tuple[str, str]]:
+        """Let models be as their files are: first load what is new, then drop what a successor has replaced.
+
+        A version whose files are there, and which the policy of its folder drops, leaves once each version serves that the
+        folder has of its model. A deleted one leaves if the folder has no other version of its model, or one that serves.
+        What cannot be built takes nothing away: its state says why.
+
+        Args:
+            wanted: All that the folder has.
+            changed: Those of them that are new or have another configuration.
+            left: The versions that the folder has no more, and whether somebody has deleted them.
+            reason: Why these leave.
+
+        Returns:
+            Those that have left.
+        """
+        for (name, number), source in changed.items():
+            model = self._models.get(name)
+            with contextlib.suppress(HeadraceError):  # the version says so in its reason
+                if model is None or number not in model.versions:
+                    self._load_new(name, number, source)
+                else:
+                    self.update(f"{name}:{number}", source.config)
+        dropped = set()
+        for (name, number), deleted in left.items():
+            model = self._models.get(name)
+            heirs = [one for short, one in wanted if short == name]
+            serving = {*self.versions().get(name, ())}.intersection(heirs)
+            leaves = not heirs or bool(serving) if deleted else len(serving) == len(heirs)
+            if leaves and model is not None and number in model.versions:
+                model.unload(number, reason, deleted=True)
+            if leaves:
+                dropped.add((name, number))
+        return dropped
 
     def _drop_aliases(self, aliases: set[str]) -> None:
         self._shares = {one: self._shares[one] for one in self._shares if one not in aliases}

@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +22,14 @@ else:
     import tomli as tomllib
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 __all__ = [
     "ALIASES",
     "Entries",
     "Source",
     "check_name",
+    "entries_of",
     "files_of",
     "folder_models",
     "is_shares",
@@ -45,6 +47,8 @@ ALIASES = "aliases.toml"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 """Without leading zeros, so that 1 and 01 are not two versions."""
+GONE_S = 1.0
+"""Seconds for which a file is missing until it counts as deleted."""
 _WHOLE_BYTES = 1 << 20
 """Up to this size the contents of a file are compared; of larger ones size and times."""
 
@@ -308,22 +312,42 @@ def _models_in(folder: Path) -> Iterator[Path]:
             yield path
 
 
+_listed: dict[Path, set[str]] = {}
+"""The names of the models in each folder that was listed."""
+_again: dict[Path, Callable[[], dict[str, Any]]] = {}
+"""What reads each folder again that a plugin has read as several models: it stays a repository until the process ends."""
+
+
 def _own_models(path: Path) -> dict[str, Any] | None:
     """Return the models, by name, of a folder or file that a plugin reads; None for any other."""
+    path = path.absolute()
     tables = headrace.plugins.tables_of(path)
-    if tables is None or tables.keys() == {"models"}:
-        return tables and tables["models"]
-    return {path.absolute().name if path.is_dir() else path.stem: str(path)}
+    if tables is None and path in _again and path.is_dir():
+        return _again[path]()
+    if tables is None:
+        return None
+    if tables.keys() == {"models"}:
+        models: dict[str, Any] = tables["models"]
+        readers = (getattr(_config_in(one), "again", None) for one in models.values())
+        _again[path] = next(filter(None, readers), _again.get(path, dict))
+        return models
+    return {path.name if path.is_dir() else path.stem: str(path)}
 
 
 def own_entries(folder: Path) -> Entries | None:
     """Return the source of each version of a folder that a plugin reads as a whole; None for any other.
 
     Raises:
-        ConfigError: The plugin refuses it.
+        ConfigError: The plugin refuses it. If it refuses some of several models, the error may have their names as
+            ``refused``, and ``others``, the models of a serving file without them.
     """
     own = _own_models(folder)
-    return None if own is None else read_entries({n: _config_in(one) for n, one in own.items()})[0]
+    return None if own is None else entries_of(own)
+
+
+def entries_of(models: Mapping[str, Any]) -> Entries:
+    """Return the source of each version of the models of a serving file."""
+    return read_entries({name: _config_in(one) for name, one in models.items()})[0]
 
 
 def _config_in(entry: Any) -> Any:
@@ -335,6 +359,8 @@ def _config_in(entry: Any) -> Any:
 def folder_models(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the models and aliases of a folder, as the dict that `headrace_models.Models` takes.
 
+    A model that an earlier call has returned must be missing twice, a second apart, before it is left out.
+
     Returns:
         The path of each configuration by ``"NAME"`` for ``NAME.toml`` and ``"NAME:3"`` for ``NAME/3.toml``, and a table
         of shares for each alias. What the plugin gives that reads the folder as a whole, where one does.
@@ -342,7 +368,16 @@ def folder_models(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
         ConfigError: The folder or ``aliases.toml`` cannot be read, or a name is wrong.
     """
-    path = Path(folder)
+    path = Path(folder).absolute()
+    found = _models_and_aliases(path)
+    if _listed.get(path, set()).difference(split(key)[0] for key in found):
+        threading.Event().wait(GONE_S)  # somebody deletes a model, or is moving its file
+        found = _models_and_aliases(path)
+    _listed[path] = {split(key)[0] for key in found}
+    return found
+
+
+def _models_and_aliases(path: Path) -> dict[str, Any]:
     own = _own_models(path)
     if own is not None:
         return own

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import headrace
 from headrace.errors import ConfigError, HeadraceError
 from headrace.plugins import library
-from headrace_models.sources import own_entries, read_aliases, read_folder, stamp
+from headrace_models.settling import Settling
+from headrace_models.sources import (
+    entries_of,
+    files_of,
+    own_entries,
+    read_aliases,
+    read_folder,
+    stamp,
+)
 from headrace_models.version import first_line
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
     from headrace_models.operations import Operations
     from headrace_models.sources import Entries, Source
     from headrace_models.version import Version
 
 __all__ = ["Watching"]
 
+_log = logging.getLogger("headrace.models")
+
 _AGAIN_S = 5.0
 """Seconds after which it is tried again to watch."""
+_SOON_MS = 1_000
+"""Milliseconds after which the files are looked at again while one of them is being written, or is missing."""
 _LOOK_MS = 10_000
 """Milliseconds after which the files are looked at without an event, for folders that tell nothing."""
 
@@ -52,6 +68,7 @@ class Watching:
         self._folder = Path(given) if isinstance(given, (str, os.PathLike)) else None
         self._aliases: dict[str, Any] = {}
         self._own: Entries = {}
+        self._settling = Settling(models._clock)
         if self._folder is not None:
             with contextlib.suppress(ConfigError):
                 self._aliases = read_aliases(self._folder)
@@ -80,19 +97,21 @@ class Watching:
                 self._stop.wait(_AGAIN_S)
 
     def _watch(self) -> None:
-        """Look at each change, until other folders are to be watched."""
-        folders = self.folders()
+        """Look at each change, until other folders are to be watched, or more or less often."""
+        folders, soon = self.folders(), self._settling.waits
         changes = self._watchfiles.watch(
             *folders,
             stop_event=self._stop,
             recursive=False,
             watch_filter=None,
             raise_interrupt=False,
-            rust_timeout=_LOOK_MS,
+            rust_timeout=_SOON_MS if soon else _LOOK_MS,
             yield_on_timeout=True,
         )
         self.look()
-        while self.folders() == folders and not self._stop.is_set():
+        while (self.folders(), self._settling.waits) == (folders, soon):
+            if self._stop.is_set():
+                return
             next(changes, None)
             self.look()
             self.trouble = ""
@@ -103,7 +122,10 @@ class Watching:
         if self._folder is not None:
             found.add(self._folder)
             with contextlib.suppress(OSError):
-                found.update(one for one in self._folder.iterdir() if one.is_dir())
+                below = [one for one in self._folder.iterdir() if one.is_dir()]
+                found.update(below)
+                if self._own:  # a version is copied into a folder of its own
+                    found.update(one for each in below for one in each.iterdir() if one.is_dir())
         return sorted(str(one.absolute()) for one in found if one.is_dir())
 
     def _versions(self) -> list[Version]:
@@ -112,6 +134,7 @@ class Watching:
 
     def look(self) -> None:
         """Compare all files with what was built from them, and do what has changed; it raises nothing."""
+        self._settling.begin()
         if self._folder is not None:
             self._look_for_new(self._folder)
         for version in self._versions():
@@ -130,29 +153,78 @@ class Watching:
                 self._follow(own)
         except ConfigError as error:
             reasons.append(first_line(error))
+            others = getattr(error, "others", None)
+            if others is not None:  # some models are wrong, and the others change as ever
+                self._follow(entries_of(others), getattr(error, "refused", ()))
         try:
             self._take_aliases(read_aliases(folder))
         except HeadraceError as error:
             reasons.append(first_line(error))
-        self.reason = "; ".join(reasons)
+        reason = "; ".join(reasons)
+        if reason not in ("", self.reason):
+            _log.warning("what has changed in %s waits: %s", folder, reason)
+        self.reason = reason
 
-    def _follow(self, own: Entries) -> None:
-        """Take what a plugin says of the folder, where it says something else than before."""
-        there = {(one.name, one.number): one for one in self._versions()}
-        before, self._own = self._own, own
+    def _follow(self, own: Entries, refused: Collection[str] = ()) -> None:
+        """Take what a plugin says of the folder, where it says something else than before.
+
+        Args:
+            own: What the folder has.
+            refused: The names of models that cannot be read now, and stay as they are.
+        """
+        changed = self._changed(own)
+        self._own.update(changed)
+        left = self._left(own, refused)
+        for place in self._models._follow(own, changed, left, f"{self._folder} has it no more"):
+            del self._own[place]
+
+    def _there(self) -> dict[tuple[str, str], Version]:
+        return {(one.name, one.number): one for one in self._versions()}
+
+    def _changed(self, own: Entries) -> Entries:
+        """Return what is new or has another configuration than before, and whose files are whole."""
+        there, changed = self._there(), {}
         for place, source in own.items():
             version = there.get(place)
-            if self._stop.is_set() or (place in before and before[place] == source):
+            if self._stop.is_set() or self._own.get(place) == source:
                 continue
-            with contextlib.suppress(HeadraceError):  # the version says so in its reason
-                if version is None:
-                    self._models._load_new(*place, source)
-                elif version.deleted or version.source.config != source.config:
-                    self._models.update(":".join(place), source.config)
-        for name, number in {*before}.difference(own):
-            if (name, number) in there:
-                reason = f"{self._folder} has it no more"
-                self._models._models[name].unload(number, reason, deleted=True)
+            kept = version is not None and not version.deleted
+            if kept and there[place].source.config == source.config:
+                self._own[place] = source
+            elif self._settling.are_whole(self._files_of(source)):
+                changed[place] = source
+        return changed
+
+    def _left(self, own: Entries, refused: Collection[str]) -> dict[tuple[str, str], bool]:
+        """Return what the folder has no more, and whether somebody has deleted it, or its policy drops it."""
+        there, left = self._there(), {}
+        heirs = {name for name, _ in own}
+        for place in self._own.keys() - own.keys():
+            version = there.get(place)
+            if place[0] in refused:
+                continue
+            is_here = version is not None and any(path.exists() for path in version.seen)
+            if is_here and place[0] in heirs:
+                left[place] = False
+            elif self._settling.is_gone(place):
+                left[place] = True
+        return left
+
+    def _files_of(self, source: Source) -> set[Path]:
+        """Return the files of a source that is not read yet, with those beside them."""
+        found = source.files() | getattr(source.config, "files", set())
+        with contextlib.suppress(HeadraceError):  # the build says why
+            config = source.load(allow_import=self._models._rules.allow_import)[0]
+            found |= {*config.files, *files_of(headrace.explain(config)["nodes"].values())}
+        return self._with_beside(found)
+
+    def _with_beside(self, files: Iterable[Path]) -> set[Path]:
+        """Return files with all in their folders, such as weights, but not with other models of the watched folder."""
+        found = {*files}
+        root = None if self._folder is None else self._folder.absolute()
+        for folder in {path.parent for path in found} - {root}:
+            found |= _files_in(folder)
+        return found
 
     def _take_aliases(self, aliases: dict[str, Any]) -> None:
         if aliases != self._aliases:
@@ -166,11 +238,13 @@ class Watching:
         for (name, number), source in entries.items():
             if source.path in known or self._stop.is_set():
                 continue
+            if not self._settling.are_whole(self._files_of(source)):
+                continue
             beside = {file: stamp(file) for file in _files_beside(source)}
-            try:
-                self._models._load_new(name, number, source)
-            except HeadraceError:  # the version says so in its reason
-                version = self._models._models[name].versions[number]
+            self._models._follow({}, {(name, number): source}, {}, "")
+            model = self._models._models.get(name)
+            version = None if model is None else model.versions.get(number)
+            if version is not None and version.state == "failed":
                 version.seen = {**beside, **version.seen}
 
     def _look_at(self, version: Version) -> None:
@@ -178,8 +252,9 @@ class Watching:
         if path is None and version.deleted:
             return
         if path is not None and not path.exists():
-            if not version.deleted:
-                model.unload(version.number, f"{path} was deleted", deleted=True)
+            if not version.deleted and self._settling.is_gone(path):
+                place = version.name, version.number
+                self._models._follow({}, {}, {place: True}, f"{path} was deleted")
             return
         if version.state not in {"ready", "failed"} and not version.deleted:
             return
@@ -189,6 +264,10 @@ class Watching:
         if not (version.deleted or late or version.changed()):
             return
         beside = {file: stamp(file) for file in _files_beside(version.source)}
+        if not self._settling.are_whole(
+            self._with_beside({*version.seen, *(beside if late else ())})
+        ):
+            return
         version.seen = {file: stamp(file) for file in version.seen}
         try:
             if version.state == "ready":
@@ -202,7 +281,10 @@ class Watching:
 
 def _files_beside(source: Source) -> set[Path]:
     """Return all files in the folder of a configuration."""
-    if source.path is not None:
-        with contextlib.suppress(OSError):
-            return {one for one in source.path.parent.absolute().iterdir() if one.is_file()}
+    return set() if source.path is None else _files_in(source.path.parent.absolute())
+
+
+def _files_in(folder: Path) -> set[Path]:
+    with contextlib.suppress(OSError):
+        return {one for one in folder.iterdir() if one.is_file()}
     return set()

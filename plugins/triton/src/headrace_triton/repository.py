@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, Problem
 from headrace_triton.checking import check_ensemble
 from headrace_triton.comparing import check_built
 from headrace_triton.reading import Model, read_model
@@ -22,17 +22,32 @@ _told: Final[set[str]] = set()
 """The warnings that were logged: a repository that is watched is read again and again."""
 
 
+class RefusedModelsError(ConfigError):
+    """Some models of a repository are wrong.
+
+    Attributes:
+        refused: Their names.
+        others: What a serving file says of the other models.
+    """
+
+    def __init__(self, errors: Mapping[str, ConfigError], others: dict[str, Any]) -> None:
+        super().__init__([problem for one in errors.values() for problem in one.problems])
+        self.refused, self.others = frozenset(errors), others
+
+
 class ServedModel(dict[str, Any]):
     """The pipeline of one version, which also tells the server of the configuration that it comes from.
 
     Attributes:
         repository: The folder of the repository.
+        files: The file that the configuration is written in.
         configuration: The configuration as Triton prints it.
     """
 
     def __init__(self, model: Model, version: int) -> None:
         super().__init__(model.pipeline(version))
         self.repository = model.folder.parent
+        self.files = {model.folder / "config.pbtxt"}
         self.configuration = model.printed()
         self._model = model
 
@@ -58,17 +73,20 @@ class ServedModel(dict[str, Any]):
         if isinstance(tree["built"], dict):
             check_built(self._model, tree["built"])
 
-    def again(self, name: str, override: Any = None) -> dict[str, Any]:
+    def again(self, name: str | None = None, override: Any = None) -> dict[str, Any]:
         """Return what a serving file says of a model by now; nothing if it is not there.
 
         Args:
-            name: The model. Others may be broken.
+            name: The model. Others may be broken. None: all models, as `tables_of` reads them.
             override: What a request says: ``max_batch_size``, ``instance_group`` and ``dynamic_batching`` may be others.
 
         Raises:
             ConfigError: The configuration is wrong, or ``override`` changes something else.
             InputError: ``override`` holds values that there are not.
         """
+        if name is None:
+            found: dict[str, Any] = tables_of(self.repository)["models"]
+            return found
         models, errors = _read(self.repository, name)
         if name in errors:
             raise errors[name]
@@ -88,9 +106,11 @@ def tables_of(folder: Path) -> dict[str, Any]:
         if text not in _told:
             _told.add(text)
             logger.warning("%s", text)
-    return {
-        "models": {key: one for model in models.values() for key, one in _served(model).items()}
-    }
+    return {"models": _served_all(models)}
+
+
+def _served_all(models: Mapping[str, Model]) -> dict[str, Any]:
+    return {key: one for model in models.values() for key, one in _served(model).items()}
 
 
 def _served(model: Model) -> dict[str, Any]:
@@ -108,7 +128,7 @@ def read_repository(folder: Path) -> dict[str, Model]:
     """
     models, errors = _read(folder)
     if errors:
-        raise ConfigError([problem for one in errors.values() for problem in one.problems])
+        raise RefusedModelsError(errors, _served_all(models))
     return models
 
 
@@ -132,6 +152,9 @@ def _read(
             models[name] = read_model(folder / name)
         except ConfigError as error:
             errors[name] = error
+        except OSError as error:  # it is being removed
+            what = f"cannot read the model: {error.strerror}"
+            errors[name] = ConfigError(Problem("triton", what, file=str(folder / name)))
         else:
             todo += models[name].called()
     for name in [name for name, one in models.items() if one.backend == "ensemble"]:

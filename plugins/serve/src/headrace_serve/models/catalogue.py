@@ -134,8 +134,23 @@ class Catalogue:
 
     @property
     def ready(self) -> bool:
-        """Whether every model is ready, except those that requests build, and those that requests have unloaded."""
-        return not self.loading and all(model.ready for model in self if not model.unloaded)
+        """Whether all models are built that the server begins with, and `unready` names none."""
+        return not self.loading and not self.unready
+
+    @property
+    def unready(self) -> dict[str, str]:
+        """Why models have no version that takes requests, though they had one, by name.
+
+        Models do not count that requests build, that somebody has unloaded, or whose files were deleted.
+        """
+        found: dict[str, str] = {}
+        lazy = {place for place, entry in [*self.held.entries.items()] if entry.lazy}
+        for name, versions in self._models.items():
+            lost = [one for one in versions.values() if one.failed or not one.unloaded]
+            lost = [one for one in lost if (one.name, one.version) not in lazy]
+            if lost and not any(one.ready for one in versions.values()):
+                found[name] = lost[-1].reason or f"it is {lost[-1].pipe.stats()['state']}"
+        return found
 
     @property
     def live(self) -> bool:

@@ -289,8 +289,8 @@ def read_entries(
 def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
     """Return what reads a model again, for each repository that a plugin has read.
 
-    The configuration of such a model has ``repository``, its folder, and ``again(name, override=None)``. That returns what the
-    folder says of a model by now, as `headrace.hookspecs.headrace_readers` does. ``override`` is a configuration of a request.
+    The configuration of such a model has ``repository``, its folder, and ``again(name=None, override=None)``. That returns what
+    the folder says of a model by now, or of all, as `headrace.hookspecs.headrace_readers` does. ``override`` is a configuration of a request.
     """
     found = (one.config for one in entries.values())
     return [*{one.repository: one.again for one in found if hasattr(one, "again")}.values()]

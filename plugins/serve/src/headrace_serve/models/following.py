@@ -50,6 +50,7 @@ class Following:
     def __init__(self, service: Served) -> None:
         self._service = service
         self._stops: list[Callable[[], None]] = []
+        self._unready: dict[str, str] = {}
         self.sources: list[Any] = []
 
     def follow(self, *sources: Any) -> None:
@@ -99,6 +100,14 @@ class Following:
             logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
         if change.state != "loading":
             self._sync(source, change.name, change.replaces)
+            self._tell_ready()
+
+    def _tell_ready(self) -> None:
+        """Log each model without which the server is not ready, and why, once for each reason."""
+        before, self._unready = self._unready, self._service.models.unready
+        for name, reason in self._unready.items():
+            if before.get(name) != reason:
+                logger.warning("not ready: model %r has no version that serves: %s", name, reason)
 
     def _sync(self, source: Any, name: str, replaced: str = "") -> None:
         """Serve the versions of a model that take requests, and no others; one that was replaced or deleted is forgotten."""
@@ -114,6 +123,7 @@ class Following:
             if model.version not in numbers:
                 about = known.get(model.version, {})
                 gone = not about or model.version == replaced or about.get("deleted", False)
+                model.failed = not gone and about.get("state") == "failed"
                 self._withdraw(name, model.version, None if gone else about["reason"])
 
     def _put(self, name: str, version: str, pipe: Pipeline) -> None:
@@ -124,6 +134,8 @@ class Following:
             model = self._service.models.held.made(name, version, pipe)
         except Exception as error:
             logger.exception("model %r cannot be served", f"{name}:{version}")
+            if now is not None:
+                now.failed = True
             self._withdraw(name, version, f"it cannot be served: {type(error).__name__}")
         else:
             self._service.call(lambda: self._service.put(model))

@@ -38,6 +38,7 @@ class Model:
         counts: The counters of answered requests.
         called: Those of the requests of other models. None where nobody counts them.
         unloaded: Whether a request has unloaded the model, so that it takes no requests.
+        failed: Whether it takes no requests because it could not be built again, and nobody has unloaded it.
         loading: Whether a new pipeline is being built to take the place of this one.
         reason: Why the model is unloaded. ``""`` if it is not.
         limits: Limits of this model, by name. The smaller of these and the server's limits counts.
@@ -62,7 +63,7 @@ class Model:
 
     counts: Counts
     called: Counts | None = None
-    unloaded = loading = False
+    unloaded = loading = failed = False
     reason = ""
     inside = receiving = 0
     histograms: Any = None

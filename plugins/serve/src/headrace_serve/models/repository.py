@@ -79,10 +79,8 @@ class Repository:
                 raise _refused(parameter)
             if parameter != "config":
                 raise unknown_parameter(parameter, "the request", [])
-        service = self._service
-        new = partial(_fresh, service, name, parameters.get("config"))
-        known = service.models.has(name) or await aside(new) is not service.given
-        await self._in_turn(name, "load", self._load(name, new), known=known)
+        fresh = partial(_fresh, self._service, name, parameters.get("config"))
+        await self._in_turn(name, "load", self._load(name, fresh))
 
     async def unload(self, name: str, parameters: Iterable[str]) -> None:
         """Refuse requests for a model from now on, let its running requests end, and close its pipelines.
@@ -100,8 +98,7 @@ class Repository:
         for parameter in parameters:
             if parameter != "unload_dependents":
                 raise unknown_parameter(parameter, "the request", ["unload_dependents"])
-        known = self._service.models.has(name)
-        await self._in_turn(name, "unload", self._unload(name), known=known)
+        await self._in_turn(name, "unload", self._unload(name))
 
     async def end(self, timeout: float) -> None:
         """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds; give up the others."""
@@ -110,17 +107,12 @@ class Repository:
             for task in left:
                 task.cancel()
 
-    async def _in_turn(
-        self, name: str, kind: str, work: Coroutine[Any, Any, None], *, known: bool
-    ) -> None:
+    async def _in_turn(self, name: str, kind: str, work: Coroutine[Any, Any, None]) -> None:
         """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
-        if not known or self._waiting >= _MOST_WAITING:
+        if self._waiting >= _MOST_WAITING:
             work.close()
-            if self._waiting >= _MOST_WAITING:
-                what = "other models are being loaded"
-                raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
-            doing = _FAILED if kind == "load" else ""
-            raise UnknownModelError(name, served=self._service.models.names, doing=doing)
+            what = "other models are being loaded"
+            raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
 
         if self._service.models.is_loading(name):
             work.close()
@@ -149,7 +141,21 @@ class Repository:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _load(self, name: str, given: Callable[[], Any]) -> None:
+    def _unknown(self, name: str, doing: str = "") -> UnknownModelError:
+        return UnknownModelError(name, served=self._service.models.names, doing=doing)
+
+    async def _given(self, name: str, fresh: Callable[[], Any]) -> Any:
+        """Return what is to be served under a name.
+
+        Raises:
+            UnknownModelError: Nothing is.
+        """
+        given = await aside(fresh)
+        if given is self._service.given and not self._service.models.has(name):
+            raise self._unknown(name, _FAILED)
+        return given
+
+    async def _load(self, name: str, fresh: Callable[[], Any]) -> None:
         service = self._service
         known = service.models.has(name)
         before = [model for model in service.models if model.name == name]
@@ -157,8 +163,11 @@ class Repository:
             model.loading = True
         service.changes.notify()
         try:
+            given = await self._given(name, fresh)
             how: Any = {"only": name, "allow_import": service.allow_import}
-            new = await aside(lambda: build_models(given(), service.models, **how))
+            new = await aside(lambda: build_models(given, service.models, **how))
+        except UnknownModelError:
+            raise
         except Exception as error:
             logger.exception("model %r cannot be loaded", name)
             for model in before:
@@ -178,11 +187,13 @@ class Repository:
         service.changes.notify()
 
     async def _unload(self, name: str) -> None:
+        if not self._service.models.has(name):
+            raise self._unknown(name)
         models = [model for model in self._service.models if model.name == name]
-        if all(model.unloaded for model in models):
+        if all(model.unloaded and not model.failed for model in models):
             return
         for model in models:
-            model.unloaded, model.reason = True, "unloading"
+            model.unloaded, model.failed, model.reason = True, False, "unloading"
             model.measured.close()
         self._service.changes.notify()
         held = self._service.models.held.models
