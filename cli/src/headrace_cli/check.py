@@ -85,10 +85,9 @@ def check(
     if given is not None:
         print_data(write_toml(given, f"{config} stands for"))
     for origin in _fetched(found):
-        print_data(
-            f"{origin.pop('address')}: "
-            + ("not here yet" if not origin else f"here, sha256={origin['sha256']}")
-        )
+        here = f"here, sha256={origin['sha256']}" if "sha256" in origin else "not here yet"
+        moves = ". It may change: two machines may run different files" if "moves" in origin else ""
+        print_data(f"{origin['address']}: {here}{moves}")
     own = [node for node in found["nodes"].values() if node["alias_of"] is None]
     instances = sum(node["instance_num"] for node in own)
     needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])

@@ -368,6 +368,10 @@ def headrace_fetchers() -> dict[str, str]:
         Have it there. It is called as each node is built that names it. It raises `headrace.errors.SetupError`.
     ``origin()``
         ``{"address": ..., "revision": ..., "sha256": ...}``, for ``describe()``. Of what is not there the address alone.
+        ``"moves": True`` says that the address may stand for something else tomorrow.
+    ``check()``
+        May be left out. Called when the file was loaded. It raises `headrace.errors.SetupError` if ``path`` has changed since
+        ``fetch()``.
 
     ``headrace_models.Cached`` is such an object: it fetches by a function of yours, once per machine, into a cache.
 

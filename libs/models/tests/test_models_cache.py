@@ -1,5 +1,6 @@
 """The cache of a machine: files that a configuration names by an address, by a plugin that fetches ``net://``."""
 
+import contextlib
 import json
 import os
 import signal
@@ -232,3 +233,83 @@ def test_a_process_that_is_killed_leaves_nothing_that_passes_for_whole(net, tmp_
     (said,) = place.rglob("origin.json")
     assert json.loads(said.read_text())["address"] == address
     assert net() == [address] * 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such modes")
+@pytest.mark.parametrize("folder", ["", "fetched"])
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o722])
+def test_a_cache_that_others_may_write_is_refused(net, tmp_path, folder, mode):
+    shown("net://a.txt")
+    (tmp_path / "cache" / folder).chmod(mode)
+    with pytest.raises(SetupError, match=f"has the mode {mode:o}: others may change"):
+        shown("net://a.txt")
+    (tmp_path / "cache" / folder).chmod(0o755)
+    assert shown("net://a.txt")[0][1] == "net://a.txt"
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="root alone gives away")
+def test_a_cache_of_another_user_is_refused(net, tmp_path):
+    (tmp_path / "cache").mkdir()
+    os.chown(tmp_path / "cache", 12345, 12345)
+    with pytest.raises(SetupError, match="belongs to the user 12345"):
+        shown("net://a.txt")
+    assert net() == []
+
+
+def test_a_file_that_has_changed_is_fetched_again_with_what_lies_beside_it(net):
+    path = Path(shown("net://a.txt")[0][0])
+    for name in ("a.txt", "file.data"):
+        path.with_name(name).write_text("other")
+        (found, text), described = shown("net://a.txt")
+        assert (found, text) == (str(path), "net://a.txt")
+        assert path.with_name("file.data").read_text() == "weights"
+        assert described["fetched"][0]["sha256"] == sha256(b"net://a.txt").hexdigest()
+    assert net() == ["net://a.txt"] * 3
+
+
+def test_offline_refuses_a_file_that_has_changed(net, monkeypatch):
+    Path(shown("net://a.txt")[0][0]).write_text("other")
+    monkeypatch.setenv("HEADRACE_OFFLINE", "1")
+    with pytest.raises(SetupError, match="has changed in the cache, and nothing may be fetched"):
+        shown("net://a.txt")
+
+
+def test_a_file_that_is_written_while_it_is_loaded_is_refused(net):
+    class Careless(Shows):
+        def init(self, options, context):
+            super().init(options, context)
+            options.path.write_text("other")
+
+    headrace.register("Careless", Careless, replace=True)
+    with pytest.raises(SetupError, match=r"net://a\.txt: a\.txt was written while it was loaded"):
+        headrace.pipe({"backend": "Careless", "path": "net://a.txt"})
+
+
+def test_describe_tells_what_a_pipeline_has_loaded(net):
+    with headrace.pipe({"backend": "Shows", "path": "net://a.txt"}) as pipe:
+        Path(pipe({"data": 1})["result"][0]).write_text("other")
+        said = pipe.describe()["fetched"][0]["sha256"]
+    assert said == sha256(b"net://a.txt").hexdigest()
+
+
+@pytest.mark.parametrize("name", ["lock", "part", "new"])
+def test_links_in_the_cache_lead_to_no_other_file(net, tmp_path, name):
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("precious")
+    own = tmp_path / "cache" / "fetched" / sha256(b"net://a.txt").hexdigest()[:32]
+    own.mkdir(parents=True)
+    (own / name).symlink_to(precious / "file" if name == "lock" else precious)
+    with contextlib.suppress(SetupError):
+        shown("net://a.txt")
+    assert [one.name for one in precious.iterdir()] == ["file"]
+    assert (precious / "file").read_text() == "precious"
+
+
+def test_the_query_of_an_address_is_in_no_record(net, tmp_path):
+    _, described = shown("net://a.txt?token=SECRET")
+    assert described["fetched"][0]["address"] == "net://a.txt"
+    assert all("SECRET" not in one.read_text() for one in tmp_path.rglob("origin.json"))
+    with pytest.raises(SetupError) as caught:
+        shown("net://raises/b?token=SECRET")
+    assert "SECRET" not in str(caught.value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from serve_helpers import refused
 import headrace
 from headrace_serve.models.entries import read_models
 
-ADDRESS = "https://models.example/words.txt#sha256=" + 64 * "0"
-ORIGIN = {"address": ADDRESS, "revision": "r1", "sha256": 64 * "0"}
+TEXT = "from afar"
+DIGEST = hashlib.sha256(TEXT.encode()).hexdigest()
+ADDRESS = f"https://models.example/words.txt#sha256={DIGEST}"
+ORIGIN = {"address": ADDRESS, "revision": "r1", "files": {"words.txt": DIGEST}}
 
 
 @headrace.register("ReadsWords", replace=True)
@@ -43,15 +46,16 @@ def fetched(tmp_path, monkeypatch):
     found = headrace.explain({"backend": "ReadsWords", "path": ADDRESS})["nodes"]["main"]
     place = Path(found["tree"]["options"]["path"]["value"])
     place.parent.mkdir(parents=True)
-    place.write_text("from afar")
+    place.write_text(TEXT)
     (place.parents[1] / "origin.json").write_text(json.dumps(ORIGIN))
     return place
 
 
 def test_the_protocol_shows_address_revision_and_digest_of_what_runs(fetched, serving):
-    server = serving({"words": {"backend": "ReadsWords", "path": ADDRESS}})
+    secret = ADDRESS.replace("#", "?X-Amz-Signature=SECRET#")
+    server = serving({"words": {"backend": "ReadsWords", "path": secret}})
     found = httpx.get(f"http://127.0.0.1:{server.port}/v2/models/words/config").json()
-    assert found["parameters"] == {ADDRESS: {"string_value": f"r1 sha256={64 * '0'}"}}
+    assert found["parameters"] == {ADDRESS: {"string_value": f"r1 sha256={DIGEST}"}}
     assert fetched.exists()
 
 

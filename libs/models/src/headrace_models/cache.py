@@ -4,38 +4,95 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import re
+import secrets
 import shutil
+import stat
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
+from weakref import WeakValueDictionary
 
 from headrace.errors import HeadraceError, SetupError
+from headrace_models.held import Held, digest_of
 
 try:
     import fcntl
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Cached", "digest_of"]
+__all__ = ["Cached", "Got", "addresses_of", "shown"]
 
-Fetcher: TypeAlias = Callable[[str, Path], "Path | tuple[Path, str | None]"]
+
+@dataclass(frozen=True)
+class Got:
+    """What a fetcher has got.
+
+    Attributes:
+        path: The file or folder.
+        revision: Its revision. None: it has none.
+        files: The files that are loaded of it, where it lies in another cache. None: all.
+    """
+
+    path: Path
+    revision: str | None = None
+    files: tuple[Path, ...] | None = None
+
+
+Fetcher: TypeAlias = Callable[[str, Path], "Path | tuple[Path, str | None] | Got"]
+
+_log = logging.getLogger("headrace.models")
 
 _FOLDERS: Final = {"darwin": "~/Library/Caches", "win32": "~/AppData/Local"}
+_NAME_BYTES: Final = 200
+"""The most bytes of the name of a file; file systems take 255."""
+_NO_LINK: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+_by_path: WeakValueDictionary[str, Cached] = WeakValueDictionary()
+
+
+def addresses_of(files: Iterable[Path]) -> list[Cached]:
+    """Return the addresses to which some files belong, and whose contents may change."""
+    paths = {str(at) for file in files for at in (file, *file.parents)}
+    found = (_by_path.get(path) for path in paths)
+    return [one for one in found if one is not None and one.moves]
+
+
+def shown(address: str) -> str:
+    """Return an address without its query, which may be a secret."""
+    url, mark, digest = address.partition("#")
+    return url.partition("?")[0] + mark + digest
 
 
 class Cached:
     """The file or folder of one address in the cache; what `headrace.hookspecs.headrace_fetchers` asks for.
 
+    Each `fetch` hashes the files that are here, and those that have changed are fetched again. An address whose contents
+    may change is asked for its revision once.
+
     Attributes:
-        address: The address.
+        address: The address, without its query.
         path: Where its file lies, or will lie: in a folder of its own below ``HEADRACE_CACHE``.
+        moves: Whether its contents may change.
     """
 
-    def __init__(self, address: str, fetcher: Fetcher) -> None:
+    def __init__(
+        self,
+        address: str,
+        fetcher: Fetcher,
+        *,
+        key: str | None = None,
+        name: str | None = None,
+        sha256: str | None = None,
+        revision: Callable[[], str] | None = None,
+        within: Callable[[], Path] | None = None,
+    ) -> None:
         """Name the place of an address. Nothing is fetched.
 
         Args:
@@ -44,23 +101,39 @@ class Cached:
                 path. It may return the path of a file that another cache holds, and the path together with the revision
                 that it got. Files beside it, such as weights, come with it. ``folder`` holds what an earlier call has left
                 that was broken off. No other process fetches the address meanwhile.
+            key: What addresses of the same contents share. None: the address.
+            name: The name of the file. None: the last part of the address.
+            sha256: The digest that the file has. None: any.
+            revision: Gives the revision that the address has now. None: its contents never change.
+            within: Gives the folder of the other cache, where all files are that the fetcher finds there. None: anywhere.
         """
-        self.address, self._fetcher = address, fetcher
+        self.address, self.moves = shown(address), revision is not None
+        self._asked, self._fetcher = address, fetcher
+        self._sha256, self._revision, self._within = sha256, revision, within
         own = os.environ.get("XDG_CACHE_HOME") or _FOLDERS.get(sys.platform, "~/.cache")
         named = os.environ.get("HEADRACE_CACHE") or os.path.join(own, "headrace")  # noqa: PTH118 - with ~
-        root = Path(os.path.abspath(os.path.expanduser(named)))  # noqa: PTH100, PTH111 - links keep their names
-        last = re.split(r"[?#]", address)[0].rstrip("/").rpartition("/")[2].partition("@")[0]
-        name = re.sub(r"[^\w.+-]", "_", last).lstrip(".") or "file"
-        self._folder = root / "fetched" / hashlib.sha256(address.encode()).hexdigest()[:32]
-        self.path = self._folder / "whole" / name
+        self._root = Path(os.path.abspath(os.path.expanduser(named)))  # noqa: PTH100, PTH111 - links keep their names
+        last = name or re.split(r"[?#]", address)[0].rstrip("/").rpartition("/")[2]
+        digest = hashlib.sha256((key or address).encode()).hexdigest()
+        self._folder = self._root / "fetched" / digest[:32]
+        self.path = self._folder / "whole" / _file_name(last)
+        self._turn = threading.Lock()
+        self._held: Held | None = None
+        self._now: str | None = None
+        self._digest: str | None = None
+        self._told: tuple[Any, str] | None = None
+        _by_path[str(self.path)] = self
 
     def origin(self) -> dict[str, Any]:
-        """Return address, revision and digest; of what is not here yet the address alone."""
-        if self.path.exists():
-            with suppress(OSError, ValueError):
-                found: dict[str, Any] = json.loads((self._folder / "origin.json").read_bytes())
-                return found
-        return {"address": self.address}
+        """Return address, revision, digest of the file as it is, and ``moves`` if it may change; of what is not here no digest."""
+        moves = {"moves": True} if self.moves else {}
+        if self._held is None and not self.path.exists():
+            return {"address": self.address, **moves}
+        digest = self._digest
+        if self._held is None and self.path.is_file():
+            digest = digest_of(self.path)
+        revision = self._said().get("revision")
+        return {"address": self.address, "revision": revision, "sha256": digest, **moves}
 
     def fetch(self) -> None:
         """Have it here. While another process or thread fetches it, wait.
@@ -68,64 +141,281 @@ class Cached:
         Raises:
             SetupError: It cannot be had.
         """
-        if self.path.exists():
-            return
-        if os.environ.get("HEADRACE_OFFLINE", "") not in ("", "0"):
+        with self._turn:
+            if self._held is None or self._held.changed():
+                self._have()
+
+    def check(self) -> None:
+        """Check that the file is still the one that `fetch` has hashed, once it is loaded.
+
+        Raises:
+            SetupError: It is another one.
+        """
+        changed = self._held.changed() if self._held is not None else []
+        if changed:
+            names = ", ".join(changed)
+            what = f"{self.address}: {names} was written while it was loaded"
+            raise SetupError(what, hint="Try again, and see who writes there.")
+
+    def refresh(self) -> None:
+        """Ask for the revision of an address whose contents may change, and have it here if it is another one.
+
+        Raises:
+            SetupError: It cannot be had.
+        """
+        with self._turn:
+            self._now = None
+            if self._held is None or self._held.changed():
+                self._have()
+                return
+            why = self._ask()
+            if self._now in (None, self._said().get("revision")):
+                self._tell(why)
+            else:
+                self._have()
+
+    def _have(self) -> None:
+        self._check_folders()
+        why = self._ask()
+        if not self._is_right():
+            try:
+                self._fetch_locked()
+            except HeadraceError as error:
+                self._now = None  # what it was before runs, if it is here
+                if not (self.moves and self._is_right()):
+                    raise
+                why = str(error).replace("\n", " ")
+        self._tell(why)
+
+    def _fetch_locked(self) -> None:
+        """Fetch it, unless another process has done so meanwhile.
+
+        Raises:
+            SetupError: It cannot be had.
+        """
+        if _is_offline():
             hint = "Fetch it once without HEADRACE_OFFLINE or --no-fetch: headrace check CONFIG --build"
-            raise SetupError(f"{self.address} is not here, and nothing may be fetched", hint=hint)
+            what = "has changed in the cache" if self.path.exists() else "is not here"
+            raise SetupError(f"{self.address} {what}, and nothing may be fetched", hint=hint)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            for folder in (self._root, self._root / "fetched", self._folder):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_folders()
             with _hold_lock(self._folder / "lock"):
-                if not self.path.exists():
+                if not self._is_right():
                     self._fetch()
         except HeadraceError:
             raise
         except Exception as error:
             hint = f"It was to lie below {self._folder}; HEADRACE_CACHE names another cache."
             what = f"{self.address} cannot be fetched: {type(error).__name__}: {error}"
-            raise SetupError(what, hint=hint) from error
+            raise SetupError(what.replace(self._asked, self.address), hint=hint) from error
+
+    def _ask(self) -> str:
+        """Ask once for the revision; return why there is none."""
+        if self._revision is None or self._now is not None:
+            return ""
+        if _is_offline():
+            return "nothing may be fetched"
+        try:
+            self._now = self._revision()
+        except HeadraceError as error:
+            if not self.path.exists():
+                raise
+            return str(error).replace("\n", " ")
+        return ""
+
+    def _tell(self, why: str) -> None:
+        """Log what runs of an address whose contents may change."""
+        runs = self._said().get("revision")
+        if self.moves and self._told != (runs, why):
+            self._told = runs, why
+            if why:
+                _log.warning(
+                    "%s: revision %s of the cache runs, because %s", self.address, runs, why
+                )
+            else:
+                _log.warning("%s may change, and is revision %s now", self.address, runs)
+
+    def _said(self) -> dict[str, Any]:
+        """Return what was noted as it was fetched."""
+        with suppress(OSError, ValueError):
+            found = json.loads((self._folder / "origin.json").read_bytes())
+            if isinstance(found, dict):
+                return found
+        return {}
+
+    def _is_right(self) -> bool:
+        """Hash what is here; return whether it is what the address promises, and what was fetched."""
+        self._held = None
+        said = self._said()
+        files = said.get("files") or (self._sha256 and {self.path.name: self._sha256})
+        moved = self._now is not None and said.get("revision") != self._now
+        if moved or not self.path.exists() or not isinstance(files, dict):
+            return False
+        held, whole = Held(), self.path.parent
+        try:
+            found = {name: held.sha256(self._inside(whole / name)) for name in files}
+            main = held.sha256(self.path) if self.path.is_file() else None
+        except (OSError, SetupError):
+            return False
+        if found != files or main not in (self._sha256 or main, None):
+            _log.warning("%s is not what was fetched: it is fetched again", self.address)
+            return False
+        self._held, self._digest = held, main
+        return True
+
+    def _inside(self, path: Path) -> Path:
+        """Return a path, unless it leads out of this cache and the other one.
+
+        Raises:
+            SetupError: It does.
+        """
+        places = [self._folder.resolve()]
+        if self._within is not None:
+            places.append(self._within().resolve())
+        lies = path.resolve()
+        if self._within is not None and not any(lies.is_relative_to(one) for one in places):
+            raise SetupError(f"{self.address}: {path.name} lies outside of the cache, in {lies}")
+        return path
 
     def _fetch(self) -> None:
-        """Fetch into a folder beside the place, and move it there when it is whole."""
-        whole, part, new = self.path.parent, self._folder / "part", self._folder / "new"
-        part.mkdir(exist_ok=True)
-        found = self._fetcher(self.address, part)
-        path, revision = found if isinstance(found, tuple) else (found, None)
-        digest = digest_of(path) if path.is_file() else None
-        said = {"address": self.address, "revision": revision, "sha256": digest}
-        (self._folder / "origin.json").write_text(json.dumps(said), "utf-8")
+        """Fetch into a folder beside the place, and let the place lead there when it is whole."""
+        before, whole = self._said(), self.path.parent
+        part, new = self._folder / "part", self._folder / "new"
+        if part.is_symlink():
+            part.unlink()
+        part.mkdir(mode=0o700, exist_ok=True)
+        for one in [*part.rglob("*")]:
+            if one.is_symlink():
+                one.unlink()
+        found = self._fetcher(self._asked, part)
+        got = found if isinstance(found, Got) else Got(*_pair(found))
+        names = self._names_of(got)
+        kept = self._folder / f"got-{secrets.token_hex(4)}"
+        self._keep(got, part, kept)
+        held = Held()
+        said: dict[str, Any] = {
+            "address": self.address,
+            "revision": got.revision,
+            "files": {name: held.sha256(self._inside(kept / name)) for name in names},
+        }
+        self._check_got(got.revision, said["files"], before, kept / self.path.name)
+        _write(self._folder / "origin.json", json.dumps(said))
+        if whole.is_dir() and not whole.is_symlink():
+            shutil.rmtree(whole)
         new.unlink(missing_ok=True)
-        if whole.is_symlink():  # to what is gone from another cache
-            whole.unlink()
-        shutil.rmtree(whole, ignore_errors=True)
-        if path.parent == part:
-            path.replace(part / self.path.name)
-            part.replace(whole)
-            return
-        if path.name != self.path.name:  # a link to it, under the name of the address
-            link = part / self.path.name
-            link.unlink(missing_ok=True)
-            link.symlink_to(path)
-            path = link
-        else:
-            part.rmdir()
-        new.symlink_to(path.parent)
+        new.symlink_to(kept.name)
         new.replace(whole)
+        self._held, self._digest = held, said["files"].get(self.path.name)
+        for old in {*self._folder.glob("got-*")} - {kept}:
+            if old.is_symlink():
+                old.unlink()
+            else:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _names_of(self, got: Got) -> list[str]:
+        """Return the files that count of what was got, as they will be called beside `path`."""
+        files = got.files
+        if files is None and got.path.is_file() and not got.path.is_relative_to(self._folder):
+            files = (got.path,)
+        if files is None:
+            folder = got.path if got.path.is_dir() else got.path.parent
+            files = tuple(one for one in folder.rglob("*") if one.is_file())
+        places = [one.relative_to(got.path.parent) for one in files]
+        own = got.path.name
+        return [
+            str(Path(self.path.name, *place.parts[1:]) if place.parts[0] == own else place)
+            for place in places
+        ]
+
+    def _keep(self, got: Got, part: Path, kept: Path) -> None:
+        """Have what was got in a folder of its own, or lead there."""
+        if got.path.is_relative_to(part):
+            if got.path.parent == part:
+                got.path.replace(part / self.path.name)
+            part.replace(kept)
+        elif got.path.name == self.path.name:
+            kept.symlink_to(got.path.parent)
+        else:  # a link to it, under the name of the address
+            kept.mkdir(mode=0o700)
+            (kept / self.path.name).symlink_to(got.path)
+
+    def _check_got(
+        self, revision: str | None, files: dict[str, str], before: dict[str, Any], path: Path
+    ) -> None:
+        """Check what was fetched against what the address promises, and what the same revision was before.
+
+        Raises:
+            SetupError: It is something else.
+        """
+        main = files.get(self.path.name)
+        if self._sha256 not in (None, main):
+            raise SetupError(f"{self.address}: what came has the digest sha256={main}")
+        known = before.get("files") if before.get("revision") == revision is not None else None
+        if known is not None and known.keys() == files.keys() and known != files:
+            what = f"{self.address} is not what it was before at revision {revision}"
+            raise SetupError(what, hint=f"Remove {path.resolve()}, and it is fetched again.")
+
+    def _check_folders(self) -> None:
+        """Check that nobody else can write in the cache.
+
+        Raises:
+            SetupError: Somebody can.
+        """
+        if not hasattr(os, "geteuid"):
+            return
+        for folder in (self._root, self._root / "fetched", self._folder):
+            try:
+                found = folder.stat() if folder == self._root else folder.lstat()
+            except FileNotFoundError:
+                return
+            wrong = ""
+            if not stat.S_ISDIR(found.st_mode):
+                wrong = "is no folder"
+            elif found.st_uid not in (os.geteuid(), 0):
+                wrong = f"belongs to the user {found.st_uid}, who may change what you run"
+            elif found.st_mode & 0o022:
+                wrong = (
+                    f"has the mode {stat.S_IMODE(found.st_mode):o}: others may change what you run"
+                )
+            if wrong:
+                hint = (
+                    f"Name a folder of your own as HEADRACE_CACHE, or type `chmod go-w {folder}`."
+                )
+                raise SetupError(f"the cache {folder} {wrong}", hint=hint)
+
+
+def _is_offline() -> bool:
+    return os.environ.get("HEADRACE_OFFLINE", "") not in ("", "0")
+
+
+def _pair(found: Path | tuple[Path, str | None]) -> tuple[Path, str | None]:
+    return found if isinstance(found, tuple) else (found, None)
+
+
+def _file_name(text: str) -> str:
+    """Return a name that every file system takes, and that leads nowhere else; its suffix stays."""
+    name = re.sub(r"[^\w.+@ =,()-]", "_", text).strip().lstrip(".") or "file"
+    stem, suffix = os.path.splitext(name)  # noqa: PTH122 - a text, no path
+    suffix = suffix if len(suffix.encode()) <= _NAME_BYTES // 2 else ""
+    room = _NAME_BYTES - len(suffix.encode())
+    return stem.encode()[:room].decode(errors="ignore") + suffix
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file anew, and never through a link."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK
+    with open(os.open(path, flags, 0o600), "w") as file:  # noqa: PTH123 - a descriptor
+        file.write(text)
 
 
 @contextmanager
-def _hold_lock(file: Path) -> Iterator[None]:
+def _hold_lock(path: Path) -> Iterator[None]:
     if fcntl is None:
         raise SetupError("files are not fetched on Windows yet", hint="Name a file that lies here.")
-    with file.open("w") as lock:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o600)
+    with open(descriptor, "r+b") as lock:  # noqa: PTH123 - a descriptor
         fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, also when the process is killed
         yield
-
-
-def digest_of(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -105,6 +105,7 @@ class Version:
         self.failures = 0
         self.retry_at = 0.0
         self.seen: dict[Path, Any] = {}
+        self._nodes: list[dict[str, Any]] = []
 
     @property
     def title(self) -> str:
@@ -143,7 +144,7 @@ class Version:
             config = rules.adapt(self.source.config, config)
         nodes = [*headrace.explain(config)["nodes"].values()]
         self._see({*self.source.files(), *files_of(nodes), *self.written.files})
-        self.config, self.device = config, _devices(nodes)
+        self.config, self.device, self._nodes = config, _devices(nodes), nodes
         return config
 
     def built(self, rules: Rules, *, read: bool) -> Pipeline:
@@ -171,6 +172,7 @@ class Version:
         ) as error:  # it would end the thread, or the process, that goes on with the old pipeline
             what = f"the code of model {self.name!r} has called sys.exit"
             raise SetupError(what) from error
+        self._see({*self.seen, *files_of(self._nodes)})  # some were fetched only now
         return pipe
 
     def _see(self, files: set[Path]) -> None:

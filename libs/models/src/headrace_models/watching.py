@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, HeadraceError
 from headrace.plugins import library
+from headrace_models.cache import addresses_of
 from headrace_models.settling import Settling
 from headrace_models.sources import (
     entries_of,
@@ -38,6 +39,8 @@ _AGAIN_S = 5.0
 """Seconds after which it is tried again to watch."""
 _SOON_MS = 1_000
 """Milliseconds after which the files are looked at again while one of them is being written, or is missing."""
+_ASK_S = 300.0
+"""Seconds after which addresses that may change are asked again."""
 _LOOK_MS = 10_000
 """Milliseconds after which the files are looked at without an event, for folders that tell nothing."""
 
@@ -69,6 +72,8 @@ class Watching:
         self._aliases: dict[str, Any] = {}
         self._own: Entries = {}
         self._settling = Settling(models._clock)
+        self._asked_s = models._clock()
+        self._asking: threading.Thread | None = None
         if self._folder is not None:
             with contextlib.suppress(ConfigError):
                 self._aliases = read_aliases(self._folder)
@@ -135,6 +140,7 @@ class Watching:
     def look(self) -> None:
         """Compare all files with what was built from them, and do what has changed; it raises nothing."""
         self._settling.begin()
+        self._ask_sometimes()
         if self._folder is not None:
             self._look_for_new(self._folder)
         for version in self._versions():
@@ -142,6 +148,20 @@ class Watching:
                 return
             with contextlib.suppress(HeadraceError):  # the version says so in its reason
                 self._look_at(version)
+
+    def _ask_sometimes(self) -> None:
+        now_s, asking = self._models._clock(), self._asking
+        if now_s - self._asked_s >= _ASK_S and (asking is None or not asking.is_alive()):
+            self._asked_s = now_s
+            name = "headrace-models-ask"
+            self._asking = threading.Thread(target=self.ask, name=name, daemon=True)
+            self._asking.start()
+
+    def ask(self) -> None:
+        """Ask the addresses of the models that may change, and fetch what has. The next look sees it."""
+        for place in addresses_of({path for one in self._versions() for path in one.seen}):
+            with contextlib.suppress(HeadraceError):  # it has said so
+                place.refresh()
 
     def _look_for_new(self, folder: Path) -> None:
         reasons = []

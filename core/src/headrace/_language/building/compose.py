@@ -9,7 +9,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.building.builder import Builder
-from headrace._language.contract.addresses import fetch_all, places_in
+from headrace._language.contract.addresses import hold_files, places_in
 from headrace._language.contract.backend import ProgressFactory, no_progress
 from headrace._language.plan.element import elements_of
 from headrace._language.plan.pipeline_config import PipelineConfig
@@ -21,6 +21,7 @@ from headrace._texts import error_text
 from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 
 if TYPE_CHECKING:
+    from headrace._language.contract.addresses import Fetched
     from headrace._language.plan.element import NamedPlan, NodePlan
 
 
@@ -60,7 +61,8 @@ def compose(
     builder.progress, builder.seen = progress, seen
     owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
     for element in elements_of(plan.roots) if owned else ():
-        fetch_all(element.options)  # what a check compares
+        with hold_files(element.options):  # what a check compares
+            pass
     builder.behind = [own.check(config, name) for name, own in owned]
     return Blueprint(
         nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
@@ -73,14 +75,17 @@ def compose(
         store=builder.commons.store,
         close=builder.close,
         config=config,
-        described=partial(_describe_fetched, config),
+        described=partial(_describe_fetched, _places_of(config)),
     )
 
 
-def _describe_fetched(config: PipelineConfig) -> dict[str, Any]:
+def _places_of(config: PipelineConfig) -> list[Fetched]:
+    return places_in([one.options for one in elements_of(config._plan.roots)])
+
+
+def _describe_fetched(places: list[Fetched]) -> dict[str, Any]:
     """Return what ``Pipeline.describe()`` says of the files that were fetched."""
-    options = [one.options for one in elements_of(config._plan.roots)]
-    found = [one.origin() for one in places_in(options)]
+    found = [one.origin() for one in places]
     return {"fetched": found} if found else {}
 
 
@@ -142,8 +147,8 @@ def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:
     """
     try:
         takes = plan.options is not None and signature(plan.cls).parameters
-        fetch_all(plan.options)
-        return plan.cls(plan.options) if takes else plan.cls()
+        with hold_files(plan.options):
+            return plan.cls(plan.options) if takes else plan.cls()
     except HeadraceError:
         raise
     except Exception as error:

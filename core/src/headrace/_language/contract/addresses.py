@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://\S*")
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://.*")
 
 
 class Fetched(Protocol):
@@ -57,7 +58,13 @@ def places_in(options: Iterable[Any]) -> list[Fetched]:
     return [*named.values()]
 
 
-def fetch_all(options: Any) -> None:
-    """Have all files here that options name by addresses."""
-    for place in places_in([options]):
+@contextmanager
+def hold_files(options: Any) -> Iterator[None]:
+    """Have all files here that options name by addresses; check at the end that those were loaded, where a plugin can."""
+    found = places_in([options])
+    for place in found:
         place.fetch()
+    yield
+    for place in found:
+        if hasattr(place, "check"):
+            place.check()

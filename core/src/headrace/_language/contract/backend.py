@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from headrace._language.contract import groups
-from headrace._language.contract.addresses import fetch_all
+from headrace._language.contract.addresses import hold_files
 from headrace._language.contract.options import Options as _Options
 from headrace._run.checked import Checked, Outcomes, range_problem
 from headrace._texts import error_text
@@ -296,8 +296,7 @@ class Backend(Checked):
             raise SetupError(f"{self._label()} was initialised twice", backend=self._label())
         self._node, self._index = context.node_name, context.instance_index
         try:
-            with self._setting_up():
-                fetch_all(options)
+            with self._setting_up(), hold_files(options):
                 self.init(options, context)
                 self._note_range()
         except Exception:

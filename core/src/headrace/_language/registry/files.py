@@ -122,7 +122,7 @@ def find_place(address: str) -> Path:
         is_here = any(offer.distribution == "headrace-models" for offer in offers)
         install = None if is_here else how_to_install("headrace-models")
         hint = among(scheme, [offer.name for offer in offers], install)
-        message = f"nothing installed fetches {scheme}:// ({address})"
+        message = f"nothing installed fetches {scheme}:// ({address.partition('?')[0]})"
         raise ConfigError(Problem("fetch", message, hint=hint))
     fetcher: Any = offer.load("fetcher")
     place: Fetched = fetcher(str(address))

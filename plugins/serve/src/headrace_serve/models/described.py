@@ -68,6 +68,7 @@ def config(model: Model) -> dict[str, Any]:
     fetched = {
         one["address"]: {"string_value": f"{one['revision'] or ''} sha256={one['sha256']}".strip()}
         for one in model.pipe.describe().get("fetched", ())
+        if "sha256" in one
     }
     nodes = model.pipe.config.plan().nodes.items()
     auto = {
