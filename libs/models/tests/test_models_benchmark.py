@@ -1,4 +1,4 @@
-"""The benchmark of leases runs in its smallest form; no time is looked at."""
+"""The benchmarks run in their smallest form; no time is looked at."""
 
 from __future__ import annotations
 
@@ -12,14 +12,29 @@ import pytest
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def run(module, folder):
+    file = folder / "figures.json"
+    command = [sys.executable, "-m", module, "--quick", "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 @pytest.mark.slow
 def test_it_measures_leases_and_requests_beside_builds(tmp_path):
-    file = tmp_path / "figures.json"
-    command = [sys.executable, "-m", "benchmarks.models.lease", "--quick", "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(file.read_text(encoding="utf-8"))
+    figures = run("benchmarks.models.lease", tmp_path)
     assert len(figures["lease_us"]) == 3
     assert all(us > 0 for us in figures["lease_us"].values())
     assert figures["update"]["updates"] >= 1
     assert figures["update"]["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_no_request_is_lost_while_files_change(tmp_path):
+    for needed in ("watchfiles", "huggingface_hub", "headrace_serve", "headrace_triton"):
+        pytest.importorskip(needed)
+    figures = run("benchmarks.models.changes", tmp_path)
+    counts = {name: figures[name] for name in ("lost", "unready", "missed")}
+    assert counts == {"lost": 0, "unready": 0, "missed": {}}
+    assert len(figures["changes"]) == 8
+    assert min(figures["requests"], figures["looks"], figures["away"]) > 0
