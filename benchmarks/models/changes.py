@@ -90,7 +90,8 @@ class Hub:
 
     def __init__(self) -> None:
         hub = self
-        self.value, self.busy, self.size_bytes = 1, False, None
+        self.value, self.busy = 1, False
+        self.size_bytes: int | None = None
 
         class Answer(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -152,7 +153,8 @@ class Served:
         self.lost = self.away = self.unready = self.looks = 0
         self.values: dict[str, Any] = {}
         self.gone: set[str] = set()
-        self._ended, self._lock, self._threads = ended, threading.Lock(), []
+        self._ended, self._lock = ended, threading.Lock()
+        self._threads: list[threading.Thread] = []
         command = [sys.executable, "-m", "headrace", "serve", str(folder), "--watch"]
         with log.open("w") as file:
             self.process = subprocess.Popen(

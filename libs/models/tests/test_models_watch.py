@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 from headrace_models import Models, UnloadedError
 from headrace_models.watching import Watching
 from headrace_testing import FakeClock
@@ -261,6 +261,23 @@ def test_new_files_are_loaded_and_a_bad_one_takes_no_requests_from_the_good(fold
         assert answer(models, "read") == "better"
 
 
+def test_a_new_model_that_failed_is_tried_again_less_and_less_often(folder, says):
+    models, watching = watched(folder)
+    with models:
+        says.broken = {"three"}
+        write(folder / "read" / "3.toml", "three")
+        watching.look()
+        for _ in range(30):
+            watching.look()
+        tried = sum(1 for _ in iter(lambda: says.building.acquire(blocking=False), False))
+        assert 4 < tried < 9  # the first model, and after 0, 1, 3, 7, 15 and 31 seconds
+        assert says.built == ["one"]
+        says.broken = set()
+        for _ in range(60):
+            watching.look()
+        assert answer(models, "read") == "three"
+
+
 def test_lazy_models_are_not_built_by_a_change(folder, says):
     models, watching = watched(folder, preload=False)
     with models:
@@ -269,6 +286,19 @@ def test_lazy_models_are_not_built_by_a_change(folder, says):
         watching.look()
         assert says.built == []
         assert (answer(models), answer(models, "other")) == ("two", "other")
+
+
+def test_lazy_models_that_failed_wait_for_a_request(folder, says):
+    models, watching = watched(folder, preload=False)
+    with models:
+        says.broken = {"one"}
+        with pytest.raises(SetupError):
+            answer(models)
+        says.broken = set()
+        for _ in range(5):
+            watching.look()
+        assert says.built == []
+        assert answer(models) == "one"
 
 
 def test_changed_aliases_are_taken_and_wrong_ones_show(folder):

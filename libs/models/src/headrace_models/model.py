@@ -368,6 +368,7 @@ class Model:
                 return
             fresh = Version(self.name, version.number, version.source, on_demand=True).like(version)
             fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
+            fresh.lazy = version.lazy
             with self._guard:
                 self._put(fresh)
             self._retire(version, reason)

@@ -76,6 +76,7 @@ class Version:
         state: See `headrace_models.changes.State`.
         reason: The reason of the state, or of the failure of the last update.
         on_demand: Whether a request builds it, as without ``preload`` or after a failed build.
+        lazy: Whether only a request builds it.
         deleted: Whether it is unloaded because its file is gone.
         last_use: When the last request came, by the clock of the models. None: there was none.
         building: The outcome of the build that is going on: None, or the error.
@@ -97,7 +98,7 @@ class Version:
         self.leases.end()
         self.state: State = "unloaded"
         self.reason = ""
-        self.on_demand = on_demand
+        self.on_demand = self.lazy = on_demand
         self.deleted = False
         self.last_use: float | None = None
         self.building: Future[BaseException | None] | None = None

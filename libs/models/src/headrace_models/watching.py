@@ -281,7 +281,10 @@ class Watching:
         # After a failure new files beside it count, because the one that was missing may be named only by what
         # could not be read.
         late = version.reason and not version.seen.keys() >= _files_beside(version.source)
-        if not (version.deleted or late or version.changed()):
+        # What failed may succeed with the same files: a device or a server was away.
+        failed = version.state == "failed" and not version.lazy
+        again = failed and self._models._clock() >= version.retry_at
+        if not (version.deleted or late or again or version.changed()):
             return
         beside = {file: stamp(file) for file in _files_beside(version.source)}
         if not self._settling.are_whole(
