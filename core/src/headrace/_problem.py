@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from headrace._texts import shorten
+from headrace._texts import hide_queries, shorten
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,10 @@ class Problem:
     column: int | None = None
 
     def __post_init__(self) -> None:
-        """Shorten message and hint: a name in them may have a million characters."""
-        object.__setattr__(self, "message", shorten(self.message))
-        object.__setattr__(self, "hint", self.hint and shorten(self.hint))
+        """Shorten message and hint: a name in them may have a million characters. Hide queries, which may be secrets."""
+        object.__setattr__(self, "message", hide_queries(shorten(self.message)))
+        object.__setattr__(self, "hint", self.hint and hide_queries(shorten(self.hint)))
+        object.__setattr__(self, "text", self.text and hide_queries(self.text))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the problem as plain data for JSON."""

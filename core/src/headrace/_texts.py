@@ -12,6 +12,14 @@ _LONG_WORD, _LONG_TEXT = 400, 4000
 """The longest word and the longest text that a message shows, in characters."""
 
 
+_QUERY = re.compile(r"""(://[^\s'"?#]{0,2000}\?)([^\s'"#)]+)""")
+
+
+def hide_queries(text: str) -> str:
+    """Return a text of the same length in which the queries of addresses are stars."""
+    return _QUERY.sub(lambda one: one[1] + "*" * len(one[2]), text)
+
+
 def shorten(text: str) -> str:
     """Cut words, and then a text, that are too long to read, in their middle."""
     if len(text) > _LONG_WORD:

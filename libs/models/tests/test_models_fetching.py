@@ -361,9 +361,14 @@ def test_addresses_with_other_queries_share_a_file(web, tmp_path, monkeypatch):
     "wrong", ["https://h/m.onnx?secret", "http://h/m?secret#sha256=1", "no://x?secret"]
 )
 def test_no_error_shows_the_query(wrong):
-    with pytest.raises(ConfigError) as caught:
-        headrace.plugins.located(wrong)
-    assert "secret" not in str(caught.value)
+    sources = [{"backend": "Says", "model": wrong}, {"backend": f"Says(model='{wrong}')"}]
+    for read, source in [
+        (headrace.plugins.located, wrong),
+        *((headrace.PipelineConfig.load, one) for one in sources),
+    ]:
+        with pytest.raises(ConfigError) as caught:
+            read(source)
+        assert "secret" not in f"{caught.value} {caught.value.problems}"
 
 
 def test_a_library_that_is_missing_names_its_extra(tmp_path, monkeypatch):
