@@ -19,7 +19,6 @@ Each is waited for: a change that should be seen must be, and one that should no
 from __future__ import annotations
 
 import collections
-import contextlib
 import http.client
 import http.server
 import json
@@ -137,7 +136,7 @@ class Served:
     """A server of a folder, in a process of its own, and what was seen of it.
 
     Attributes:
-        answers: How often each status came, by model.
+        answers: How often each status came, by model. 0: the connection broke.
         lost: The requests of models that are not away, and were not answered with 200.
         away: The answers other than 200 of models that are deleted and have not returned.
         unready: The looks at which the server was not ready.
@@ -153,7 +152,7 @@ class Served:
         self.lost = self.away = self.unready = self.looks = 0
         self.values: dict[str, Any] = {}
         self.gone: set[str] = set()
-        self._ended, self._lock = ended, threading.Lock()
+        self._ended, self._lock, self._here = ended, threading.Lock(), threading.local()
         self._threads: list[threading.Thread] = []
         command = [sys.executable, "-m", "headrace", "serve", str(folder), "--watch"]
         with log.open("w") as file:
@@ -171,11 +170,17 @@ class Served:
         self.port = int(said["url"].rpartition(":")[2])
 
     def ask(self, path: str, body: bytes | None) -> tuple[int, Any]:
-        """Send one request in a connection of its own."""
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port, 60)) as one:
+        """Send one request in the connection of this thread: one for each would use up the ports."""
+        one = getattr(self._here, "connection", None)
+        if one is None:
+            one = self._here.connection = http.client.HTTPConnection("127.0.0.1", self.port, 60)
+        try:
             one.request("GET" if body is None else "POST", path, body)
             answer = one.getresponse()
             text = answer.read()
+        except (OSError, http.client.HTTPException):
+            one.close()  # the next request opens it again
+            raise
         return answer.status, json.loads(text or b"null")
 
     def start(self, models: dict[str, Callable[[Any], Any]], clients: int) -> None:
@@ -188,6 +193,7 @@ class Served:
     def _until_ended(self, work: Callable[[], None]) -> None:
         while not self._ended.wait(PAUSE_S):
             work()
+        self._here.connection.close()
 
     def _send(self, models: dict[str, Callable[[Any], Any]]) -> None:
         for name, read in models.items():
@@ -197,7 +203,7 @@ class Served:
             before = name in self.gone
             try:
                 status, said = self.ask(path, body)
-            except OSError:
+            except (OSError, http.client.HTTPException):
                 status, said = 0, None
             with self._lock:
                 self.answers[name, status] += 1
@@ -418,6 +424,11 @@ def run(root: Path, seconds: float, copy_s: float, stays_s: float) -> dict[str, 
         "requests": sum(one.answers.total() for one in both),
         "lost": sum(one.lost for one in both),
         "away": sum(one.away for one in both),
+        "answers": {
+            f"{name} {status}": count
+            for one in both
+            for (name, status), count in sorted(one.answers.items())
+        },
         "looks": sum(one.looks for one in both),
         "unready": sum(one.unready for one in both),
         "changes": dict(changes.made),
