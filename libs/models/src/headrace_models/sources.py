@@ -44,7 +44,7 @@ __all__ = [
 ALIASES = "aliases.toml"
 """The file in a folder of models whose keys are aliases and shares."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 """Without leading zeros, so that 1 and 01 are not two versions."""
 GONE_S = 1.0
@@ -257,7 +257,7 @@ def check_name(name: str) -> None:
 
 def _wrong(name: str, version: str | None) -> Problem | None:
     if not _NAME.fullmatch(name):
-        hint = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit."
+        hint = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit, as does each part behind a /."
         return Problem("models", f"{name[:80]!r} is no name of a model", hint=hint)
     if version is not None and not _VERSION.fullmatch(version):
         what = f"{version[:80]!r} is no version of model {name!r}"

@@ -62,19 +62,34 @@ def routes_of(names: Sequence[str]) -> dict[str, ApiRoute]:
         **{name: (one, path) for one, name, path in offers if count[name] == 1},
     }
     found: dict[str, ApiRoute] = {}
-    taken: dict[str, str] = {}
+    taken: dict[str, tuple[str, str]] = {}
     for api in [names] if isinstance(names, str) else dict.fromkeys(names):
         if api not in known:
             raise _wrong(f"no plugin has an API {api!r}", among(api, sorted(known)))
         plugin, path = known[api]
         for place, route in _table(api, plugin.load(path)).items():
-            same = taken.setdefault(_NAMED.sub("{}", place), api)
-            if same != api:
-                raise _wrong(
-                    f"{place!r} is a route of {same!r} and of {api!r}", "Serve one of them."
-                )
-            found[place] = route
+            same, first = taken.setdefault(_NAMED.sub("{}", place), (api, place))
+            if same == api:
+                found[place] = route
+            elif first == place and place.startswith("GET") and route.right == found[place].right:
+                found[place] = _both(found[place], route)
+            else:
+                what = f"{place!r} is a route of {same!r} and of {api!r}"
+                raise _wrong(what, "Serve one of them.")
     return found
+
+
+def _both(first: ApiRoute, second: ApiRoute) -> ApiRoute:
+    """Return a route that two APIs have, and only read: its answer has the fields of both, an error the form of the first."""
+
+    async def answer(asked: Any) -> Any:
+        bodies = [await one.function(asked) for one in (second, first)]
+        if all(isinstance(one, dict) for one in bodies):
+            return {key: value for one in bodies for key, value in one.items()}
+        return bodies[-1]
+
+    answer.__doc__ = inspect.getdoc(first.function)
+    return ApiRoute(f"{first.api}, {second.api}", answer, first.right, first.error)
 
 
 def _table(api: str, table: Any) -> dict[str, ApiRoute]:

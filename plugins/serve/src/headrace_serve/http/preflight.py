@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,9 @@ _SENT_HEADERS = (
     "X-Timing", *TRACE,
 )  # fmt: skip
 """Headers that a page of an allowed origin may send."""
+
+_OF_CLIENTS = re.compile(r"x-stainless-[a-z-]+")
+"""Headers with which OpenAI's client tells of itself. They change nothing."""
 
 
 class Origins:
@@ -61,12 +65,20 @@ class Origins:
 
 async def _preflight(cors: CORSMiddleware, exchange: Exchange) -> Reply:
     """Answer a preflight request, which has the method OPTIONS and needs no key."""
-    made = cors.preflight_response(Headers(raw=exchange.scope["headers"]))
+    headers = Headers(raw=exchange.scope["headers"])
+    wanted = headers.get("access-control-request-headers", "")
+    others = [one for one in wanted.split(",") if _OF_CLIENTS.fullmatch(one.strip().lower())]
+    if others:
+        kept = ",".join(one for one in wanted.split(",") if one not in others)
+        headers = Headers({**headers, "access-control-request-headers": kept})
+    made = cors.preflight_response(headers)
+    if others and made.status_code == 200:
+        made.headers["access-control-allow-headers"] += "".join(
+            f", {one.strip()}" for one in others
+        )
     text = made.body.decode() if isinstance(made.body, bytes) else ""
-    headers = {k: v for k, v in made.headers.items() if k not in ("content-type", "content-length")}
+    sent = {k: v for k, v in made.headers.items() if k not in ("content-type", "content-length")}
     if made.status_code == 200:
-        return Reply(200, [text.encode()], made.headers["content-type"], {**headers, **SANDBOXED})
+        return Reply(200, [text.encode()], made.headers["content-type"], {**sent, **SANDBOXED})
     exchange.line.code = "not_allowed"
-    return Reply(
-        made.status_code, [error_json(text, "not_allowed")], headers={**headers, **SANDBOXED}
-    )
+    return Reply(made.status_code, [error_json(text, "not_allowed")], headers={**sent, **SANDBOXED})

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 import orjson
 from starlette.applications import Starlette
@@ -166,10 +166,12 @@ class Routes:
                 return Plan(
                     Endpoint(self.service, "other", preflight, None), scope, {}, headers, {}
                 )
+        written = _with_slashes(scope)
         for route in self.routes:
-            match, child = route.matches(scope)
+            match, child = route.matches(written)
             if match is Match.FULL:
-                return Plan(route.endpoint, scope, child["path_params"], headers, added)
+                names = {k: v.replace(_SLASH, "/") for k, v in child["path_params"].items()}
+                return Plan(route.endpoint, scope, names, headers, added)
         return Plan(self._nothing, scope, {}, headers, added)
 
     def takes(self, scope: Any) -> list[str]:
@@ -178,6 +180,19 @@ class Routes:
             route.methods for route in self.routes if route.matches(scope)[0] is not Match.NONE
         ]
         return sorted({method for methods in found for method in methods or ()})
+
+
+_SLASH = "\x1f"
+"""Stands for a slash within a name, which a path has as ``%2F``."""
+
+
+def _with_slashes(scope: Any) -> Any:
+    """Return a scope whose path says which slashes are part of a name."""
+    raw = scope.get("raw_path") or b""
+    if b"%2f" not in raw.lower():
+        return scope
+    path = raw.partition(b"?")[0].decode("latin-1").replace("%2F", _SLASH).replace("%2f", _SLASH)
+    return {**scope, "path": unquote(path)}
 
 
 def _table(service: Service, *, admin: bool) -> list[Route]:
@@ -218,6 +233,8 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
             later="{model}" not in path,
             error=found.error,
         )
+        if path.endswith("/{model}"):  # clients do not quote the slashes of a name
+            path = f"{path[:-1]}:path}}"
         return Route(path, endpoint, methods=[method])
 
     operating = [

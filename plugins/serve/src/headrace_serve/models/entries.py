@@ -45,7 +45,7 @@ NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")
 """Without leading zeros, so that 1 and 01 are not two versions, and as long as the clients' numbers may be."""
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)*")
 _STATISTICS = "stats"
 """No model may have this name: the protocol uses ``/v2/models/stats`` for the statistics of all models."""
 _NAMED = re.compile(
@@ -265,7 +265,7 @@ def read_entries(
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
     for name, version, value in pairs:
         if not _NAME.fullmatch(name) or name == _STATISTICS:
-            hint = "Use A-Z a-z 0-9 _ . -, and not 'stats' alone: NAME=CONFIG."
+            hint = "Use A-Z a-z 0-9 _ . - in parts with a / between, and not 'stats' alone: NAME=CONFIG."
             problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
             continue
         if is_shares(value) and "config" not in value:
