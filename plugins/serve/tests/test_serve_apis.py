@@ -781,3 +781,27 @@ def test_an_application_without_them_has_none_of_their_routes():
 
     assert asyncio.run(ask()) == 404
     assert routes_of([]) == {}
+
+
+@pytest.mark.parametrize("apis", [["openai", "kserve-v1"], ["kserve-v1", "openai"]])
+def test_a_route_of_two_apis_has_the_fields_of_both(serving, apis):
+    server = serving({"org/m": {"backend": "Identity"}}, apis=apis)
+    listed = httpx.get(f"{server.url}/v1/models").json()
+    assert listed["models"] == ["org/m"]
+    assert [one["id"] for one in listed["data"]] == ["org/m"]
+    for name in ("org/m", "org%2Fm", "org%2fm"):
+        one = httpx.get(f"{server.url}/v1/models/{name}").json()
+        assert {
+            "id": "org/m",
+            "object": "model",
+            "name": "org/m",
+            "ready": True,
+        }.items() <= one.items()
+    assert httpx.get(f"{server.url}/v1/models/org").status_code == 404
+
+
+def test_a_name_with_a_slash_is_quoted_in_other_paths(serving):
+    server = serving({"org/m": {"backend": "Identity"}})
+    assert httpx.post(f"{server.url}/run/org%2Fm", content=b"a").json() == {"result": "a"}
+    assert httpx.get(f"{server.url}/v2/models/org%2Fm/ready").status_code == 200
+    assert httpx.get(f"{server.url}/v2/models/org/m/ready").status_code == 404
