@@ -336,12 +336,12 @@ class Changes:
         value = self._next()
         place = self.root / "repository" / "kept" / str(value)
         place.mkdir()
-        lines = CODE.format(broken=False, value=value).splitlines(keepends=True)
+        code = CODE.format(broken=False, value=value)
         with (place / "model.py").open("w") as file:
-            for line in lines:
-                file.write(line)
+            for letter in code:  # as a copy does, it never stands still for a second
+                file.write(letter)
                 file.flush()
-                time.sleep(self.copy_s / len(lines))
+                time.sleep(self.copy_s / len(code))
         self.expect("copy", self.repository, "kept", value, stays=False)
 
     def initialize(self) -> None:
