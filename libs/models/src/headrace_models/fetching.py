@@ -397,7 +397,11 @@ def from_hub(address: str, folder: Path, patience: Patience | None = None) -> Go
 
     if file is None:
         take(name for name in sizes if name.endswith(_TOLD))
-        take(_named_by_reader(address, folder / "listing", sizes, got))
+        named: list[str] | None = None
+        while named is None:
+            named, lacks = _named_by_reader(address, folder / "listing", sizes, got)
+            take(lacks)
+        take(named)
     else:
         take([file])
     for name in [name for name in got if name.endswith(".onnx")]:
@@ -424,10 +428,13 @@ def _beside(name: str, weights: Iterable[str], address: str) -> list[str]:
 
 def _named_by_reader(
     address: str, listing: Path, names: Iterable[str], here: dict[str, Path]
-) -> list[str]:
+) -> tuple[list[str] | None, list[str]]:
     """Return the files of a folder that are named by the plugin that reads it, all where none reads it.
 
     The plugin sees the folder with the files that are here. The others are empty.
+
+    Returns:
+        The names. None where the plugin has to see a further file first, which comes beside them.
 
     Raises:
         SetupError: The plugin refuses the folder.
@@ -439,21 +446,27 @@ def _named_by_reader(
             place = listing / name
             place.parent.mkdir(parents=True, exist_ok=True)
             if name in here:
-                shutil.copyfile(here[name], place)
+                place.symlink_to(here[name].resolve())
             else:
                 place.touch()
         tables = headrace.plugins.tables_of(listing)
     except ConfigError as error:
+        wrong = {
+            os.path.relpath(one.file, listing) for one in error.problems if one.file is not None
+        }
+        lacks = [name for name in names if name in wrong and name not in here]
+        if lacks:
+            return None, lacks
         raise SetupError(f"{shown(address)}: {error.problems[0].message}") from error
     finally:
         shutil.rmtree(listing, ignore_errors=True)
     if tables is None:
-        return names
+        return names, []
     said = {
         os.path.relpath(one, listing) if Path(one).is_absolute() else one
         for one in _texts_in(tables)
     }
-    return [name for name in names if name in {os.path.normpath(one) for one in said if one}]
+    return [name for name in names if name in {os.path.normpath(one) for one in said if one}], []
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -23,9 +23,17 @@ SILENCE_S = 15.0
 
 _COMMENT = b":\n\n"
 
+_ENDS = {one.encode(): b"\\u%04x" % ord(one) for one in "\x85\u2028\u2029"}
+
 
 def event(data: bytes, name: str = "") -> bytes:
-    """Return one event with ``data``, which has no end of a line; without a name it is a ``message``."""
+    """Return one event with ``data``, which is JSON without an end of a line; without a name it is a ``message``.
+
+    Many clients split texts at ends of lines of Unicode as well, so these are written by their numbers.
+    """
+    for end, number in _ENDS.items():
+        if end in data:
+            data = data.replace(end, number)
     return b"%sdata: %s\n\n" % (b"event: %s\n" % name.encode() if name else b"", data)
 
 
