@@ -362,3 +362,18 @@ def test_the_document_of_the_server_says_that_there_are_events(served):
         assert "text/event-stream" in content
     body = paths["/v2/models/words/generate"]["post"]["requestBody"]["content"]
     assert "data" in body["application/json"]["schema"]["properties"]
+
+
+def test_events_hold_no_end_of_a_line_of_unicode(serving):
+    """Clients such as httpx split an event there."""
+
+    def odd(data):
+        yield "a\u2028b\x85c\u2029d"
+
+    headrace.register("ServeOddEnds", odd, replace=True)
+    server = serving({"m": {"backend": "ServeOddEnds"}})
+    with httpx.stream(
+        "POST", f"{server.url}/run/m", content=b"x", headers={"accept": "text/event-stream"}
+    ) as answer:
+        found = [json.loads(one[6:]) for one in answer.iter_lines() if one.startswith("data: {")]
+    assert found[0] == {"result": "a\u2028b\x85c\u2029d"}

@@ -334,6 +334,8 @@ class Entrance:
         """Let the requests enter that were begun before the pipeline refuses others; in a step."""
         calls = self._take_begun()
         entries = [call.entry for call in calls]
+        if not entries:
+            return
         if self.only is not None:
             self.only.start(entries)
             self.only.enter(entries)
