@@ -8,6 +8,7 @@ from unused import all_uses, uses
 
 KEPT = {
     r"option (PadTensor|Tiles)\((pad|tile)_[hw]\)": "torchpipe's names, which its users write",
+    r"option Tokenize\((lowercase|padding_token)\)": "written by the reader of folders of texts",
     r"option TritonTensors\(first_states\)": "written by headrace triton",
 }
 """What has no use so far and stays, by a pattern of its name, and why."""

@@ -14,9 +14,6 @@ from headrace_tensors import DATATYPES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from headrace_serve.models.model import Model
-    from headrace_serve.models.signature import Port
-
 __all__ = ["COPIED_BYTES", "Outline", "Outlines", "PlainInputs", "PlainOutputs"]
 
 COPIED_BYTES = 4096
@@ -57,7 +54,7 @@ class Outline:
     def __post_init__(self) -> None:
         self.size = sum(one[3] for one in self.inputs)
 
-    def note_checked(self, model: Model) -> None:
+    def note_checked(self, model: Any) -> None:
         """Note that it fits the signature of a model."""
         self.checked = True
         told = self.parameters.keys() <= _OF_THE_SERVER
@@ -85,7 +82,7 @@ class PlainInputs:
 
     @classmethod
     def of(
-        cls, ports: Mapping[str, Port], inputs: Sequence[tuple[str, str, tuple[int, ...], int]]
+        cls, ports: Mapping[str, Any], inputs: Sequence[tuple[str, str, tuple[int, ...], int]]
     ) -> PlainInputs | None:
         """Return how inputs are read that fit these ports. None where one of them is no array of numbers."""
         arrays, rows, place = [], set(), 0
