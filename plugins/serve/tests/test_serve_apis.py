@@ -761,7 +761,6 @@ def test_a_table_of_a_plugin_imports_nothing_of_the_server(plugin, serving):
         (["own"], "routes of its own"),
         (["wrong"], "'/mine' is no route"),
         (["list"], "no table of routes, but list"),
-        (["openai", "kserve-v1"], "'GET /v1/models' is a route of 'openai'"),
     ],
 )
 def test_wrong_apis_are_told_at_the_start(plugin, apis, words):

@@ -169,17 +169,20 @@ class Routes:
         written = _with_slashes(scope)
         for route in self.routes:
             match, child = route.matches(written)
-            if match is Match.FULL:
+            if match is Match.FULL and all(child["path_params"].values()):
                 names = {k: v.replace(_SLASH, "/") for k, v in child["path_params"].items()}
                 return Plan(route.endpoint, scope, names, headers, added)
         return Plan(self._nothing, scope, {}, headers, added)
 
     def takes(self, scope: Any) -> list[str]:
         """Return the methods that a path takes."""
+        matched = [(route, *route.matches(scope)) for route in self.routes]
         found = [
-            route.methods for route in self.routes if route.matches(scope)[0] is not Match.NONE
+            route.methods or ()
+            for route, match, child in matched
+            if match is not Match.NONE and all(child["path_params"].values())
         ]
-        return sorted({method for methods in found for method in methods or ()})
+        return sorted({method for methods in found for method in methods})
 
 
 _SLASH = "\x1f"
