@@ -276,7 +276,15 @@ def test_names_and_versions_of_models():
     ):
         assert read_models([text], None) == {name: {"backend": expression}}
     twice = {"a:1": {"config": "x.toml", "version": "2"}}
-    for wrong in ({}, {"a/b": "x.toml"}, {"a": 5}, {"a:x": "y.toml"}, {"stats": "x.toml"}, twice):
+    for wrong in (
+        {},
+        {"a//b": "x.toml"},
+        {"a/": "x.toml"},
+        {"a": 5},
+        {"a:x": "y.toml"},
+        {"stats": "x.toml"},
+        twice,
+    ):
         with pytest.raises(ConfigError):
             read_entries(wrong)
     with pytest.raises(ConfigError, match=r"a.version: .* got ''"):
