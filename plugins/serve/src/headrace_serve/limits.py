@@ -24,8 +24,9 @@ class Limits:
             more, also inside of texts: about as many as the objects take that it becomes. A body of JSON has at most
             ``max_body_bytes`` bytes, too.
         max_inflight_bytes: The most bytes of the bodies of all requests that are being received or answered, of the objects
-            of their JSON, and of the parts of answers that wait for clients, which take at most half. gRPC calls are refused while answers that
-            clients have not received yet have this many bytes.
+            of their JSON, of the parts of answers that wait for clients, which take at most half, and of answers that clients
+            have not received yet. While whole answers take half, new requests are refused, and large answers that would not
+            fit. An HTTP connection with an eighth gets no further answer meanwhile.
         max_header_bytes: The most bytes of the URL and of names and values of the headers of one HTTP request, and
             of the metadata of one gRPC call.
         max_connections: The most HTTP connections that are open at a time, and also the most gRPC connections. One
