@@ -175,7 +175,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = 64 << 20,
     max_inflight_bytes: Annotated[
         int,
-        _limits(**_BYTES, help="The most bytes of all bodies in flight, and of parts that wait."),
+        _limits(**_BYTES, help="The most bytes of all bodies in flight, and of answers that wait."),
     ] = 1 << 30,
     max_timeout_ms: Annotated[
         float | None,
