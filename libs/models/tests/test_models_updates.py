@@ -68,7 +68,7 @@ def test_a_model_that_cannot_be_built_closes_those_that_were_built(says):
     assert says.living == 0
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "detect:x", "detect:01", ".hidden"])
+@pytest.mark.parametrize("name", ["", "a//b", "/a", "detect:x", "detect:01", ".hidden"])
 def test_a_wrong_name_is_refused(name):
     with pytest.raises(ConfigError, match="is no"):
         Models({name: saying("one")})

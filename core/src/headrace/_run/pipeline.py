@@ -267,8 +267,8 @@ class Pipeline:
         try:
             if calls:
                 await future
-            for call in calls:
-                call.entry.error = call.error
+            for call in calls:  # see `Entry.take_error`: what is raised here refers to this frame
+                call.entry.error, call.error = call.error, None
         except BaseException as error:
             abandoned = any([call.cancel() for call in calls])  # noqa: C419 - each is asked
             set_abandoned(error, abandoned)

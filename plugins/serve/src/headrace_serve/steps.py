@@ -56,8 +56,12 @@ class Outcome:
             self.steps = None
             error.abandoned = self._call.cancel()  # type: ignore[attr-defined]
             raise
-        if self._call.error is not None:
-            raise self._call.error
+        failure, self._call.error = self._call.error, None  # it will refer to this frame
+        if failure is not None:
+            try:
+                raise failure
+            finally:
+                del failure
 
 
 _running: list[Steps] = []
