@@ -287,7 +287,8 @@ class LoopCall:
     def cancel(self) -> bool:
         """Give the request up: nobody is told any more. True where a backend still runs on its dict."""
         if self._done is _note_nothing:
-            return getattr(self.error, "abandoned", False) is True
+            error, self.error = self.error, None  # as `Entry.take_error`
+            return getattr(error, "abandoned", False) is True
         entry, self._done = self.entry, _note_nothing
         if entry.node is None:  # it has not entered yet
             entry.state, entry.then = DONE, None
