@@ -67,8 +67,8 @@ def test_a_backend_and_a_distribution_are_certified_without_an_exception(tmp_pat
         assert certificate["expected_failures"] == {}
         assert [rule["id"] for rule in certificate["rules"]] == list(rules())
         outcomes = {rule["id"]: rule["outcome"] for rule in certificate["rules"]}
-        # `rerun` and `in_loop` promise nothing where they are False, and `right-answers` where the class has no `expected`.
-        for promise in ("rerun", "right-answers", "in-loop-is-short"):
+        # `rerun` promises nothing where it is False, and `right-answers` where the class has no `expected`.
+        for promise in ("rerun", "right-answers"):
             assert outcomes.pop(promise) in ("passed", "not_applicable")
         assert set(outcomes.values()) == {"passed"}
     heavy = {

@@ -495,7 +495,6 @@ def test_a_backend_is_certified_by_name(installed):
         **dict.fromkeys(rules(), "passed"),
         "rerun": "not_applicable",
         "right-answers": "not_applicable",
-        "in-loop-is-short": "not_applicable",
     }
     assert all(rule["reason"] for rule in certificate["rules"])
     for identifier in rules():

@@ -393,7 +393,7 @@ def test_rules_about_keys_do_not_apply_where_none_is_read(make):
     assert certificate.certified, found
     about_keys = {"missing-key", "wrong-type", "wrong-shape", "wrong-dtype", "bad-item-alone"}
     about_imports = {"imports-lazily", "missing-library"}  # it is a class of a test module
-    assert set(found) == about_keys | about_imports | {"right-answers", "in-loop-is-short"}
+    assert set(found) == about_keys | about_imports | {"right-answers"}
 
 
 class OddNumberError(InputError):

@@ -294,7 +294,7 @@ class LoopCall:
             entry.state, entry.then = DONE, None
             entry.leave()
             return False
-        abandoned = ask(entry_box(entry), give_up, [entry]) is True
+        abandoned = give_up_all(entry_box(entry), [entry])
         if not abandoned:
             entry.give_back()
         entry.error = None  # no caller takes this error any more; see `Entry.take_error`
@@ -337,3 +337,8 @@ def give_up(entries: Sequence[Entry]) -> bool:
         entry.then = None
         left |= node.fail(entry, withdrawn)
     return left
+
+
+def give_up_all(box: Box, entries: Sequence[Entry]) -> bool:
+    """Do `give_up` from any thread."""
+    return ask(box, give_up, entries) is True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 from headrace._run.blueprint import Blueprint
 from headrace._run.engine import Engine
 from headrace._run.entrance import leave_all, raise_failed, seconds
-from headrace._run.futures import LoopCall, RequestFuture
+from headrace._run.futures import LoopCall, RequestFuture, give_up_all
 from headrace._run.notebook import Statistics, html_of
 from headrace._run.parts import PartSink
 from headrace._run.probes import GuardedProbe, Probes
@@ -244,12 +244,6 @@ class Pipeline:
         import asyncio  # a quarter of the time that `import headrace` would take; who awaits has it already
 
         loop = asyncio.get_running_loop()
-        admitted: list[Admitted] = []
-        try:
-            self._admit(data, timeout, priority, admitted)
-        except BaseException:
-            leave_all(admitted)
-            raise
         future: asyncio.Future[None] = loop.create_future()
         open_calls = [0]
 
@@ -258,28 +252,39 @@ class Pipeline:
             if not open_calls[0] and not future.done():
                 future.set_result(None)
 
+        admitted: list[Admitted] = []
         try:
-            calls = self._entrance.begin(loop, admitted, note_end)
+            self._admit(data, timeout, priority, admitted)
         except BaseException:
             leave_all(admitted)
             raise
-        open_calls[0] = len(calls)
-        try:
+        try:  # right behind the other one: no Ctrl-C comes in between
+            calls = self._entrance.begin(loop, admitted, note_end)
+            open_calls[0] = len(calls)
             if calls:
                 await future
             for call in calls:  # see `Entry.take_error`: what is raised here refers to this frame
                 call.entry.error, call.error = call.error, None
         except BaseException as error:
-            abandoned = any([call.cancel() for call in calls])  # noqa: C419 - each is asked
-            set_abandoned(error, abandoned)
-            if isinstance(data, dict) and not abandoned:
-                data.pop("result", None)  # the request may have ended a moment before the cancel
+            self._end_call(data, admitted, error)
             raise
         if isinstance(data, list):
             raise_failed([entry for entry, _ in admitted])
         else:
             admitted[0][0].raise_error()
         return data
+
+    def _end_call(self, data: Any, admitted: list[Admitted], error: BaseException) -> None:
+        """Give up the requests of a coroutine that leaves with an error; which says whether a backend still runs on one."""
+        entries = [entry for entry, _ in admitted]
+        abandoned = give_up_all(self._engine.box, entries)
+        set_abandoned(error, abandoned)
+        if isinstance(data, dict) and not abandoned:
+            data.pop("result", None)  # the request may have ended a moment before the cancel
+        for entry in entries:
+            if not abandoned:
+                entry.give_back()
+            entry.error = None  # no caller takes this error any more; see `Entry.take_error`
 
     def call_soon(
         self,
