@@ -300,6 +300,11 @@ class LoopCall:
         entry.error = None  # no caller takes this error any more; see `Entry.take_error`
         return abandoned
 
+    def end(self) -> None:
+        """Let go of the request, which was given up: the loop may end before it would have been told."""
+        self._done, self.error, self.request = _note_nothing, None, {}
+        del self.entry
+
     def fail(self, error: BaseException) -> None:
         """End a request that could not enter; in the loop."""
         self.entry.error = error

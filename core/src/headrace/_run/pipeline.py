@@ -253,6 +253,7 @@ class Pipeline:
                 future.set_result(None)
 
         admitted: list[Admitted] = []
+        calls: list[LoopCall] = []
         try:
             self._admit(data, timeout, priority, admitted)
         except BaseException:
@@ -267,6 +268,8 @@ class Pipeline:
                 call.entry.error, call.error = call.error, None
         except BaseException as error:
             self._end_call(data, admitted, error)
+            for call in calls:
+                call.end()
             raise
         if isinstance(data, list):
             raise_failed([entry for entry, _ in admitted])
