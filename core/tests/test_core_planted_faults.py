@@ -175,7 +175,7 @@ FAULTS = {
     ),
     "a coroutine was told that nothing runs, and its dict is answered": (
         "coroutines.py:cancelled_while_kept",
-        "the dict was the caller's",
+        "the dict was the caller's|there is a result at once",
         [
             (
                 "futures",
