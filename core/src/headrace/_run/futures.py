@@ -300,6 +300,11 @@ class LoopCall:
         entry.error = None  # no caller takes this error any more; see `Entry.take_error`
         return abandoned
 
+    def give_error_back(self) -> None:
+        """Let the entry have its error again, if it was told: see `Entry.take_error`."""
+        if self.error is not None:
+            self.entry.error, self.error = self.error, None
+
     def end(self) -> None:
         """Let go of the request, which was given up: the loop may end before it would have been told."""
         self._done, self.error, self.request = _note_nothing, None, {}

@@ -264,9 +264,11 @@ class Pipeline:
             open_calls[0] = len(calls)
             if calls:
                 await future
-            for call in calls:  # see `Entry.take_error`: what is raised here refers to this frame
-                call.entry.error, call.error = call.error, None
+            for call in calls:
+                call.give_error_back()
         except BaseException as error:
+            for call in calls:
+                call.give_error_back()
             self._end_call(data, admitted, error)
             for call in calls:
                 call.end()
