@@ -18,7 +18,7 @@ from distributions import ROOT, folders
 LINES = {"core": 13_423, "kernel": 6_717, "language": 6_706}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 21_565
+TESTS_OF_CORE = 21_566
 SOURCES = 85_331
 
 
