@@ -38,17 +38,14 @@ def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors
     Returns:
         See `Errors`. An error that the backend raises is an outcome of the entries, and not raised here.
     """
-    batch: list[Request] = []
-    for entry in entries:  # a comprehension would cost one call more
-        batch.append(entry.request)  # noqa: PERF401
-    if instance.limits.pad:
-        batch += copies(instance, entries)
+    batch = requests_of(instance, entries)
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.batches & instance.mask
     me = get_ident()
     outer = batches_run.get(me, ())
     batches_run[me] = (entries, *outer) if outer else (entries,)
-    begun = time.perf_counter() if timed else 0.0
+    begun = instance.started_at or time.perf_counter() if timed else 0.0
+    instance.started_at = 0.0
     try:
         outcomes = instance.run(batch)
     except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised
@@ -68,6 +65,16 @@ def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors
         return _per_entry(instance, entries, node, outcomes)
     finally:
         del outcomes  # see `Entry.take_error`
+
+
+def requests_of(instance: Instance, entries: Sequence[Entry]) -> list[Request]:
+    """Return what the backend of an instance gets for a batch: its requests, and copies that fill it up."""
+    batch: list[Request] = []
+    for entry in entries:  # a comprehension would cost one call more
+        batch.append(entry.request)  # noqa: PERF401
+    if instance.limits.pad:
+        batch += copies(instance, entries)
+    return batch
 
 
 def _per_entry(

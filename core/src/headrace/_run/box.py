@@ -200,11 +200,14 @@ class Worker:
         self.ident, self.thread = get_ident(), thread
         self.work: Any = None
 
-    def may_run(self, work: Any) -> bool:
-        """Tell whether this thread takes a batch, while it runs the steps."""
+    def take(self, work: Any) -> bool:
+        """Take a batch that this thread may run, while it runs the steps. False where it may not."""
         thread = self.thread
         same = self.work is None and work.instance.thread is thread
-        return same and (thread is None or not thread.is_wanted)
+        if not same or (thread is not None and thread.is_wanted):
+            return False
+        self.work = work
+        return True
 
     def rest(self, _: Box) -> None:
         """Do nothing: nobody waits for this thread."""

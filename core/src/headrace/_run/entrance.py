@@ -285,7 +285,7 @@ class Entrance:
             call.note_entry(waker, entry, route)
             calls.append(call)
         if not together:
-            self._start([(call.entry, call.route) for call in calls], waits=False)
+            self._start([(call.entry, call.route) for call in calls], waits=False, waker=waker)
         elif calls:
             self._begun.extend(calls)
             if not waker.comes:
@@ -318,7 +318,7 @@ class Entrance:
         waker.comes = False
         calls = self._take_begun()
         try:
-            self._start([(call.entry, call.route) for call in calls], waits=False)
+            self._start([(call.entry, call.route) for call in calls], waits=False, waker=waker)
         except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or no stack: it is told where the answers are awaited
             for call in calls:
                 call.fail(raised)
@@ -342,18 +342,18 @@ class Entrance:
         else:
             start_all([GraphRequest(self.graph, call.route, call.entry) for call in calls])
 
-    def _start(self, fresh: list[Admitted], *, waits: bool) -> None:
+    def _start(self, fresh: list[Admitted], *, waits: bool, waker: LoopWaker | None = None) -> None:
         if not fresh:
             return
         entries = [entry for entry, _ in fresh]
         try:
+            if waker is not None:  # else `post` looks
+                check_stack()
             if self.only is not None:
                 first = self.only
                 first.start(entries)
-                if first.free and len(entries) == 1:
-                    check_stack()
-                    if first.short_cut.hand_over(entries[0]):
-                        return
+                if first.free and len(entries) == 1 and self._hand_over(entries[0], waker):
+                    return
             else:
                 first = next(route.first for _, route in fresh if route is not None)
             # The main thread runs no steps. It would wait for another one each time, so it looks whether there is room.
@@ -361,15 +361,26 @@ class Entrance:
             if waits and get_ident() in in_steps:
                 waits = first.room.may_be_full(len(fresh))
             if self.only is not None:
-                post(self.box, first.enter, entries)
+                post(self.box, first.enter, entries, runner=waker)
             else:
                 walked = [(route, entry) for entry, route in fresh if route is not None]
-                post(self.box, start_all, [GraphRequest(self.graph, *pair) for pair in walked])
+                begun = [GraphRequest(self.graph, *pair) for pair in walked]
+                post(self.box, start_all, begun, runner=waker)
+            if waker is not None:
+                waker.start_taken()
             if waits and any(entry.state in _BEFORE for entry in entries):
                 self._wait_for_room(first, entries)
         except BaseException as raised:
             set_abandoned(raised, ask(self.box, give_up, entries))
             raise
+
+    def _hand_over(self, entry: Entry, waker: LoopWaker | None) -> bool:
+        """Let a thread of the pool run an entry at once. False where the loop can begin its batch, or it has to wait."""
+        node = cast("Node", self.only)
+        if node.starts_there and waker is not None and get_ident() not in in_steps:
+            return False
+        check_stack()
+        return node.short_cut.hand_over(entry)
 
     def _wait_for_room(self, first: Node, entries: list[Entry]) -> None:
         if first.is_held_by_this_thread() and not first.free:

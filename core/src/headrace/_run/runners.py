@@ -1,10 +1,14 @@
-"""Who runs a batch: the thread that runs the steps if it may, else the pool."""
+"""Who runs a batch: the thread that runs the steps if it may, else the pool.
+
+An event loop runs none, and begins those whose backend lives elsewhere (`Work.start`). It goes on meanwhile, and takes the answer.
+"""
 
 from __future__ import annotations
 
+import logging
 import time
 from threading import get_ident
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace._run import batch
 from headrace._run.box import Worker, ask, main, post, refuse_inside
@@ -23,25 +27,33 @@ if TYPE_CHECKING:
     from headrace._run.instance import Instance
     from headrace._run.node_state import NodeState
 
+_log = logging.getLogger("headrace.scheduling")
+
 
 class Work:
-    """A batch that was formed, with the instance that was claimed for it."""
+    """A batch that was formed, with the instance that was claimed for it.
 
-    __slots__ = ("entries", "instance", "node", "unbegun")
+    Attributes:
+        waker: The `headrace._run.futures.LoopWaker` of the loop that has begun it.
+        ident: Stands for the thread that holds the instance, where none does since a loop has begun it. 0 else.
+    """
+
+    __slots__ = ("entries", "ident", "instance", "node", "unbegun", "waker")
     instance: Instance
+    waker: Any
 
     def __init__(self, node: Any, entries: list[Entry], instance: Instance | None = None) -> None:
         self.node, self.entries = node, entries
         if instance is not None:
             self.instance = instance
         self.unbegun: list[None] | None = None
+        self.ident = 0
 
     def assign(self) -> None:
         """Find a thread that runs it; in a step."""
         runner, thread = self.node.box.runner, self.instance.thread
-        if runner is not None and runner.may_run(self):
+        if runner is not None and runner.take(self):
             self.instance.ident = get_ident()
-            runner.work = self
         elif thread is not None:
             self.instance.ident = thread.ident
             thread.post(self.serve)
@@ -50,13 +62,55 @@ class Work:
 
     def serve(self) -> None:
         """Run it in a thread of ours, and the batches that this thread is given afterwards."""
-        if self.unbegun is not None and not took_token(self.unbegun):
-            return  # it was given up
+        if self.unbegun is None or took_token(self.unbegun):  # else it was given up, or has ended
+            self.run_claimed()
+
+    def run_claimed(self) -> None:
+        """Run it in a thread of ours that has taken what stands for it, and the batches that this thread is given afterwards."""
         worker = Worker(self.instance.thread)
         worker.work = self
         while worker.work is not None:
             work, worker.work = worker.work, None
             work.run(worker)
+
+    def start(self, waker: Any) -> None:
+        """Let its backend begin it in the thread of an event loop, which goes on; where it does not, a thread runs it."""
+        instance = self.instance
+        self.waker, self.unbegun, begun = waker, [None], False
+        self.ident = -id(self)  # the identifier of no thread
+        instance.started_at = time.perf_counter()
+        try:
+            given = batch.requests_of(instance, self.entries)
+            begun = bool(instance.start_there and instance.start_there(given, waker.loop, self))
+        except Exception as error:  # noqa: BLE001 - a defect of a backend: its forward runs the batch
+            _log.error("%s: start_in_loop raised", self.node.name, exc_info=error)
+        instance.ident = self.ident  # the loop goes on
+        if begun:
+            waker.note_away(self)
+        else:
+            self.ident = 0
+            self.put_in_pool(self.serve)
+
+    def claim(self) -> bool:
+        """Tell the backend whose answer is there whether it is for the loop: else a thread waits for it by now."""
+        self.waker.away.pop(self, None)
+        return took_token(cast("list[None]", self.unbegun))
+
+    def end(self, *, waits: bool) -> None:
+        """Run the rest of a batch that was claimed, in the loop; where the backend says that it ``waits``, in a thread."""
+        if waits:
+            self.put_in_pool(self.run_claimed)
+        else:
+            self.run(self.waker)
+            self.waker.start_taken()
+
+    def put_in_pool(self, serve: Callable[[], None]) -> None:
+        """Have a thread of the pool ``serve`` it."""
+        try:
+            self.node.box.threads.pool.run(serve)
+        except RuntimeError as error:
+            self.unbegun = self.unbegun or [None]
+            post(self.node.box, self.fail_unbegun, error)
 
     def fail_unbegun(self, error: BaseException) -> None:
         """Fail it, unless a thread has begun it; in a step."""
@@ -72,10 +126,10 @@ class Work:
         self.node.give_back(self.instance)
         self.node.note_change()  # who has come meanwhile found no instance
 
-    def run(self, runner: Worker | Waiter) -> None:
+    def run(self, runner: Any) -> None:
         """Run it in this thread, and put its outcomes into the box."""
         node, instance = self.node, self.instance
-        instance.ident = get_ident()
+        instance.ident = self.ident or get_ident()
         reporter = node.reporter
         run = batch.run if reporter is None else reporter.run
         errors = run(instance, self.entries, node)
@@ -122,8 +176,8 @@ class Waiter:
         self.until: float | None = None
         self.signal = Signal()
 
-    def may_run(self, work: Work) -> bool:
-        """Tell whether this thread takes a batch, while it runs the steps.
+    def take(self, work: Work) -> bool:
+        """Take a batch that this thread may run, while it runs the steps. False where it may not.
 
         While it waits for a request of its own it takes any. Its own answer there, it goes on for `LEADS_S` where batches are
         shorter than it takes to wake another thread: without that, chains at 10 clients and 60 us at 40 lose 5 to 30 %.
@@ -143,7 +197,7 @@ class Waiter:
                 self.until = now + LEADS_S
             if now >= self.until:
                 return False
-        self.asleep = False
+        self.asleep, self.work = False, work
         return True
 
     def note_taken(self, entry: Entry) -> None:

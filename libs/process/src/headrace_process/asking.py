@@ -61,9 +61,11 @@ class Answers:
         self._sending = threading.Lock()
         self._batch: tuple[int, int, list[Request], RunningBatch | None] = (0, 0, [], None)
 
-    def note_batch(self, number: int, batch: list[Request], running: RunningBatch | None) -> None:
-        """Note the requests of the batch that runs from now on, in the calling thread; none between two."""
-        self._batch = number, threading.get_ident(), batch, running
+    def note_batch(
+        self, number: int, batch: list[Request], running: RunningBatch | None, holder: int
+    ) -> None:
+        """Note the requests of the batch that runs from now on, and which thread waits for it; none between two."""
+        self._batch = number, holder, batch, running
 
     def take(self, number: int, name: str, item: tuple[int, int] | None, content: Any) -> None:
         """Begin to answer a question."""

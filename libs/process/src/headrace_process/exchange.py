@@ -7,6 +7,7 @@ at any moment. The other side is in `headrace_process.far`.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Container
 from dataclasses import dataclass
@@ -31,6 +32,27 @@ Outcomes = list[Exception | None] | None
 _IMPORTABLE = "Put it into a module, or into a file that the configuration names under `import`."
 
 
+@dataclass
+class Sent:
+    """A batch that is on its way to a part elsewhere and back.
+
+    Attributes:
+        child: Where it was sent.
+        batch: Its requests.
+        left: Those of them that were sent.
+        running: The batch of the instance.
+        errors: The errors of the others, by the identity of the request.
+        answer: The answer, where an event loop has read it, or the error of reading it.
+    """
+
+    child: Child
+    batch: list[Request]
+    left: list[Request]
+    running: RunningBatch
+    errors: Faults
+    answer: Any = None
+
+
 @dataclass(frozen=True)
 class Exchange:
     """How batches go to a part elsewhere, and what comes back of them.
@@ -49,19 +71,19 @@ class Exchange:
     inside: ChildConfig
     reports: bool = True
 
-    def run(self, child: Child, batch: list[Request], running: RunningBatch) -> Outcomes:
-        """Send a batch, wait for the answer, and write it into the requests.
-
-        A request that its caller has taken back meanwhile is left out.
+    def send(
+        self, child: Child, batch: list[Request], running: RunningBatch, holder: int = 0
+    ) -> Sent:
+        """Send a batch. A request that its caller has taken back meanwhile is left out.
 
         Args:
             child: What was started.
             batch: The requests.
             running: The batch of the instance: callers may leave with their requests once there is a copy.
+            holder: Who holds the instance, where it is not this thread. See `headrace.isolation`.
 
         Raises:
             EOFError: The part has ended.
-            TimeoutError: The part still runs the batch after the last deadline, and is to be killed.
         """
         link, may_leave = child.link, running.may_leave
         errors: Faults = {}
@@ -69,32 +91,67 @@ class Exchange:
         packed, bad = pack(left, link, self.keys)
         if bad:
             packed, left = self._without(bad, packed, left, errors)
+        sent = Sent(child, batch, left, running, errors)
         if not left:
-            return [errors.get(id(one)) for one in batch]
+            return sent
         taken = [*map(parts_go_to, left)]
         streams = taken.count(None) < len(taken)
         child.take_part = taken.__getitem__ if streams else None
         child.sent += 1
-        child.answers.note_batch(child.sent, left, running)
+        child.answers.note_batch(child.sent, left, running, holder or threading.get_ident())
         limits = [*map(running.limits_of, left)] if self.reports else None
         measures = self.reports and bool(self.inside.asked)
         link.send((child.sent, packed, measures, streams, limits), awaits=True)
         if may_leave:
             # X works on copies: from now on a caller whose deadline passes may leave with its request.
             running.lend(left)
-        patience_s, last = None, running.last_deadline
-        if last is not None and self.kill_after_s is not None:
-            patience_s = max(last + self.kill_after_s - time.monotonic(), 0.001)
-        _, reported, packed, others, lost, runs = _answer(child, patience_s)
+        return sent
+
+    def patience_s(self, running: RunningBatch) -> float | None:
+        """Return for how long (seconds) from now a batch may run. None for ever."""
+        last = running.last_deadline
+        if last is None or self.kill_after_s is None:
+            return None
+        return max(last + self.kill_after_s - time.monotonic(), 0.001)
+
+    def receive(self, sent: Sent) -> Outcomes:
+        """Wait for the answer to a batch, and write it into the requests.
+
+        Raises:
+            EOFError: The part has ended.
+            TimeoutError: The part still runs the batch after the last deadline, and is to be killed.
+        """
+        child, batch, left, running, errors = (
+            sent.child,
+            sent.batch,
+            sent.left,
+            sent.running,
+            sent.errors,
+        )
+        if not left:
+            return [errors.get(id(one)) for one in batch]
+        link = child.link
+        found = sent.answer if type(sent.answer) is tuple else self.answer(sent)
+        _, reported, packed, others, lost, runs = found
         child.wait_reported(reported)
         child.take_part = None
-        child.answers.note_batch(child.sent, [], None)
+        child.answers.note_batch(child.sent, [], None, 0)
         self.inside.report(runs)
         answers, unknown = unpack(packed, link)
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)
         _write(rows, running, errors)
         return [errors.get(id(one)) for one in batch] if errors else None
+
+    def answer(self, sent: Sent) -> Any:
+        """Wait for the answer to a batch; one that comes once more, to an earlier batch, is nobody's. It raises as `receive`."""
+        if sent.answer is not None:
+            raise sent.answer
+        child, patience_s = sent.child, self.patience_s(sent.running)
+        while True:
+            answer = child.link.receive(patience_s)
+            if answer[0] == child.sent:
+                return answer
 
     def _without(
         self, bad: Faults, packed: Packed, batch: list[Request], errors: Faults
@@ -142,14 +199,6 @@ def _present(batch: list[Request], running: RunningBatch, errors: Faults) -> lis
 def caller_left() -> DeadlineExceededError:
     """Return the outcome of a request without a caller. Without one it would count as a fault of X."""
     return DeadlineExceededError("its caller has left")
-
-
-def _answer(child: Child, patience_s: float | None) -> Any:
-    """Wait for the answer to the last batch; one that comes once more, to an earlier batch, is nobody's."""
-    while True:
-        answer = child.link.receive(patience_s)
-        if answer[0] == child.sent:
-            return answer
 
 
 def _wrong(

@@ -96,6 +96,20 @@ def _is_table(value: dict[Any, Any], kind: Any) -> bool:
     return not others or sum(type(one) in _PLAIN for one in value.values()) == others
 
 
+def size_of(packed: Packed) -> int:
+    """Return about how many bytes `unpack` copies out of the link."""
+    return sum([_copied(value) for value in packed[0] if type(value) is tuple])
+
+
+def _copied(value: tuple[Any, ...]) -> int:
+    if value[0] == _TABLE:
+        return sum([_copied(one) for one in value[2] if type(one) is tuple])
+    if value[0] == _PICKLE:
+        return sum([size for _, size, _ in value[2]])
+    size: int = value[2]
+    return size
+
+
 def unpack(packed: Packed, link: Link) -> tuple[list[dict[Any, Any]], list[dict[Any, Any]]]:
     """Make requests of packed ones. Give also, per request and by key, errors of values unknown here.
 
