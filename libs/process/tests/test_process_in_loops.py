@@ -77,8 +77,8 @@ headrace.register("LoopedAgain", LoopedAgain)
 class Loop:
     """An event loop in a thread of its own, as servers have one."""
 
-    def __init__(self):
-        self.loop = asyncio.new_event_loop()
+    def __init__(self, make=asyncio.new_event_loop):
+        self.loop = make()
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -96,9 +96,17 @@ class Loop:
         assert not self.thread.is_alive()
 
 
-@pytest.fixture
-def loop():
-    given = Loop()
+LOOPS = ["asyncio", "uvloop"]
+"""What makes loops. A loop of uvloop lets descriptors not wait any more."""
+
+
+def maker(name):
+    return pytest.importorskip(name).new_event_loop
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request):
+    given = Loop(maker(request.param))
     yield given
     if given.thread.is_alive():
         given.end()
@@ -251,10 +259,11 @@ def test_closing_inside_of_the_loop_waits_for_what_is_away(loop):
         assert [call.request.get("result") for call in told] == [2]
 
 
-def test_loops_in_turn_and_threads_beside_have_their_own_answers():
+@pytest.mark.parametrize("kind", LOOPS)
+def test_loops_in_turn_and_threads_beside_have_their_own_answers(kind):
     """Random clients of two loops and of threads, some of whose requests end the process."""
     with pipe_of(instance_num=2) as pipe:
-        loops = [Loop(), Loop()]
+        loops = [Loop(maker(kind)), Loop(maker(kind))]
 
         async def client(seed):
             rng, lost = random.Random(seed), 0

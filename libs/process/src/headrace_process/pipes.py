@@ -19,6 +19,7 @@ import pickle
 import select
 import struct
 from contextlib import suppress
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from headrace_process.arriving import Listener
@@ -135,10 +136,14 @@ class PipeLink:
     def receive(self, timeout_s: float | None = None) -> Any:
         """Wait for a message; see `Link.receive`."""
         await_message(self._source, timeout_s)
-        try:
-            content = os.read(self._source, _MOST_AT_ONCE_BYTES)
-        except OSError as error:
-            raise EOFError from error
+        content = None
+        while content is None:
+            try:
+                content = os.read(self._source, _MOST_AT_ONCE_BYTES)
+            except BlockingIOError:  # a loop of uvloop has looked at it: from then on a read does not wait
+                await_message(self._source, inf)
+            except OSError as error:
+                raise EOFError from error
         self.awaits = False
         if content in (b"", END):
             raise EOFError
