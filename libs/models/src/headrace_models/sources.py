@@ -339,8 +339,8 @@ def own_entries(folder: Path) -> Entries | None:
     """Return the source of each version of a folder that a plugin reads as a whole; None for any other.
 
     Raises:
-        ConfigError: The plugin refuses it. If it refuses some of several models, the error may have their names as
-            ``refused``, and ``others``, the models of a serving file without them.
+        ConfigError: The plugin refuses it. If it refuses some of several models, the error may have that of each by
+            its name as ``refused``, and ``others``, the models of a serving file without them.
     """
     own = _own_models(folder)
     return None if own is None else entries_of(own)
