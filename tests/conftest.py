@@ -6,12 +6,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import venv
 import zipfile
+from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import httpx
 import pytest
@@ -274,3 +279,89 @@ def follow(pip_environ, tmp_path) -> Callable[..., list[str]]:
     blocks = tmp_path / "blocks"
     blocks.mkdir()
     return lambda page, work, path: follow_page(page, work, path, pip_environ, blocks)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for one in sockets:
+        one.bind(("127.0.0.1", 0))
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+@pytest.fixture(scope="session")
+def tritonserver(pytestconfig) -> Path:
+    """Return Triton's program, in an environment that is made if need be."""
+    name = f"PyTriton-{sys.version_info[1]}"
+    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
+    if not (home / "complete").exists():
+        venv.create(home, with_pip=True, clear=True)
+        install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
+        page = (ROOT / "docs" / "from_triton.md").read_text(encoding="utf-8")
+        version = re.search(r"PyTriton\s+(\d[\d.]*\d)", page)[1]
+        needs = [f"nvidia-pytriton=={version}", "numpy"]
+        done = subprocess.run([*install, *needs], capture_output=True, text=True, check=False)
+        if done.returncode:
+            said = done.stderr.strip().splitlines()[-1]
+            pytest.skip(f"PyTriton cannot be installed here: {said}")
+        (home / "complete").touch()
+    found = [*home.rglob("tritonserver/bin/tritonserver")]
+    if not found:
+        pytest.skip("this PyTriton brings no Triton for this machine")
+    whole = found[0].parents[1]
+    stub = (
+        whole / "python_backend_stubs" / f"3.{sys.version_info[1]}" / "triton_python_backend_stub"
+    )
+    if not stub.exists():
+        pytest.skip(f"this PyTriton has no stub for Python 3.{sys.version_info[1]}")
+    shutil.copy(stub, whole / "backends" / "python")
+    return found[0]
+
+
+@contextmanager
+def run_triton(tritonserver, folder, *more, ready="ready"):
+    """Run Triton on ``repository`` of a folder until the block ends, and give the ports of HTTP, gRPC and its metrics."""
+    http, grpc, metrics = free_ports(3)
+    home = tritonserver.parents[1]
+    packages = home.parents[1]
+    environ = {
+        **os.environ,
+        "PATH": f"{packages.parents[2] / 'bin'}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(packages),
+    }
+    ports = {"http": http, "grpc": grpc, "metrics": metrics}
+    command = [
+        tritonserver,
+        "--model-repository=repository",
+        f"--backend-directory={home / 'backends'}",
+        *more,
+    ]
+    command += [f"--{name}-port={port}" for name, port in ports.items()]
+    command += [f"--{name}-address=127.0.0.1" for name in ports]
+    log = folder / "log.txt"
+    with log.open("w") as written:
+        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=written, stderr=written)
+    try:
+        for _ in range(3000):  # until it is ready; the limit only ends what hangs
+            try:
+                with urlopen(f"http://127.0.0.1:{http}/v2/health/{ready}", timeout=300):
+                    break
+            except OSError:
+                pass
+            try:
+                process.wait(0.1)
+            except subprocess.TimeoutExpired:
+                continue
+            pytest.fail(log.read_text(errors="replace"))
+        yield http, grpc, metrics
+    finally:
+        process.terminate()
+        process.wait(120)
+
+
+@pytest.fixture(scope="session")
+def triton_of(tritonserver):
+    """Return `run_triton` with Triton's program."""
+    return partial(run_triton, tritonserver)

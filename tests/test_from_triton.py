@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import venv
-from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -26,7 +21,6 @@ TEXT = (ROOT / "docs" / "from_triton.md").read_text(encoding="utf-8")
 FILES = {found[1]: found[2] for found in re.finditer(r"```\w+\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)}
 ANSWER = "[[10.0, 10.0], [3.0, 3.0]]\n"
 """Worked out by hand: (-1.5, -0.5, 0.5, 1.5) and (-0.25, -0.25, -0.25, 0.75) by (0, 2, 4, 6) and (1, 3, 5, 7)."""
-VERSION = re.search(r"PyTriton\s+(\d[\d.]*\d)", TEXT)[1]
 
 
 @pytest.fixture
@@ -166,87 +160,10 @@ def test_metrics_of_ours_are_those_of_the_probe():
     assert [name for name in ours if f"`{name}`" not in table.partition("\n\n")[0]] == []
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
-
-
-@pytest.fixture(scope="module")
-def tritonserver(pytestconfig) -> Path:
-    """Return Triton's program, in an environment that is made if need be."""
-    name = f"PyTriton-{sys.version_info[1]}"
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
-    if not (home / "complete").exists():
-        venv.create(home, with_pip=True, clear=True)
-        install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
-        needs = [f"nvidia-pytriton=={VERSION}", "numpy"]
-        done = subprocess.run([*install, *needs], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1]
-            pytest.skip(f"PyTriton cannot be installed here: {said}")
-        (home / "complete").touch()
-    found = [*home.rglob("tritonserver/bin/tritonserver")]
-    if not found:
-        pytest.skip("this PyTriton brings no Triton for this machine")
-    whole = found[0].parents[1]
-    stub = (
-        whole / "python_backend_stubs" / f"3.{sys.version_info[1]}" / "triton_python_backend_stub"
-    )
-    if not stub.exists():
-        pytest.skip(f"this PyTriton has no stub for Python 3.{sys.version_info[1]}")
-    shutil.copy(stub, whole / "backends" / "python")
-    return found[0]
-
-
-@contextmanager
-def triton_of(folder, tritonserver):
-    """Run Triton on ``repository`` of a folder until the block ends, and give the ports of HTTP and of its metrics."""
-    http, grpc, metrics = free_ports(3)
-    home = tritonserver.parents[1]
-    packages = home.parents[1]
-    environ = {
-        **os.environ,
-        "PATH": f"{packages.parents[2] / 'bin'}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(packages),
-    }
-    ports = {"http": http, "grpc": grpc, "metrics": metrics}
-    command = [
-        tritonserver,
-        "--model-repository=repository",
-        f"--backend-directory={home / 'backends'}",
-    ]
-    command += [f"--{name}-port={port}" for name, port in ports.items()]
-    command += [f"--{name}-address=127.0.0.1" for name in ports]
-    log = folder / "log.txt"
-    with log.open("w") as written:
-        process = subprocess.Popen(command, cwd=folder, env=environ, stdout=written, stderr=written)
-    try:
-        for _ in range(3000):  # until it is ready; the limit only ends what hangs
-            try:
-                with urlopen(f"http://127.0.0.1:{http}/v2/health/ready", timeout=300):
-                    break
-            except OSError:
-                pass
-            try:
-                process.wait(0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            pytest.fail(log.read_text(errors="replace"))
-        yield http, metrics
-    finally:
-        process.terminate()
-        process.wait(120)
-
-
 @pytest.mark.peers
-def test_the_client_gets_the_same_from_triton(folder, tritonserver):
+def test_the_client_gets_the_same_from_triton(folder, triton_of):
     pytest.importorskip("tritonclient.http")
-    with triton_of(folder, tritonserver) as (http, metrics):
+    with triton_of(folder) as (http, _, metrics):
         assert asked(folder, http) == ANSWER
         with urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=300) as answer:
             shown = answer.read().decode()
@@ -272,7 +189,7 @@ class TritonPythonModel:
 
 
 @pytest.mark.peers
-def test_each_name_that_triton_gives_to_a_model_is_here_or_refused_by_name(tmp_path, tritonserver):
+def test_each_name_that_triton_gives_to_a_model_is_here_or_refused_by_name(tmp_path, triton_of):
     from headrace_triton.python import interface
     from headrace_triton.python.source import NOT_HERE
 
@@ -282,7 +199,7 @@ def test_each_name_that_triton_gives_to_a_model_is_here_or_refused_by_name(tmp_p
     ports = 'input [{ name: "A" data_type: TYPE_FP32 dims: [1] }]'
     config = f'backend: "python"\n{ports}\n{ports.replace("input", "output")}\n'
     (folder.parent / "config.pbtxt").write_text(config, encoding="utf-8")
-    with triton_of(tmp_path, tritonserver):
+    with triton_of(tmp_path):
         theirs = json.loads(written.read_text(encoding="utf-8"))
     names = [one for one in theirs if not one.startswith("_") and one not in NOT_HERE]
     assert {"InferenceRequest", "is_model_ready"} <= {*names}

@@ -196,7 +196,9 @@ def test_a_lazy_model_that_cannot_be_built_says_when_to_come_back(serving):
     answer = run(server)
     assert answer.json()["error"] == "model 'm' could not be built (SetupError)"
     assert int(answer.headers["retry-after"]) == 1
-    assert index(server)["m", "1"] == ("UNAVAILABLE", "its last build has failed")
+    state, reason = index(server)["m", "1"]
+    assert state == "UNAVAILABLE"
+    assert reason.startswith("its last build has failed: ")
     assert Says.built == 1
     failed.clear()
     now += 0.6

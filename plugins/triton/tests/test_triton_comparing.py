@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from typer.testing import CliRunner
 
 from headrace.errors import ConfigError
+from headrace_cli.app import app
+from headrace_models import Models
 from headrace_serve import Server
 from headrace_triton.comparing import check_built
 from headrace_triton.reading import read_model
@@ -22,10 +27,10 @@ output [
 """
 
 
-def served(repository):
+def served(repository, runs=Server):
     """Return what a server that starts says is wrong, as pairs of its place and text."""
     try:
-        with Server(str(repository.folder), port=0):
+        with runs(str(repository.folder), **({"port": 0} if runs is Server else {})):
             return []
     except ConfigError as error:
         return [(f"{one.line}:{one.column}", one.message) for one in error.problems]
@@ -91,6 +96,29 @@ def test_a_contradiction_has_its_line_and_column(repository, wrong, found):
 def test_all_that_is_wrong_in_a_model_is_told_at_once(repository):
     repository.write("add", CONFIG.replace("TYPE_FP32", "TYPE_INT32").replace("[4]", "[7]"))
     assert len(served(repository)) == 8
+
+
+def test_models_in_a_program_are_compared_too(repository):
+    repository.write("add", CONFIG.replace("[4]", "[7]"))
+    assert len(served(repository, Models)) == 4
+    repository.write("add", CONFIG)
+    assert served(repository, Models) == []
+
+
+def test_the_command_compares_and_tells_all_models(repository, tmp_path):
+    repository.write("add", CONFIG)
+    repository.write("ints", CONFIG.replace("FP32", "INT32", 1))
+    repository.write("long", CONFIG.replace("[4]", "[7]", 1))
+    repository.write("no_onnx", CONFIG)
+    (repository.folder / "no_onnx" / "1" / "model.onnx").write_bytes(b"no network")
+    words = ["triton", str(repository.folder), "-o", str(tmp_path / "served")]
+    found = CliRunner().invoke(app, words)
+    assert found.exit_code == 2
+    said = re.sub(r"\s+", " ", found.stderr)
+    assert "ints/config.pbtxt:4:26: input 'A' is TYPE_INT32 here, and TYPE_FP32 in" in said
+    assert "long/config.pbtxt:4:43: input 'A' has the shape [-1, 7] here" in said
+    assert "no_onnx/config.pbtxt:1:1: version 1 cannot be built here, so it is not compared" in said
+    assert not (tmp_path / "served").exists()
 
 
 def test_a_model_of_fixed_rows_takes_no_batches(repository):

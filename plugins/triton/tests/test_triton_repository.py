@@ -105,6 +105,17 @@ def test_models_with_and_without_a_configuration_are_served(repository, serve):
     assert client.get_model_config("bare")["max_batch_size"] == 4  # as Triton completes it
 
 
+def test_grpc_tells_the_policy_of_versions_and_the_name_of_the_file(repository, serve):
+    repository.write("two", "version_policy { latest { num_versions: 2 } }" + ONNX, versions=(1, 2))
+    repository.write("one", "version_policy { specific { versions: [1] } }" + ONNX)
+    server = serve(grpc_port=0).server
+    with triton_grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+        two, one = (client.get_model_config(name).config for name in ("two", "one"))
+    assert two.version_policy.latest.num_versions == 2
+    assert [*one.version_policy.specific.versions] == [1]
+    assert one.default_model_filename == "model.onnx"
+
+
 def test_the_outputs_of_a_configuration_are_those_that_are_given(repository, serve):
     less = ONNX.replace(f", {{ {PORT.format('DIFF')} }}", "")
     repository.write("add", less)

@@ -60,18 +60,19 @@ class Operations(Requests):
             self._places[name] = model.place
         return version
 
-    def load(self, name: str, config: Config | None = None) -> None:
+    def load(self, name: str, config: Config | None = None, *, keep_failed: bool = False) -> None:
         """Build all versions of a model without a pipeline, or ``"detect:3"`` alone.
 
         Args:
             name: The model, with ``config`` a new model, or a new version of one.
             config: The configuration of a new model or version. To change a model that exists, call `update`.
+            keep_failed: Whether a new one stays that could not be built.
 
         Raises:
             UnknownModelError: There is no such model, and no configuration is given.
             ConfigError: A configuration is wrong, or the model exists already.
             SetupError, PluginError: A pipeline could not be built. The model is ``failed``, and a request tries it
-                again as without ``preload``. One that was new is not added.
+                again as without ``preload``. One that was new is not added, unless ``keep_failed``.
         """
         short, number = split(name)
         if config is None:
@@ -90,7 +91,8 @@ class Operations(Requests):
         try:
             self._models[short].load(made.number)
         except BaseException:
-            self._forget(made)
+            if not keep_failed:
+                self._forget(made)
             raise
         return None
 

@@ -61,7 +61,8 @@ class Source:
     """Where the configuration of one version comes from.
 
     Attributes:
-        config: A path of a TOML file, a dict, or a checked configuration.
+        config: A path of a TOML file, a dict, or a checked configuration. A dict that a plugin has read may have
+            ``check_built(described)``. It gets ``describe()`` of each new pipeline, and raises ConfigError to refuse it.
         pinned: Whether the version's number was written with it, as in ``"detect:3"``: then a changed file is built
             again under the same number.
         device: The device to which `headrace_models.Models.move` has moved it. None: as the configuration says.
@@ -338,8 +339,8 @@ def own_entries(folder: Path) -> Entries | None:
     """Return the source of each version of a folder that a plugin reads as a whole; None for any other.
 
     Raises:
-        ConfigError: The plugin refuses it. If it refuses some of several models, the error may have their names as
-            ``refused``, and ``others``, the models of a serving file without them.
+        ConfigError: The plugin refuses it. If it refuses some of several models, the error may have that of each by
+            its name as ``refused``, and ``others``, the models of a serving file without them.
     """
     own = _own_models(folder)
     return None if own is None else entries_of(own)

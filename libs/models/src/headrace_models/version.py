@@ -163,6 +163,8 @@ class Version:
             with building_for(rules.models()):
                 pipe = headrace.pipe(config)
             try:
+                if (compare := getattr(self.source.config, "check_built", None)) is not None:
+                    compare(pipe.describe())
                 if rules.check is not None:
                     rules.check(self.name, self.number, pipe)
             except BaseException:

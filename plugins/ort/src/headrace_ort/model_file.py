@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.errors import BackendError
+from headrace_formats.protobuf import Span, fields, inner
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class ModelFacts:
 def read_facts(path: Path) -> ModelFacts:
     """Read a model file; what is no protobuf message (an .ort file) tells nothing."""
     facts = ModelFacts()
-    _read(path, lambda content: _walk(content, 0, len(content), "model", facts))
+    _read(path, lambda content: _walk(content, (0, len(content)), "model", facts))
     return facts
 
 
@@ -106,76 +107,37 @@ def _read(path: Path, function: Callable[[mmap.mmap], T]) -> T | None:
 
 
 def _rows_are_free(content: mmap.mmap) -> bool:
-    graph = _inner(content, (0, len(content)), _GRAPH)[0]
-    weights = {content[a:b] for a, b in _inner(content, graph, _INITIALIZER, _TENSOR_NAME)}
-    inputs, outputs = (_inner(content, graph, number) for number in (_INPUT, _OUTPUT))
-    inputs = [one for one in inputs if _name(content, one) not in weights]
+    graph = inner(content, (0, len(content)), _GRAPH)[0]
+    weights = {content[a:b] for a, b in inner(content, graph, _INITIALIZER, _TENSOR_NAME)}
+    inputs, outputs = (inner(content, graph, number) for number in (_INPUT, _OUTPUT))
+    inputs = [one for one in inputs if _text(content, one, _PORT_NAME) not in weights]
     free = bool(inputs) and all(_first_axis(content, one) is True for one in inputs)
     return free and all(_first_axis(content, one) is not False for one in outputs)
 
 
-def _first_axis(content: mmap.mmap, port: tuple[int, int]) -> bool | None:
+def _first_axis(content: mmap.mmap, port: Span) -> bool | None:
     """Tell whether the first axis of a port is free; None where it has none, or tells no shape."""
-    for begin, end in _inner(content, port, *_AXES):
-        # A fixed length is a number, which `_fields` skips; a name, or nothing, is any length.
-        return begin == end or bool(_inner(content, (begin, end), _AXIS_NAME))
+    for begin, end in inner(content, port, *_AXES):
+        # A fixed length is a number; a name, or nothing, is any length.
+        return begin == end or bool(inner(content, (begin, end), _AXIS_NAME))
     return None
 
 
-def _name(content: mmap.mmap, port: tuple[int, int]) -> bytes:
-    return b"".join(content[a:b] for a, b in _inner(content, port, _PORT_NAME))
+def _text(content: mmap.mmap, place: Span, number: int) -> bytes:
+    return b"".join(content[a:b] for a, b in inner(content, place, number))
 
 
-def _inner(content: mmap.mmap, place: tuple[int, int], *numbers: int) -> list[tuple[int, int]]:
-    """Return the places of what is reached from a message by these numbers of fields."""
-    places = [place]
-    for number in numbers:
-        places = [(a, b) for one in places for n, a, b in _fields(content, *one) if n == number]
-    return places
-
-
-def _walk(content: mmap.mmap, start: int, stop: int, kind: str, facts: ModelFacts) -> None:
-    children = _CHILDREN[kind]
-    for number, begin, end in _fields(content, start, stop):
-        child = children.get(number)
-        if kind == "node" and number == _OP_TYPE:
-            facts.operators.add(content[begin:end].decode(errors="replace"))
-        elif child == "entry":
-            pair = {one: content[a:b] for one, a, b in _fields(content, begin, end)}
-            if pair.get(1) == b"location":
-                facts.locations.add(os.fsdecode(pair.get(2, b"")))
-        elif child is not None:
-            _walk(content, begin, end, child, facts)
-
-
-def _fields(content: mmap.mmap, at: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield number, begin and end of each field of a message that has a length; skip numbers."""
-    while at < stop:
-        tag, at = _varint(content, at)
-        kind = tag & 7
-        if kind == 0:
-            _, at = _varint(content, at)
-        elif kind in (1, 5):
-            at += 8 if kind == 1 else 4
-        elif kind == 2:
-            length, at = _varint(content, at)
-            if at + length > stop:
-                raise ValueError("a field is longer than its message")
-            yield tag >> 3, at, at + length
-            at += length
-        else:
-            raise ValueError("no field of a protobuf message")
-
-
-def _varint(content: mmap.mmap, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = content[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7
+def _walk(content: mmap.mmap, place: Span, kind: str, facts: ModelFacts) -> None:
+    if kind == "entry":
+        if _text(content, place, 1) == b"location":
+            facts.locations.add(os.fsdecode(_text(content, place, 2)))
+        return
+    if kind == "node":
+        facts.operators.add(_text(content, place, _OP_TYPE).decode(errors="replace"))
+    for number, value in fields(content, place):
+        child = _CHILDREN[kind].get(number)
+        if child is not None and isinstance(value, tuple):
+            _walk(content, value, child, facts)
 
 
 class WeightFiles:

@@ -77,6 +77,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         bool,
         _models("--watch", help="Update models whose files change, and load new ones of a folder."),
     ] = False,
+    exit_on_error: Annotated[
+        Literal["true", "false"],
+        _models(help="false: if a model fails, the others serve, as always with --watch."),
+    ] = "true",
     no_import: Annotated[
         bool, _models("--no-import", help="Refuse to import code for configurations.")
     ] = False,
@@ -259,6 +263,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         of_limits = {one.name for one in fields(Limits)} & {*named}
         named["limits"] = Limits(**{name: named.pop(name) for name in of_limits})
         named |= {name: tuple(named[name] or ()) for name in _LISTS}
+        named["exit_on_error"] = exit_on_error == "true"
         settings = Settings(**named, allow_import=not no_import)
 
         def listening(addresses: dict[str, str | None]) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mmap
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from headrace_formats.protobuf import Span, fields, inner
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["Port", "ports_of"]
@@ -16,8 +17,6 @@ _NAME, _TENSOR_NAME = 1, 8
 _TENSOR, _ELEMENT, _SHAPE, _DIM, _LENGTH = (2, 1), 1, 2, 1, 1
 """Fields of onnx.proto: ModelProto, GraphProto, ValueInfoProto, TensorProto, TypeProto."""
 _TYPES: Final = {1: "FLOAT", 6: "INT32", 7: "INT64", 10: "FLOAT16", 11: "DOUBLE", 16: "BFLOAT16"}
-
-Span = tuple[int, int]
 
 
 class Port(NamedTuple):
@@ -46,14 +45,14 @@ def ports_of(path: Path) -> tuple[dict[str, Port], dict[str, Port]]:
     """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         try:
-            (graph,) = _inner(content, (0, len(content)), _GRAPH)
+            (graph,) = inner(content, (0, len(content)), _GRAPH)
             values = {
-                _text(content, one, _TENSOR_NAME) for one in _inner(content, graph, _INITIALIZER)
+                _text(content, one, _TENSOR_NAME) for one in inner(content, graph, _INITIALIZER)
             }
             inputs, outputs = (
                 {
                     _text(content, one, _NAME): _port(content, one)
-                    for one in _inner(content, graph, kind)
+                    for one in inner(content, graph, kind)
                 }
                 for kind in (_INPUT, _OUTPUT)
             )
@@ -64,57 +63,19 @@ def ports_of(path: Path) -> tuple[dict[str, Port], dict[str, Port]]:
 
 def _port(content: mmap.mmap, place: Span) -> Port:
     kind, shape = "no tensor", None
-    for tensor in _inner(content, place, *_TENSOR):
-        for number, value in _fields(content, tensor):
+    for tensor in inner(content, place, *_TENSOR):
+        for number, value in fields(content, tensor):
             if number == _ELEMENT and isinstance(value, int):
                 kind = _TYPES.get(value, str(value))
-        for one in _inner(content, tensor, _SHAPE):
-            shape = [_length(content, dim) for dim in _inner(content, one, _DIM)]
+        for one in inner(content, tensor, _SHAPE):
+            shape = [_length(content, dim) for dim in inner(content, one, _DIM)]
     return Port(kind, shape)
 
 
 def _length(content: mmap.mmap, dim: Span) -> int | None:
-    numbers = [value for number, value in _fields(content, dim) if number == _LENGTH]
+    numbers = [value for number, value in fields(content, dim) if number == _LENGTH]
     return numbers[0] if numbers and isinstance(numbers[0], int) else None
 
 
 def _text(content: mmap.mmap, place: Span, number: int) -> str:
-    return b"".join(content[a:b] for a, b in _inner(content, place, number)).decode()
-
-
-def _inner(content: mmap.mmap, place: Span, *numbers: int) -> list[Span]:
-    """Return the places of what is reached from a message by these numbers of fields."""
-    places = [place]
-    for wanted in numbers:
-        found = [one for place in places for one in _fields(content, place)]
-        places = [value for number, value in found if number == wanted and isinstance(value, tuple)]
-    return places
-
-
-def _fields(content: mmap.mmap, place: Span) -> Iterator[tuple[int, Span | int]]:
-    """Yield the number of each field of a message with its place, or its value where it is a number."""
-    at, stop = place
-    while at < stop:
-        tag, at = _varint(content, at)
-        kind, length = tag & 7, 8 if tag & 7 == 1 else 4
-        if kind == 0:
-            value, at = _varint(content, at)
-            yield tag >> 3, value
-            continue
-        if kind == 2:
-            length, at = _varint(content, at)
-        if kind not in (1, 2, 5) or at + length > stop:
-            raise ValueError("no field of a protobuf message")
-        yield tag >> 3, (at, at + length)
-        at += length
-
-
-def _varint(content: mmap.mmap, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = content[at]
-        value |= (byte & 127) << shift
-        at += 1
-        if byte < 128:
-            return value, at
-        shift += 7
+    return b"".join(content[a:b] for a, b in inner(content, place, number)).decode()

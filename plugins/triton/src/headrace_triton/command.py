@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headrace.errors import ConfigError
+import headrace
+from headrace.errors import ConfigError, HeadraceError
 from headrace_cli.for_plugins import OK, print_data, print_message
 from headrace_formats import write_toml
+from headrace_triton.comparing import DESCRIBE_THEMSELVES
 from headrace_triton.pbtxt import Place
-from headrace_triton.repository import read_repository
+from headrace_triton.repository import ServedModel, read_repository
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from headrace.errors import Problem
     from headrace_triton.reading import Model
 
 __all__ = ["triton"]
@@ -33,7 +36,7 @@ def triton(
     """Write a model repository as TOML: serving.toml, and a pipeline for each version of a model.
 
     Each line names the place that it comes from. Files of models stay where they are. What means something else here is
-    printed.
+    printed. A configuration that contradicts its model is refused.
 
     \b
     Examples:
@@ -50,6 +53,7 @@ def triton(
         raise ConfigError(
             at.problem("there is no model in it", "One is a folder with config.pbtxt.")
         )
+    _compare(models)
     serving = [f"# The models of {repository.name}, for headrace serve --models."]
     for name, model in models.items():
         for problem in model.warnings:
@@ -63,6 +67,31 @@ def triton(
     (output / "serving.toml").write_text("\n".join(serving) + "\n", encoding="utf-8")
     print_data(str(output / "serving.toml"))
     return OK
+
+
+def _compare(models: Mapping[str, Model]) -> None:
+    """Build the models that describe themselves, and compare each with its configuration, as a server does.
+
+    Raises:
+        ConfigError: Some contradict it. It has all problems.
+    """
+    problems: list[Problem] = []
+    told = [one for one in models.values() if one.backend in DESCRIBE_THEMSELVES]
+    for model, version in [(one, version) for one in told for version in one.versions]:
+        served = ServedModel(model, version)
+        try:
+            with headrace.pipe(served) as pipe:
+                described = pipe.describe()
+        except HeadraceError as error:
+            what = f"version {version} cannot be built here, so it is not compared: {error}"
+            print_message(f"warning: {ConfigError(model.config.place.problem(what))}")
+            continue
+        try:
+            served.check_built(described)
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems)
 
 
 def _pipeline(model: Model, version: int, folder: Path) -> Iterator[str]:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from headrace_triton.pbtxt import Message
     from headrace_triton.reading import Model
 
-__all__ = ["check_built"]
+__all__ = ["DESCRIBE_THEMSELVES", "check_built"]
 
 _KINDS: Final = {
     **{DTYPES[datatype]: kind for kind, datatype in DATATYPES.items()},
@@ -21,7 +21,8 @@ _KINDS: Final = {
 }
 """The type of a configuration by the name of a dtype."""
 
-_DESCRIBE_THEMSELVES: Final = ("onnxruntime", "tensorrt", "pytorch")
+DESCRIBE_THEMSELVES: Final = ("onnxruntime", "tensorrt", "pytorch")
+"""The backends whose models say what their inputs and outputs are."""
 
 
 def check_built(model: Model, built: Mapping[str, Any]) -> None:
@@ -38,7 +39,7 @@ def check_built(model: Model, built: Mapping[str, Any]) -> None:
     Raises:
         ConfigError: They contradict each other. It has all problems of the model with line and column.
     """
-    if model.backend not in _DESCRIBE_THEMSELVES:
+    if model.backend not in DESCRIBE_THEMSELVES:
         return
     sequences = model.config.one("sequence_batching")
     for side in ("input", "output"):

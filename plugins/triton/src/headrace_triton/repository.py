@@ -26,13 +26,13 @@ class RefusedModelsError(ConfigError):
     """Some models of a repository are wrong.
 
     Attributes:
-        refused: Their names.
+        refused: The error of each, by its name.
         others: What a serving file says of the other models.
     """
 
     def __init__(self, errors: Mapping[str, ConfigError], others: dict[str, Any]) -> None:
         super().__init__([problem for one in errors.values() for problem in one.problems])
-        self.refused, self.others = frozenset(errors), others
+        self.refused, self.others = errors, others
 
 
 class ServedModel(dict[str, Any]):

@@ -127,6 +127,11 @@ class Catalogue:
         lazy = {one: entry for one, entry in self.lazy.items() if one != place}
         return Catalogue([*kept, model], held=self.held, loading=self.loading - {place}, lazy=lazy)
 
+    def postponed(self, entries: Mapping[tuple[str, str], ModelEntry]) -> Catalogue:
+        """Return a catalogue in which a request builds these models, whose first build has failed."""
+        loading, lazy = self.loading.difference(entries), {**self.lazy, **entries}
+        return Catalogue(self, held=self.held, loading=loading, lazy=lazy)
+
     def without(self, model: Model) -> Catalogue:
         """Return a catalogue without a version of a model."""
         kept = [one for one in self if (one.name, one.version) != (model.name, model.version)]

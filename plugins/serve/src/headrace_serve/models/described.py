@@ -181,8 +181,8 @@ def index(service: Service, *, only_ready: bool = False) -> list[dict[str, str]]
             reason = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
             rows.append({"name": alias, "version": "", "state": "ALIAS", "reason": reason})
         for name, version in sorted(models.lazy):
-            failed = service.following.last_build_failed(name, version)
-            reason = "its last build has failed" if failed else "its first request builds it"
+            why = service.following.last_failure(name, version)
+            reason = f"its last build has failed: {why}" if why else "its first request builds it"
             rows.append(
                 {"name": name, "version": version, "state": "UNAVAILABLE", "reason": reason}
             )

@@ -231,7 +231,11 @@ def _labels(path: str | Path) -> list[str]:
 
 
 def read_entries(
-    models: Any, only: str | None = None, *, may_be_none: bool = False
+    models: Any,
+    only: str | None = None,
+    *,
+    may_be_none: bool = False,
+    failed: dict[str, HeadraceError] | None = None,
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Read what `Server` and `asgi` take as models.
 
@@ -242,6 +246,7 @@ def read_entries(
             The path of a folder stands for all models in it (`headrace_models.folder_models`), a table of shares is an alias.
         only: The name of the one model that is read. None: all models.
         may_be_none: Whether there may be no model: those of a folder may come later.
+        failed: Gets the errors of models that a plugin refuses, by name. None: they are raised.
 
     Returns:
         An entry per name and version, in the order of ``models``, and the shares of each alias.
@@ -263,7 +268,12 @@ def read_entries(
             " With --watch or --allow repository a folder may be empty at first."
         )
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
-    for name, version, value in pairs:
+    refused = {name: one for name, _, one in pairs if isinstance(one, ConfigError)}
+    if failed is None:
+        problems += [one for error in refused.values() for one in error.problems]
+    else:
+        failed.update(refused)
+    for name, version, value in [one for one in pairs if one[0] not in refused]:
         if not _NAME.fullmatch(name) or name == _STATISTICS:
             hint = "Use A-Z a-z 0-9 _ . - in parts with a / between, and not 'stats' alone: NAME=CONFIG."
             problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
@@ -411,10 +421,20 @@ def _of_texts(texts: Iterable[Any]) -> list[tuple[str, str | None, Any]]:
         text = str(headrace.plugins.located(named))
         there = os.path.exists(text)  # noqa: PTH110 - False for texts too long for a path
         if there and (os.path.isdir(text) or headrace.plugins.reads(text)):  # noqa: PTH112
-            found += [(*_split(name), one) for name, one in folder_models(text).items()]
+            found += [(*_split(name), one) for name, one in _models_in(text).items()]
         else:
             found.append(_of_text(text))
     return found
+
+
+def _models_in(folder: str) -> dict[str, Any]:
+    """Return the models of a folder. In the place of one that a plugin refuses is its error."""
+    try:
+        return folder_models(folder)
+    except ConfigError as error:
+        if not hasattr(error, "others"):
+            raise
+        return {**error.others, **getattr(error, "refused", {})}
 
 
 def _of_text(text: str) -> tuple[str, str | None, Any]:

@@ -154,9 +154,10 @@ class Following:
             return NotBuiltError(name, version, why, math.ceil(known.get("retry_after_s") or 1))
         return NotBuiltError(name, version)
 
-    def last_build_failed(self, name: str, version: str) -> bool:
-        """Return whether a lazy model was asked for, and could not be built."""
-        return _status(self._source_of(name, version), name, version).get("state") == "failed"
+    def last_failure(self, name: str, version: str) -> str:
+        """Return why a lazy model that was asked for could not be built; ``""`` if none has failed."""
+        known = _status(self._source_of(name, version), name, version)
+        return str(known["reason"]) if known.get("state") == "failed" else ""
 
     def _source_of(self, name: str, version: str) -> Any:
         """Return what builds a lazy model."""

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import ConfigError, Problem
+from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models import Models
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.models.called import CalledModels
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     Entries = Mapping[tuple[str, str], ModelEntry]
 
-__all__ = ["Held", "check_keys_of", "check_models"]
+__all__ = ["Held", "check_keys_of", "check_models", "together"]
 
 
 class Held:
@@ -94,18 +94,21 @@ class Held:
             raise
         return made, prepared
 
-    def load(self, entries: Entries, aliases: Mapping[str, Any]) -> Iterator[Model]:
+    def load(
+        self, entries: Entries, aliases: Mapping[str, Any], failed: dict[str, HeadraceError]
+    ) -> Iterator[Model]:
         """Build models one after the other. Who follows `models` serves each as soon as it is built.
 
         Args:
             entries: What is served, checked by `check_models`. Those that a request builds are not built.
             aliases: The shares of each alias.
+            failed: Gets the errors of those that cannot be built, by ``name:version``. They stay in `models`.
 
         Yields:
             The models whose pipelines are given, and not built here.
 
         Raises:
-            SetupError, PluginError, ClosedError: A pipeline could not be built, or `models` are closed.
+            ClosedError: `models` are closed.
         """
         self.prepare({place: one for place, one in entries.items() if one.lazy}, {})[1].switch()
         self.entries = dict(entries)
@@ -113,9 +116,12 @@ class Held:
             if isinstance(entry.config, headrace.Pipeline):
                 yield self._model(name, version, entry)
             elif not entry.lazy:
-                self.models.load(f"{name}:{version}", entry.config)
+                title = f"{name}:{version}"
+                with _collecting(failed, title):
+                    self.models.load(title, entry.config, keep_failed=True)
         for alias, shares in aliases.items():
-            self.models.alias(alias, shares)
+            with _collecting(failed, alias):
+                self.models.alias(alias, shares)
 
     def made(self, name: str, version: str, pipe: Pipeline) -> Model:
         """Return the model of a pipeline that is served by itself, or by a manager."""
@@ -147,6 +153,28 @@ class Held:
     def _check(self, name: str, version: str, pipe: Pipeline) -> None:
         """Fail the build of a pipeline of which clients could not be told what it takes and gives."""
         self.made(name, version, pipe)
+
+
+@contextlib.contextmanager
+def _collecting(failed: dict[str, HeadraceError], title: str) -> Iterator[None]:
+    """Note the error of a model, unless all are closed. Without one, the model has no error any more."""
+    failed.pop(title, None)
+    try:
+        yield
+    except ClosedError:
+        raise
+    except HeadraceError as error:
+        failed[title] = error
+
+
+def together(failed: Mapping[str, HeadraceError]) -> HeadraceError:
+    """Return one error that says all that is wrong with some models, by their names."""
+    if len(failed) == 1:
+        return next(iter(failed.values()))
+    told: list[Problem] = []
+    for title, error in failed.items():
+        told += getattr(error, "problems", [Problem("serve", str(error), path=title)])
+    return ConfigError(told)
 
 
 def _refuse_state(config: PipelineConfig) -> None:
@@ -193,8 +221,11 @@ def check_models(
     allow_import: bool = True,
     may_be_none: bool = False,
     workers: bool = False,
+    failed: dict[str, HeadraceError],
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Check all models as `headrace_serve.models.catalogue.build_models` does, and build none.
+
+    Args are those of it, and ``failed``, which gets the errors of models by ``name:version``.
 
     Returns:
         Their entries, and the shares of each alias.
@@ -203,11 +234,13 @@ def check_models(
         ConfigError: A model, its configuration or a key is wrong.
         UnknownModelError: An alias names no model.
     """
-    entries, aliases = read_entries(models, may_be_none=may_be_none)
-    check_keys_of(keys, entries, aliases)
+    entries, aliases = read_entries(models, may_be_none=may_be_none, failed=failed)
+    check_keys_of(keys, entries, {*aliases, *failed})
     adapt = partial(_adapted, workers=workers)
-    with Models({}, adapt=adapt, allow_import=allow_import) as checked, _placing_keys():
-        checked.check({**_configs(entries), **aliases})
+    with Models({}, adapt=adapt, allow_import=allow_import) as checked:
+        for title, config in _configs(entries).items():
+            with _collecting(failed, title), _placing_keys():
+                checked.check({title: config})
     for entry in entries.values():
         if workers and isinstance(entry.config, headrace.Pipeline):
             _refuse_state(entry.config.config)

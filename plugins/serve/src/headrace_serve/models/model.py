@@ -91,14 +91,11 @@ class Model:
 
         Raises:
             SetupError: Clients could not be told what the pipeline takes and gives.
-            ConfigError: It contradicts the configuration that a plugin has read for it.
         """
         self.name = name
         self.version = version
         self.measured = ExitStack()
         self.pipe: Pipeline = entry.config if pipe is None else pipe
-        if (check := getattr(entry.config, "check_built", None)) is not None:
-            check(self.pipe.describe())
         plan = self.pipe.config.plan()
         self.signature = read_signature(*described(self.pipe, plan), entry)
         self.entry = plan.roots[0]

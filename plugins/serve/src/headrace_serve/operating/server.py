@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -12,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from uvicorn.server import ServerState
 
-from headrace.errors import ClosedError, SetupError
+from headrace.errors import ClosedError, HeadraceError, SetupError
 from headrace_serve.allowing import check_allowed
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.catalogue import Catalogue, build_models
-from headrace_serve.models.held import Held, check_models
+from headrace_serve.models.held import Held, check_models, together
 from headrace_serve.operating.draining import answered, end_connections, stop_grpc
 from headrace_serve.operating.http_port import HttpPort
 from headrace_serve.operating.listening import (
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 __all__ = ["Server"]
 
 T = TypeVar("T")
+
+logger = logging.getLogger("headrace.serve")
 
 _OLD_S = 30.0
 """Seconds for requests to end in pipelines that a reload has replaced."""
@@ -98,6 +101,7 @@ class Server:
         everywhere: Everywhere | None = None,
         listen_first: bool = False,
         watch: bool | str | Path = False,
+        exit_on_error: bool = True,
     ) -> None:
         """Build the models, unless ``listen_first`` leaves that to `start`.
 
@@ -132,6 +136,8 @@ class Server:
                 ready, each model takes requests as soon as it is built, and requests for the others are refused with 503.
             watch: Whether a changed file is an update of the models that it belongs to. The path of a folder: new files in it
                 are models, too. It needs ``headrace-models[watch]``.
+            exit_on_error: Whether a model that cannot be built, or that a plugin refuses, is an error. If not, the others are
+                served, a log says why, and a request tries it again. With ``watch`` it is never an error.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built. ConfigError also for a wrong
@@ -151,15 +157,10 @@ class Server:
         self._keys, known = keys, Keys.of(keys)
         self._watch, self._allow = watch, check_allowed(allow)
         self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
+        self._exits, self._failed = exit_on_error and not watch, dict[str, HeadraceError]()
         how: Any = {"allow_import": allow_import, "workers": self._shared}
         read: Any = dict(how, keys=known, may_be_none=may_come_later(models, watch, self._allow))
-        if listen_first:
-            self._unbuilt, self._aliases = check_models(models, **read)
-            lazy = {place: entry for place, entry in self._unbuilt.items() if entry.lazy}
-            first = {*self._unbuilt}.difference(lazy)
-            catalogue = Catalogue([], held=Held(**how), loading=first, lazy=lazy)
-        else:
-            catalogue = build_models(models, **read)
+        catalogue = self._catalogue(models, how, read, listen_first=listen_first)
         try:
             service = self._service = Service(
                 catalogue,
@@ -188,7 +189,7 @@ class Server:
         service.worker, service.everywhere = worker, everywhere
         service.starting = listen_first and everywhere is not None
         if not listen_first:
-            self._follow()
+            self._load()
         service.connections = lambda: len(self._state.connections)
         self._ports: list[HttpPort] = []
         # A signal handler may interrupt any method of the server in the main thread and call another one, so both
@@ -197,6 +198,27 @@ class Server:
         self._deciding = threading.RLock()
         self._reloads, self._closed, self._over = 0, False, threading.Event()
         self._closing: dict[str, tuple[int]] = {}
+
+    def _catalogue(
+        self, models: Any, how: dict[str, Any], read: dict[str, Any], *, listen_first: bool
+    ) -> Catalogue:
+        """Return the models, built unless that comes later."""
+        if not listen_first and self._exits:
+            return build_models(models, **read)
+        failed = self._failed
+        entries, self._aliases = check_models(models, **read, failed=failed)
+        if failed and self._exits:  # the others are built to say all that is wrong
+            held = Held(**how)
+            with held.models:
+                [
+                    *held.load(
+                        {p: e for p, e in entries.items() if ":".join(p) not in failed}, {}, failed
+                    )
+                ]
+            raise together(failed)
+        self._unbuilt = entries
+        lazy = {place: entry for place, entry in entries.items() if entry.lazy}
+        return Catalogue([], held=Held(**how), loading=entries.keys() - lazy, lazy=lazy)
 
     @property
     def url(self) -> str:
@@ -251,20 +273,37 @@ class Server:
             self._end_thread()  # `close` may have come before the thread was known
             raise
         if self._unbuilt is not None:
-            self._build(self._unbuilt)
+            self._build()
 
-    def _build(self, entries: dict[tuple[str, str], ModelEntry]) -> None:
-        """Build the models while the server listens; each takes requests at once. If one cannot be built, close the server."""
+    def _build(self) -> None:
+        """Build the models while the server listens; each takes requests at once. If that fails, close the server."""
         try:
-            held = self._service.models.held
             with self._changing:
-                for model in held.load(entries, self._aliases):
-                    self._service.call(partial(self._service.put, model))
-                self._follow()
+                self._load()
             self._in_loop(self._join()).result()
         except BaseException:
             self.close(timeout=2.0)
             raise
+
+    def _load(self) -> None:
+        """Build the models that are not built yet, and follow all from then on."""
+        service, failed = self._service, self._failed
+        if self._unbuilt is not None:
+            entries, self._unbuilt = self._unbuilt, None
+            for model in service.models.held.load(entries, self._aliases, failed):
+                service.call(partial(service.put, model))
+            if failed and self._exits:
+                raise together(failed)
+            late = {place: one for place, one in entries.items() if ":".join(place) in failed}
+            for title in failed.keys() - {":".join(place) for place in late}:  # others are logged
+                logger.warning("model %r is not served: %s", title, failed[title])
+
+            def postpone() -> None:
+                service.models = service.models.postponed(late)
+                service.changes.notify()
+
+            service.call(postpone)
+        self._follow()
 
     def _follow(self) -> None:
         """Serve from now on what those change by themselves who hold the models."""

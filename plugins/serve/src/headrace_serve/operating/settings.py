@@ -12,7 +12,7 @@ from headrace_serve.allowing import check_allowed, check_hosts, check_origins
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
 from headrace_serve.models.entries import read_models
-from headrace_serve.models.held import check_models
+from headrace_serve.models.held import check_models, together
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
 from headrace_serve.operating.server import Server, may_come_later
@@ -28,7 +28,7 @@ __all__ = ["Settings"]
 _OF_SERVER = (
     "host", "port", "grpc_port", "admin_port", "limits", "debug_errors", "priority_default", "allow",
     "allow_import", "cors_origins", "allow_hosts", "server_name", "metrics", "ui",
-    "examples", "apis",
+    "examples", "apis", "exit_on_error",
 )  # fmt: skip
 """The settings that `Server` takes as they are."""
 _PORTS = ("--port", "--grpc-port", "--admin-port")
@@ -69,6 +69,7 @@ class Settings:
     examples: str | None = None
     apis: tuple[str, ...] = ()
     watch: bool = False
+    exit_on_error: bool = True
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -136,7 +137,10 @@ class Settings:
         routes_of(self.apis)
         read: Any = {**self.read(), "allow_import": self.allow_import, "workers": True}
         late = may_come_later(read["models"], self._watched(), self.allow)
-        check_models(**read, may_be_none=late)
+        failed: dict[str, Any] = {}
+        check_models(**read, may_be_none=late, failed=failed)
+        if failed and self.exit_on_error and not self.watch:
+            raise together(failed)
         tls = self._tls()
         if tls is not None:
             tls.read()

@@ -339,14 +339,17 @@ class Instance:
         def take(found: Any, _: bool, error: Exception | None) -> None:
             came.put((found, error))
 
-        if is_elsewhere():
-            ask(self._name, content, request, take)
-        else:
-            self._answer(Question(content, take))
+        self._ask(content, request, take)
         found, error = came.get()
         if error is not None:
             raise error
         return found
+
+    def _ask(self, content: Any, request: Request | None, take: Any, thread: int = 0) -> None:
+        if is_elsewhere():
+            ask(self._name, content, request, take)
+        else:
+            self._answer(Question(content, take, thread))
 
     def call(self, asked: InferenceRequest, take: Any) -> Callable[[], object]:
         """Begin a call of another model. Return what gives it up."""
@@ -377,12 +380,10 @@ class Instance:
             fixed,
             number := uuid4().hex,
         )
+        here = threading.get_ident() == self._thread or not self._decoupled
         try:
-            if is_elsewhere():
-                ask(self._name, content, running[0].request if running else None, take)
-            else:
-                here = threading.get_ident() == self._thread or not self._decoupled
-                self._answer(Question(content, take, self._thread if here else 0))
+            request = running[0].request if running else None
+            self._ask(content, request, take, self._thread if here else 0)
         except Exception as error:  # noqa: BLE001 - a model gets it as the response
             take(None, True, error)
         return partial(self.asked, calls.Cancel(number))
@@ -424,11 +425,6 @@ def _current() -> Instance:
     return instance
 
 
-def _begin(asked: InferenceRequest, take: Any) -> Callable[[], object]:
-    """Begin a call of another model, out of the instance whose code runs here. Return what gives it up."""
-    return _current().call(asked, take)
-
-
 def _ready(name: str, version: str) -> bool:
     """Return whether a model takes requests."""
     try:
@@ -437,5 +433,5 @@ def _ready(name: str, version: str) -> bool:
         raise TritonModelException(str(error)) from None
 
 
-InferenceRequest.begin = _begin
+InferenceRequest.begin = lambda asked, take: _current().call(asked, take)
 InferenceRequest.ready = staticmethod(_ready)

@@ -101,10 +101,7 @@ def get_model_dir() -> str:
 
 
 def _named(tensors: list[Tensor], name: str) -> Tensor | None:
-    for one in tensors:
-        if one.name() == name:
-            return one
-    return None
+    return next((one for one in tensors if one.name() == name), None)
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:

@@ -68,16 +68,21 @@ class Tensor:
         if array.dtype.kind in "UV":
             what = f"tensor {name!r} is of dtype {array.dtype}: text needs dtype object"
             raise TritonModelException(what)
-        self._given: Any = None
         self._name, self._array = name, np.asarray(array)
 
     @classmethod
     def from_dlpack(cls, name: str, given: Any) -> Tensor:
         """Return the tensor of an array of another library, or of a DLPack capsule of the CPU."""
         owner = given if hasattr(given, "__dlpack__") else _Capsule(given)
+        if owner.__dlpack_device__()[0] in _ON_CPU:
+            owner = np.array(np.from_dlpack(owner))
+        return cls._of(name, owner)
+
+    @classmethod
+    def _of(cls, name: str, array: Any) -> Tensor:
+        """Return the tensor of an array of the CPU, or of another library on a GPU."""
         made = cls.__new__(cls)
-        made._name, made._given = name, owner
-        made._array = np.array(np.from_dlpack(owner)) if made.is_cpu() else None  # type: ignore[assignment]
+        made._name, made._array = name, array
         return made
 
     def name(self) -> str:
@@ -90,22 +95,22 @@ class Tensor:
         Raises:
             TritonModelException: It lies on a GPU.
         """
-        if self._array is None:
+        if not self.is_cpu():
             raise TritonModelException(f"tensor {self._name!r} lies on a GPU: use to_dlpack()")
         return self._array
 
     def on_cpu(self) -> np.ndarray[Any, Any]:
         """Return the array, copied from where it lies."""
-        given: Any = self._given
-        return np.from_dlpack(given.cpu()) if self._array is None else self._array
+        array: Any = self._array
+        return array if self.is_cpu() else np.from_dlpack(array.cpu())
 
     def is_cpu(self) -> bool:
         """Return whether it lies in memory of the CPU."""
-        return self._given is None or self._given.__dlpack_device__()[0] in _ON_CPU
+        return isinstance(self._array, np.ndarray)
 
     def shape(self) -> tuple[int, ...]:
         """Return the length of each axis."""
-        return tuple((self._array if self._array is not None else self._given).shape)
+        return tuple(self._array.shape)
 
     def triton_dtype(self) -> int:
         """Return the number of the datatype."""
@@ -118,13 +123,10 @@ class Tensor:
         return self.__dlpack__()
 
     def __dlpack__(self, **settings: Any) -> Any:
-        return (self._array if self._given is None else self._given).__dlpack__(**settings)
+        return self._array.__dlpack__(**settings)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        found: tuple[int, int] = (
-            self._array if self._given is None else self._given
-        ).__dlpack_device__()
-        return found
+        return self._array.__dlpack_device__()
 
 
 def as_bytes(array: Any) -> np.ndarray[Any, Any]:
@@ -205,9 +207,7 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
                 raise InputError(key=name, expected=port.expected, got=got)
             if not array.flags.writeable:  # bytes of a client; a model may work in place
                 array = array.copy()
-            tensor = Tensor.__new__(Tensor)  # its array is one that `Tensor` takes
-            tensor._name, tensor._array, tensor._given = name, array, None
-            found.append(tensor)
+            found.append(Tensor._of(name, array))  # its array is one that `Tensor` takes
         elif not port.optional:
             raise InputError(key=name, expected="an array", got="nothing")
     return found
