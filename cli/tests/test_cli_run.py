@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -629,3 +631,42 @@ def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again():
             wait()
     finally:
         gc.callbacks.remove(called)
+
+
+def terminal(monkeypatch):
+    """Make stdout a terminal of 40 columns."""
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+def test_a_terminal_shows_a_table_and_breaks_no_word(monkeypatch):
+    screen = terminal(monkeypatch)
+    results = results_module.ResultPrinter(json=False, traceback=False, output=None)
+    results.result(Input("a.txt"), "one\ntwo \x1b[31m")
+    results.result(Input("b.txt"), "")
+    results.result(Input("c.txt"), {"text": "tea", "score": 0.5})
+    results.result(Input("d.txt"), [{"label": "cat", "score": 0.123456}] * 2)
+    results.result(Input("a/name/longer/than/a/third.txt"), {"n": list(range(10**9, 10**9 + 9))})
+    lines = screen.getvalue().splitlines()
+    assert lines[:7] == [
+        "a.txt  one",
+        "       two \\x1b[31m",
+        "b.txt  (empty)",
+        "c.txt  text: tea  score: 0.5",
+        "d.txt  0.12346  cat",
+        "       0.12346  cat",
+        "a/name/longer/than/a/third.txt",
+    ]
+    assert max(map(len, lines)) <= 40
+    assert re.findall(r"\d+", "".join(lines[7:])) == [str(10**9 + k) for k in range(9)]
+
+
+def test_a_terminal_shows_the_first_lines_of_a_long_result(monkeypatch):
+    screen = terminal(monkeypatch)
+    results = results_module.ResultPrinter(json=False, traceback=False, output=None)
+    results.result(Input("a"), "x\n" * 100)
+    assert screen.getvalue().count("x") == 40
+    assert "... and 61 lines more" in screen.getvalue()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import RequestError, code_of
 from headrace_cli.console import error_text, is_utf8, print_data, print_message
 from headrace_cli.printing import as_json, as_line, escaped, quoted
+from headrace_cli.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ class ResultPrinter:
         self._traceback = traceback
         self._output = output
         self._ascii_only = not is_utf8(sys.stdout)
+        self._screen = Screen() if sys.stdout.isatty() and not json else None
 
     def result(self, one: Input, result: Any) -> None:
         """Print the result of an input, or write it to a file and print its path.
@@ -50,6 +52,9 @@ class ResultPrinter:
                 found = {"path": one.path, "output": str(self._output.write(one, result))}
             if self._json:
                 line = as_json(found, ascii_only=self._ascii_only)
+            elif self._screen is not None:
+                self._screen.print_row(one.path, found.get("output", result))
+                return
             else:
                 line = as_line(one.path, found.get("output", result))
         except Exception as error:

@@ -91,8 +91,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     .npz file are keys, by their names or those of the model's inputs, unless the pipeline begins with bytes. A line per success goes to
     stdout, in the order of the inputs: the path, a tab, the result. A result that is a dict gives
     its values, separated by tabs. So do the classes of `TopK`: name, score, next name. An array of up to ten numbers is printed as Python prints a list.
-    A larger one, and bytes, are described by type and shape. Control characters are escaped. Errors
-    and a summary go to stderr.
+    A larger one, and bytes, are described by type and shape. Control characters are escaped. A terminal shows a table
+    in place of these lines. Errors and a summary go to stderr.
 
     With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
     {"code": ..., "type": ..., "message": ...}}. Arrays become lists, bytes base64, NaN null,
