@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections import deque
@@ -106,6 +107,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
       headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
       curl -s https://example.org/a.jpg | headrace run line.toml -
     """  # noqa: D301 - typer keeps the lines after a backspace character
+    if inputs[0].endswith(".toml") and not config.endswith(".toml") and _is_input(config):
+        raise WrongArgument(f"CONFIG comes first: headrace run {inputs[0]} {config}")
     try:
         check_arguments(inputs)
     except WrongArgument as wrong:
@@ -129,6 +132,11 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
             # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
             exit_now(status)
     return status
+
+
+def _is_input(config: str) -> bool:
+    """Return whether CONFIG is a file, or a folder, that no plugin reads as a configuration."""
+    return os.path.exists(config) and not headrace.plugins.reads(config)  # noqa: PTH110 - any text
 
 
 def _missing(config: str) -> str:
