@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import Problem
+from headrace.errors import Problem, among
 from headrace.keys import BOX, COLOR, CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
+from headrace_cli.codes import CODES
+from headrace_cli.types import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Reserved keys that no backend has to write: a request may bring them, or does without them."""
 
+_LONGEST_MS = 600_000
+"""The longest timeout that is no slip: ten minutes."""
+
 _Warning = tuple[str, str, str, str]
 """The code of a warning, the key that it is about, its message, and its hint."""
 
@@ -29,14 +34,25 @@ def warnings_about(config: headrace.PipelineConfig) -> list[Problem]:
     """Return the warnings about a configuration without problems, nodes in file order."""
     plan = config.plan()
     warnings = dict.fromkeys(plan.warnings)
+    fed = {to for node in plan.nodes.values() for to in node.links.next}
     elements = {name: _Elements(config, name, node) for name, node in plan.nodes.items()}
     for name, node in plan.nodes.items():
         if node.alias_of is None:
             found = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
             found += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
             found += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
+            found += [*_of_units(node, fed=name in fed), *_of_types(elements[name])]
+            found += _of_devices(node, elements[name])
+            allowed = node.keys["allow"].value
             for code, key, message, hint in found:
-                warnings[config.problem_at(name, key, code, message, hint or None)] = None
+                if code not in allowed:
+                    warnings[config.problem_at(name, key, code, message, hint or None)] = None
+            for code in {*allowed} - {*CODES}:
+                what, hint = (
+                    f"allow names {code!r}, and no warning has that code",
+                    among(code, CODES),
+                )
+                warnings[config.problem_at(name, "allow", "unused_allow", what, hint)] = None
     return list(warnings)
 
 
@@ -109,6 +125,54 @@ def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
         yield "device_unused", "device", what, hint
 
 
+def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
+    """Warn of times in another unit than milliseconds, and of a bound where no request enters (``fed``)."""
+    keys = node.keys
+    wait_ms, timeout_ms = keys["batching_timeout"].value, keys["timeout_ms"].value
+    if 0 < wait_ms < 0.05 or wait_ms > 60_000:  # a batch waits for a moment, not for minutes
+        what = f"batching_timeout is in milliseconds: each batch may wait for {wait_ms:g} ms"
+        meant = wait_ms * 1000 if wait_ms < 1 else wait_ms / 1000
+        hint = f"Write {meant:g}, if that is meant in milliseconds."
+        yield "batching_timeout_unit", "batching_timeout", what, hint
+    if timeout_ms is not None and timeout_ms > _LONGEST_MS:
+        what = (
+            f"timeout_ms is in milliseconds: a request may take {timeout_ms / 60_000:.4g} minutes"
+        )
+        yield "timeout_unit", "timeout_ms", what, "Write 500 for half a second."
+    if fed and keys["queue_size"].origin == "node":
+        what = "queue_size bounds the requests that enter here, and these come from another node"
+        yield "queue_size_unused", "queue_size", what, "Set it where requests enter."
+
+
+def _of_types(elements: _Elements) -> Iterator[_Warning]:
+    """Warn of a backend of an ``S`` that does not read what the one before it writes."""
+    resolved = {id(one): by for one, by in elements.tree}
+    for one, _ in elements.tree:
+        plain = (
+            one.name == "S" and not any(one.prefixes) and not any(c.children for c in one.children)
+        )
+        for giver, given, taker, wanted in mismatches(
+            [resolved[id(child)] for child in one.children] if plain else []
+        ):
+            what = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
+            yield "types", "backend", what, "Change their order, or convert between them."
+
+
+def _of_devices(node: Node, elements: _Elements) -> Iterator[_Warning]:
+    """Warn of a device that no backend of the node can use: all say that they compute on as many threads as there are."""
+    device, computing = node.keys["device"], elements.computing()
+    value = device.value if isinstance(device.value, str) else "cpu"
+    on_cpu = [
+        one.name
+        for one, by in computing
+        if by.options is not None and by.cls.auto_instances(by.options, value, 2) == 2
+    ]
+    if not value.startswith("cpu") and computing and len(on_cpu) == len(computing):
+        names = ", ".join(dict.fromkeys(on_cpu))
+        what = f"{names}: this node computes on the CPU, whatever device says"
+        yield "device_unused", "device", what, "Leave device out."
+
+
 def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
     """Warn of work that stands in the thread of a backend which owns its thread."""
     before: list[str] = []
@@ -162,7 +226,9 @@ def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
                 from headrace.isolation import error_text
 
                 texts = [f"{element.name}: lint raised {error_text(error)}"]
-            yield from (("backend_warning", "backend", text, "") for text in texts)
+            for one in texts:
+                told = one if isinstance(one, Problem) else Problem("backend_warning", str(one))
+                yield told.code, "backend", told.message, told.hint or ""
 
 
 def _of_results_on_the_host(node: Node) -> Iterator[_Warning]:
