@@ -391,3 +391,51 @@ def test_each_code_of_the_sources_is_on_the_page():
     )
     assert {*written} <= {*CODES}
     assert len({*written}) >= 10
+
+
+class Resizes(Sized):
+    """Resize a picture.
+
+    Reads:
+        data: ``uint8 [H, W, C]``.
+
+    Writes:
+        result: Same dtype, ``[height, width, C]``.
+    """
+
+
+class Turns(Sized):
+    """Make a tensor.
+
+    Reads:
+        data: ``uint8 [H, W, C]``.
+
+    Writes:
+        result: ``float32 [C, H, W]``.
+    """
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "wrong"),
+    [
+        ("float32", [None, 3, 40, 60], False),
+        ("float32", [None, 40, 60, 3], False),
+        ("float32", [None, 3, None, None], False),
+        ("float32", None, False),
+        ("float16", [None, 3, 40, 60], True),
+        ("float32", [None, 3, 60, 40], True),
+        ("float32", [None, 80, 60, 3], True),
+    ],
+)
+def test_a_built_model_says_which_pictures_it_refuses(dtype, shape, wrong):
+    def describe(self):
+        return {"inputs": {"x": {"dtype": dtype, "shape": shape}}}
+
+    made("Model", describe=describe)
+    for name, base in (("Resizes", Resizes), ("Turns", Turns)):
+        headrace.register(name, base, replace=True)
+    config = headrace.PipelineConfig.load({"backend": "S[Resizes(60,height=40),Turns,Model]"})
+    assert warnings_about(config) == []
+    with headrace.pipe(config) as pipe:
+        found = warnings_about(config, pipe.describe()["nodes"])
+    assert [one.code for one in found] == ["types"] * wrong

@@ -12,7 +12,7 @@ from headrace_cli.codes import CODES
 from headrace_cli.types import mismatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace.plan import Element, Node, Plan
     from headrace.plugins import Element as Resolved
@@ -30,8 +30,15 @@ _Warning = tuple[str, str, str, str]
 """The code of a warning, the key that it is about, its message, and its hint."""
 
 
-def warnings_about(config: headrace.PipelineConfig) -> list[Problem]:
-    """Return the warnings about a configuration without problems, nodes in file order."""
+def warnings_about(
+    config: headrace.PipelineConfig, built: Mapping[str, Any] | None = None
+) -> list[Problem]:
+    """Return the warnings about a configuration without problems, nodes in file order.
+
+    Args:
+        config: The configuration.
+        built: The nodes that `headrace.Pipeline.describe` gave once it was built: models then say what they read.
+    """
     plan = config.plan()
     warnings = dict.fromkeys(plan.warnings)
     fed = {to for node in plan.nodes.values() for to in node.links.next}
@@ -41,7 +48,10 @@ def warnings_about(config: headrace.PipelineConfig) -> list[Problem]:
             found = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
             found += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
             found += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
-            found += [*_of_units(node, fed=name in fed), *_of_types(elements[name])]
+            found += [
+                *_of_units(node, fed=name in fed),
+                *_of_types(elements[name], (built or {}).get(name)),
+            ]
             found += _of_devices(node, elements[name])
             allowed = node.keys["allow"].value
             for code, key, message, hint in found:
@@ -144,18 +154,30 @@ def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
         yield "queue_size_unused", "queue_size", what, "Set it where requests enter."
 
 
-def _of_types(elements: _Elements) -> Iterator[_Warning]:
+def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[_Warning]:
     """Warn of a backend of an ``S`` that does not read what the one before it writes."""
+    said = [*_walk(built["tree"])] if built else []
+    same = len(said) == len(elements.tree)  # a container that builds elsewhere may tell of others
+    told = {id(one): by for (one, _), by in zip(elements.tree, said, strict=False)} if same else {}
     resolved = {id(one): by for one, by in elements.tree}
     for one, _ in elements.tree:
         plain = (
             one.name == "S" and not any(one.prefixes) and not any(c.children for c in one.children)
         )
+        children = one.children if plain else ()
         for giver, given, taker, wanted in mismatches(
-            [resolved[id(child)] for child in one.children] if plain else []
+            [resolved[id(child)] for child in children],
+            [told.get(id(child), {}) for child in children],
         ):
             what = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
             yield "types", "backend", what, "Change their order, or convert between them."
+
+
+def _walk(tree: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what each backend of a built tree has said, parents first."""
+    yield tree["built"]
+    for child in tree["children"]:
+        yield from _walk(child)
 
 
 def _of_devices(node: Node, elements: _Elements) -> Iterator[_Warning]:
