@@ -210,7 +210,18 @@ def reads_attribute(self, batch):
     self.model(batch)
 
 
+class Counted(headrace.Options):
+    count: int = 1
+
+
+def sets_option(self, options, context):
+    options.count = 2
+
+
 PROGRAMS = {
+    "option_set": lambda: ran(
+        "MK4", {"forward": noresult, "init": sets_option, "Options": Counted}
+    ),
     "function_option": lambda: (
         headrace.register("MK1", lambda data: data),
         headrace.pipe({"backend": "MK1(scale=2)"}),

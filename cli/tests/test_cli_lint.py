@@ -328,6 +328,13 @@ def test_a_class_gives_its_warning_a_code_that_the_node_allows():
 def test_a_code_that_there_is_not_is_told_with_the_nearest():
     ((code, hint),) = hints({"backend": "Sized", "allow": ["normalisation"]})
     assert (code, "'normalization'" in hint) == ("unused_allow", True)
+    assert codes({"backend": "Sized", "allow": ["of_a_plugin"]}) == []
+
+
+def test_a_value_without_effect_is_allowed_like_all_others():
+    node = {"backend": "Sized(2)", "width": 3}
+    assert codes(node) == ["unused_option"]
+    assert codes({**node, "allow": ["unused_option"]}) == []
 
 
 class Reads(Sized):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import Problem, among
+from headrace.errors import Problem, among, nearest
 from headrace.keys import BOX, COLOR, CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
 from headrace_cli.codes import CODES
 from headrace_cli.types import mismatches
@@ -40,7 +40,7 @@ def warnings_about(
         built: The nodes that `headrace.Pipeline.describe` gave once it was built: models then say what they read.
     """
     plan = config.plan()
-    warnings = dict.fromkeys(plan.warnings)
+    warnings = dict.fromkeys(one for one in plan.warnings if not _is_allowed(one, plan))
     fed = {to for node in plan.nodes.values() for to in node.links.next}
     elements = {name: _Elements(config, name, node) for name, node in plan.nodes.items()}
     for name, node in plan.nodes.items():
@@ -57,13 +57,18 @@ def warnings_about(
             for code, key, message, hint in found:
                 if code not in allowed:
                     warnings[config.problem_at(name, key, code, message, hint or None)] = None
-            for code in {*allowed} - {*CODES}:
-                what, hint = (
-                    f"allow names {code!r}, and no warning has that code",
-                    among(code, CODES),
-                )
-                warnings[config.problem_at(name, "allow", "unused_allow", what, hint)] = None
+            for code in {*allowed} - {*CODES, *(one[0] for one in found)}:
+                what = f"allow names {code!r}, and no warning has that code"
+                if nearest(code, CODES):  # another one may be a plugin's
+                    hint = among(code, CODES)
+                    warnings[config.problem_at(name, "allow", "unused_allow", what, hint)] = None
     return list(warnings)
+
+
+def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    """Return whether the node of a problem has its code in the key ``allow``."""
+    node = plan.nodes.get((problem.path or "").partition(".")[0])
+    return node is not None and problem.code in node.keys["allow"].value
 
 
 def explained(config: headrace.PipelineConfig) -> dict[str, Any]:
@@ -184,15 +189,19 @@ def _of_devices(node: Node, elements: _Elements) -> Iterator[_Warning]:
     """Warn of a device that no backend of the node can use: all say that they compute on as many threads as there are."""
     device, computing = node.keys["device"], elements.computing()
     value = device.value if isinstance(device.value, str) else "cpu"
-    on_cpu = [
-        one.name
-        for one, by in computing
-        if by.options is not None and by.cls.auto_instances(by.options, value, 2) == 2
-    ]
+    on_cpu = [one.name for one, by in computing if _ignores(value, by)]
     if not value.startswith("cpu") and computing and len(on_cpu) == len(computing):
         names = ", ".join(dict.fromkeys(on_cpu))
         what = f"{names}: this node computes on the CPU, whatever device says"
         yield "device_unused", "device", what, "Leave device out."
+
+
+def _ignores(device: str, one: Resolved) -> bool:
+    """Return whether a backend computes on the CPU, also where its node has this device."""
+    try:
+        return one.options is not None and one.cls.auto_instances(one.options, device, 2) == 2
+    except Exception:  # noqa: BLE001 - the author's code may raise anything
+        return False
 
 
 def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:

@@ -80,7 +80,7 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write the lines into this file: .jsonl has what --json prints, .csv the columns path, result, error.",
+            help="Write the lines into this file: .jsonl has what --json prints, .csv the columns path, result (as a line shows it) and error.",
             show_default=False,
         ),
     ] = None,
