@@ -34,6 +34,7 @@ else:
     import tomli as tomllib
 
 
+_WHERE = "A relative path starts from the working directory."
 _NO_EXPRESSION = "A text is always a path; an expression goes under the key 'backend' of a dict."
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
@@ -162,8 +163,8 @@ class _Reader:
                 path, ignore
             )  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
-            looked = None if path.is_absolute() else f"It was looked for in {Path.cwd()}."
-            own = looked if path.suffix == ".toml" else _NO_EXPRESSION
+            own = None if path.is_absolute() else _WHERE
+            own = own if path.suffix == ".toml" else _NO_EXPRESSION
             own = what_is_read(path) if path.match("*.py:*") else own
             hint = "A path is relative to the file that extends it." if by else own
             by = {**by, "suggestion": nearest_file(path)}
