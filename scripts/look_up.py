@@ -19,6 +19,7 @@ import public_names
 import headrace
 from headrace import errors
 from headrace_cli import app, console, plugin_commands
+from headrace_cli.codes import CODES
 from headrace_cli.names import COMMANDS
 from headrace_cli.schema import json_schema
 from headrace_serve.counters import Counters
@@ -204,6 +205,17 @@ def of_command(name: str, command: Any) -> list[str]:
     return lines + (table(("", "meaning"), rows) if rows else [])
 
 
+def warnings_page() -> str:
+    """Return the page about the warnings of ``check`` and ``explain``."""
+    lines = ["# Warnings of check", "", MADE]
+    lines += [
+        '`headrace check` and `headrace explain` warn of what is allowed and hardly meant. If you mean it, write `allow = ["code"]` in the node.',
+        "",
+    ]
+    rows = [[f"`{code}`", said] for code, said in CODES.items()]
+    return "\n".join([*lines, *table(("code", "why, and what to do"), rows)])
+
+
 def codes_page() -> str:
     """Return the page about the codes of errors and of problems of configurations."""
     lines = ["# Codes of errors", "", MADE]
@@ -343,6 +355,7 @@ def pages() -> dict[Path, str]:
         FOLDER / "commands.md": commands_page(),
         **plugin_command_pages(),
         FOLDER / "codes.md": codes_page(),
+        FOLDER / "warnings.md": warnings_page(),
         FOLDER / "stats.md": stats_page(),
         FOLDER / "metrics.md": metrics_page(),
         FOLDER / "triton.md": triton_page(),

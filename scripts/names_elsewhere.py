@@ -34,7 +34,7 @@ HOOKS = {
 SYNONYMS = {
     "OnnxTensor": "onnx onnxruntime onnxmodel ort",
     "TensorrtTensor": "tensorrt trt tensorrtengine",
-    "TorchModule": "torch pytorch torchscript torchmodel",
+    "TorchModule": "torch pytorch torchscript torchscripttensor torchmodel",
     "DecodeMat": "decode decodeimage imdecode imread readimage loadimage",
     "EncodeMat": "encode encodeimage imencode",
     "ResizeMat": "resize resizeimage",
@@ -53,8 +53,21 @@ SYNONYMS = {
 WRITTEN_ELSEWHERE = {
     "priority": "A request has a priority: pipe(request, priority=3).",
     "entry": "A request names its first node: {'data': x, 'node_name': 'a'}.",
+    "filter": "filter of torchpipe stands in the expression here: (or)X runs X for requests without a result.",
+    "jump": "jump of torchpipe is next here, or the backend Forward[node.x].",
+    "postprocessor": "postprocessor of torchpipe is a backend of its own here: S[TensorrtTensor,Yours].",
+    "precision": 'The types stand in the model file: export it in float16, or build an engine with precision = "fp16".',
+    "Retry": "Fallback[A,B] of headrace-flow runs B for what fails in A. A caller may send a failed request again.",
+    "Timeout": "timeout_ms = 500 in the node ends its requests after half a second.",
+    "Parallel": 'Nodes run side by side: next = ["a", "b"] in the node before them.',
+    "*.pt": 'What torch saves is no configuration: write backend = "TorchModule" and model = "FILE", exported to .pt2 or TorchScript.',
+    "*.pth": 'What torch saves is no configuration: write backend = "TorchModule" and model = "FILE", exported to .pt2 or TorchScript.',
+    "*.safetensors": "These are weights without a network: export the model to ONNX, or save it with sentence-transformers.",
+    "*.py": 'A configuration names Python: import = ["FILE.py"] and backend = "Name" in a TOML file.',
+    "*.py:*": 'A configuration names Python: import = ["FILE.py"] and backend = "Name" in a TOML file.',
+    "config.json": "It holds a model of Hugging Face: export it to ONNX, or save it with sentence-transformers (modules.json).",
 }
-"""Where to write what is no key of a node."""
+"""What to write for what has no name here: keys, backends, files by pattern, and folders by a file in them."""
 
 
 def names() -> dict[str, dict[str, list[str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from typer.testing import CliRunner
 import headrace
 from headrace._language.registry.registry import registry
 from headrace_cli.app import app
+from headrace_cli.plugins import list_
 
 
 def headrace_says(*args, **env):
@@ -1095,3 +1097,20 @@ def test_ctrl_c_while_the_command_is_still_being_imported_ends_without_a_traceba
     (tmp_path / "typer.py").write_text("raise KeyboardInterrupt")
     done = python("-m", "headrace", "--version", path=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_a_list_in_a_narrow_terminal_breaks_no_name(site, monkeypatch, width):
+    names = [f"Backend{k}" for k in range(20)]
+    add_plugin(
+        site, "headrace-good", backends=dict.fromkeys(names, "good_module:Scale"), module=GOOD
+    )
+    only(monkeypatch, "good")
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(width))
+    list_()
+    said = screen.getvalue()
+    assert max(map(len, said.splitlines())) <= width
+    assert re.findall(r"Backend\d+", said) == names

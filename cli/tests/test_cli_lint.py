@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TypedDict
 
 import pytest
 
 import headrace
+from headrace_cli import lint
+from headrace_cli.codes import CODES
 from headrace_cli.lint import warnings_about
 
 
@@ -271,3 +274,175 @@ def test_an_engine_whose_results_go_to_the_host_before_torch_is_told_what_to_wri
         config = {"backend": form.format(engine, model), "max": 8, **more}
         found = [one for one in warnings(config) if one["code"] == "host_results"]
         assert [one["hint"] for one in found] == ['Write output_device = "device".'] * told
+
+
+def hints(config):
+    return [(one["code"], one["hint"]) for one in warnings(config)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"batching_timeout": 0.005}, [("batching_timeout_unit", "Write 5, if")]),
+        ({"batching_timeout": 5_000_000}, [("batching_timeout_unit", "Write 5000, if")]),
+        ({"batching_timeout": 5}, []),
+        ({"timeout_ms": 2_000_000}, [("timeout_unit", "Write 500")]),
+        ({"timeout_ms": 600_000}, []),
+    ],
+)
+def test_a_time_in_another_unit_is_told(keys, expected):
+    found = hints({"backend": "Sized", **keys})
+    assert [code for code, _ in found] == [code for code, _ in expected]
+    assert all(
+        hint.startswith(start) for (_, hint), (_, start) in zip(found, expected, strict=True)
+    )
+    assert codes({"backend": "Sized", **keys, "allow": [code for code, _ in expected]}) == []
+
+
+def test_a_bound_where_no_request_enters_is_told():
+    nodes = {"a": {"backend": "Sized", "next": "b"}, "b": {"backend": "Sized", "queue_size": 4}}
+    assert codes(nodes) == ["queue_size_unused"]
+    assert codes({"a": {**nodes["a"], "queue_size": 4}, "b": {"backend": "Sized"}}) == []
+
+
+def test_a_device_that_no_backend_uses_is_told():
+    made("OnTheCpu", auto_instances=classmethod(lambda cls, options, device, threads: threads))
+    assert codes({"backend": "OnTheCpu", "device": "cuda:0"}) == ["device_unused"]
+    assert codes({"backend": "OnTheCpu", "device": "cpu"}) == []
+    assert codes({"backend": "S[OnTheCpu,Sized]", "device": "cuda:0"}) == []
+
+
+def test_a_class_gives_its_warning_a_code_that_the_node_allows():
+    def lint(cls, options, largest_batch):
+        yield headrace.errors.Problem("normalization", "it is scaled twice", hint="Scale once.")
+        yield "a sentence"
+
+    made("Says", lint=classmethod(lint))
+    assert hints({"backend": "Says"}) == [
+        ("normalization", "Scale once."),
+        ("backend_warning", None),
+    ]
+    assert codes({"backend": "Says", "allow": ["normalization", "backend_warning"]}) == []
+
+
+def test_a_code_that_there_is_not_is_told_with_the_nearest():
+    ((code, hint),) = hints({"backend": "Sized", "allow": ["normalisation"]})
+    assert (code, "'normalization'" in hint) == ("unused_allow", True)
+    assert codes({"backend": "Sized", "allow": ["of_a_plugin"]}) == []
+
+
+def test_a_value_without_effect_is_allowed_like_all_others():
+    node = {"backend": "Sized(2)", "width": 3}
+    assert codes(node) == ["unused_option"]
+    assert codes({**node, "allow": ["unused_option"]}) == []
+
+
+class Reads(Sized):
+    """Take a file.
+
+    Reads:
+        data: ``bytes``, one file.
+
+    Writes:
+        result: ``uint8 [H, W, 3]``.
+
+    Batch:
+        1.
+    """
+
+
+class Same(Sized):
+    """Change a picture.
+
+    Reads:
+        data: ``uint8`` or ``float32``, ``[H, W, C]``.
+
+    Writes:
+        result: Same dtype, other sides.
+    """
+
+
+class Gives(Sized):
+    """Make a tensor.
+
+    Reads:
+        data: ``uint8 [H, W, C]``.
+
+    Writes:
+        result: ``float32 [C, H, W]``, with ``width=2`` ``[H, W, C]``.
+    """
+
+
+@pytest.mark.parametrize(
+    ("row", "wrong"),
+    [
+        ("Reads,Same,Gives", False),
+        ("Same,Reads", True),
+        ("Reads,Gives,Same", True),
+        ("Reads,Gives(2),Same", False),
+        ("Gives,Gives", True),
+        ("Gives,Sized,Same", False),
+    ],
+)
+def test_a_row_in_the_wrong_order_is_told_by_its_documentation(row, wrong):
+    for name, base in (("Reads", Reads), ("Same", Same), ("Gives", Gives)):
+        headrace.register(name, base, replace=True)
+    assert codes({"backend": f"S[{row}]"}) == ["types"] * wrong
+    assert codes({"backend": f"S[{row}]", "allow": ["types"]}) == []
+
+
+def test_each_code_of_the_sources_is_on_the_page():
+    folder = Path(lint.__file__).parent
+    written = re.findall(
+        r'(?:yield|\]\)?, ) ?"(\w+)", "\w+"', (folder / "lint.py").read_text("utf-8")
+    )
+    assert {*written} <= {*CODES}
+    assert len({*written}) >= 10
+
+
+class Resizes(Sized):
+    """Resize a picture.
+
+    Reads:
+        data: ``uint8 [H, W, C]``.
+
+    Writes:
+        result: Same dtype, ``[height, width, C]``.
+    """
+
+
+class Turns(Sized):
+    """Make a tensor.
+
+    Reads:
+        data: ``uint8 [H, W, C]``.
+
+    Writes:
+        result: ``float32 [C, H, W]``.
+    """
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "wrong"),
+    [
+        ("float32", [None, 3, 40, 60], False),
+        ("float32", [None, 40, 60, 3], False),
+        ("float32", [None, 3, None, None], False),
+        ("float32", None, False),
+        ("float16", [None, 3, 40, 60], True),
+        ("float32", [None, 3, 60, 40], True),
+        ("float32", [None, 80, 60, 3], True),
+    ],
+)
+def test_a_built_model_says_which_pictures_it_refuses(dtype, shape, wrong):
+    def describe(self):
+        return {"inputs": {"x": {"dtype": dtype, "shape": shape}}}
+
+    made("Model", describe=describe)
+    for name, base in (("Resizes", Resizes), ("Turns", Turns)):
+        headrace.register(name, base, replace=True)
+    config = headrace.PipelineConfig.load({"backend": "S[Resizes(60,height=40),Turns,Model]"})
+    assert warnings_about(config) == []
+    with headrace.pipe(config) as pipe:
+        found = warnings_about(config, pipe.describe()["nodes"])
+    assert [one.code for one in found] == ["types"] * wrong

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import csv
 import errno
 import gc
+import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -629,3 +632,98 @@ def test_ctrl_c_that_the_garbage_collector_would_swallow_comes_again():
             wait()
     finally:
         gc.callbacks.remove(called)
+
+
+def terminal(monkeypatch):
+    """Make stdout a terminal of 40 columns."""
+    monkeypatch.setenv("COLUMNS", "40")
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", screen)
+    return screen
+
+
+def test_a_terminal_shows_a_table_and_breaks_no_word(monkeypatch):
+    screen = terminal(monkeypatch)
+    results = results_module.ResultPrinter(json=False, traceback=False, output=None)
+    results.result(Input("a.txt"), "one\ntwo \x1b[31m")
+    results.result(Input("b.txt"), "")
+    results.result(Input("c.txt"), {"text": "tea", "score": 0.5})
+    results.result(Input("d.txt"), [{"label": "cat", "score": 0.123456}] * 2)
+    results.result(Input("a/name/longer/than/a/third.txt"), {"n": list(range(10**9, 10**9 + 9))})
+    lines = screen.getvalue().splitlines()
+    assert lines[:7] == [
+        "a.txt  one",
+        "       two \\x1b[31m",
+        "b.txt  (empty)",
+        "c.txt  text: tea  score: 0.5",
+        "d.txt  0.12346  cat",
+        "       0.12346  cat",
+        "a/name/longer/than/a/third.txt",
+    ]
+    assert max(map(len, lines)) <= 40
+    assert re.findall(r"\d+", "".join(lines[7:])) == [str(10**9 + k) for k in range(9)]
+
+
+def test_a_terminal_shows_the_first_lines_of_a_long_result(monkeypatch):
+    screen = terminal(monkeypatch)
+    results = results_module.ResultPrinter(json=False, traceback=False, output=None)
+    results.result(Input("a"), "x\n" * 100)
+    assert screen.getvalue().count("x") == 40
+    assert "... and 61 lines more" in screen.getvalue()
+
+
+def kept(file):
+    """Return the path of each line of a file, and whether it is an error."""
+    text = Path(file).read_text(encoding="utf-8")
+    if str(file).endswith(".csv"):
+        rows = [*csv.DictReader(io.StringIO(text))]
+        return [(row["path"], bool(row["error"])) for row in rows]
+    rows = [json.loads(line) for line in text.splitlines()]
+    return [(row["path"], "error" in row) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
+def test_a_stopped_run_goes_on_where_it_was(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    for number in range(20):
+        content = b"\xff" if number == 7 else b"a line\nand another, with a comma"
+        Path(f"in/{number:02}, \u00e9.txt").write_bytes(content)
+    assert run("Call(builtins:bytes.decode)", "in", "--out", name).exit_code == 1
+    whole = Path(name).read_bytes()
+    assert [wrong for _, wrong in kept(name)] == [number == 7 for number in range(20)]
+    lines = whole.splitlines(keepends=True)
+    for torn in (0, len(lines[0]) + 1, len(whole) // 2, len(whole) - 1, len(whole)):
+        Path(name).write_bytes(whole[:torn])
+        done = run("Call(builtins:bytes.decode)", "in", "--out", name, "--resume")
+        assert done.exit_code == 1  # one of the files is bad, in whichever run
+        assert done.stdout == ""
+        assert Path(name).read_bytes() == whole
+        told = whole[:torn].count(b"\n") - (name == "out.csv" and torn > 0)
+        assert told <= 0 or f"{told} line" in done.stderr
+    Path("in/99.txt").write_bytes(b"new")
+    run("Call(builtins:bytes.decode)", "in", "--out", name, "--resume")
+    assert kept(name)[20:] == [("in/99.txt".replace("/", os.sep), False)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--out", "there.jsonl"], "--resume goes on where it ends"),
+        (["--out", "there.jsonl", "--resume"], "there.jsonl:1: this is no line"),
+        (["--out", "in/out.csv"], "it lies in 'in'"),
+        (["--resume"], "--out FILE.jsonl"),
+        (["--out", "folder", "--resume"], "expected a name that ends in .jsonl or .csv"),
+    ],
+)
+def test_a_file_that_cannot_take_the_lines_is_refused(tmp_path, monkeypatch, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    Path("in").mkdir()
+    Path("in/a").write_bytes(b"a")
+    Path("there.jsonl").write_text("something else\n", encoding="utf-8")
+    done = run("Identity", "in", *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert Path("there.jsonl").read_text(encoding="utf-8") == "something else\n"
+    assert not Path("folder").exists()

@@ -110,7 +110,7 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
         result = says(*command)
         assert result.exit_code == 2
         assert "'line.tml' is no file, so it was read as an expression\n" in result.stderr
-    assert "'.' is a folder, and no file, so it was read" in says("check", ".").stderr
+    assert "'.' is a folder, not a TOML file" in says("check", ".").stderr
     assert "so it was read as an expression" in says("check", "a" * 5000).stderr
     for wrong in ("wrd=1", "max=x", "global.probes=['No']"):  # Say is what was meant
         said = says("check", "Say", "--set", wrong)
@@ -145,7 +145,8 @@ def test_an_error_cannot_steer_the_terminal(write):
     result = says("run", "Give", "a.txt", "-q")
     assert result.exit_code == 1
     assert r"ValueError: \x1b[31mred" in result.stderr
-    assert says("check", "x\x1b[2J.toml").stderr == "error: no such file: 'x\\x1b[2J.toml'\n"
+    first = says("check", "x\x1b[2J.toml").stderr.splitlines()[0]
+    assert first == "error: no such file: 'x\\x1b[2J.toml'"
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,6 @@ PAGES = (
     Page("letter.png", TEXT, (1240, 640), 26),
     Page("letter-serif.png", TEXT, (1240, 640), 26, "DejaVuSerif"),
     Page("letter-mono.png", TEXT, (1500, 560), 26, "DejaVuSansMono"),
-    Page("letter-default.png", TEXT, (1240, 640), 28, ""),
     Page("letter-fine.png", TEXT, (827, 420), 15),
     Page("letter-grain.jpg", TEXT, (1240, 640), 26, noise=18),
     Page("letter-dark.png", TEXT, (1240, 640), 26, noise=6, dark=True),

@@ -59,6 +59,7 @@ class AllCommands(Commands):
                 elif not there.usable:
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
             known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | BELOW
+            known["version"] = "--version"
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
                 known |= {own: own, **{each: f"{own} {each}" for each in inside}}
@@ -119,7 +120,9 @@ def _version(wanted: bool) -> None:
 def main(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", "-V", callback=_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
     traceback: Annotated[
         bool,

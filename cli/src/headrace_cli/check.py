@@ -17,7 +17,7 @@ from headrace_cli.building import building
 from headrace_cli.console import OK, WRONG, counted, print_data, print_message
 from headrace_cli.findings import findings
 from headrace_cli.functions import misspelt
-from headrace_cli.lint import explained
+from headrace_cli.lint import explained, warnings_about
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import error_as_dict
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
@@ -69,9 +69,13 @@ def check(
         # What the build warns of is printed as it is logged.
         with _logged_by_backends() as logged:
             built = _built(loaded) if build else None
-        cut = _cut(found["nodes"], built["nodes"]) if built is not None else ()
         known = {warning["message"] for warning in warnings}  # the plan may have told of it already
-        warnings += [one.to_dict() for one in (*logged, *cut) if one.message not in known]
+        after = [] if built is None else warnings_about(loaded, built["nodes"])
+        after = [one for one in after if one.message not in known]
+        for one in [] if json else after:
+            print_message(f"warning: {one.render()}")
+        cut = _cut(found["nodes"], built["nodes"]) if built is not None else ()
+        warnings += [one.to_dict() for one in (*logged, *cut, *after) if one.message not in known]
     except HeadraceError as error:
         if not json:
             raise

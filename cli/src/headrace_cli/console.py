@@ -5,8 +5,11 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
+import math
 import os
+import shutil
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -104,6 +107,28 @@ def print_drawing(what: Any, *, width: int, **settings: Any) -> None:
     with console.capture() as drawn:
         console.print(what, crop=False)
     sys.stdout.write(encodable(drawn.get()))
+
+
+def columns() -> float:
+    """Return the columns of the terminal that stdout is, without end where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+
+
+def wrapped(text: str, indent: str, start: str | None = None) -> str:
+    """Return a text in lines that are no wider than the terminal, with no word broken.
+
+    Args:
+        text: The text.
+        indent: The beginning of each line but the first.
+        start: The beginning of the first line. None: ``indent``.
+    """
+    first = indent if start is None else start
+    if columns() == math.inf:
+        return first + text
+    room: Any = max(20, columns())
+    how: Any = {"break_long_words": False, "break_on_hyphens": False}
+    found = textwrap.fill(text, room, initial_indent=first, subsequent_indent=indent, **how)
+    return found or first.rstrip()
 
 
 def harmless(text: str) -> str:

@@ -7,6 +7,7 @@ import importlib.util
 import io
 import os
 import re
+import stat
 import sys
 import zipfile
 from dataclasses import dataclass
@@ -188,28 +189,32 @@ def is_folder(path: str) -> bool:
 
 def _files_below(folder: str, root: str) -> Iterator[Input]:
     """Walk a folder of any depth, and keep only the names along one path in memory."""
-    levels: list[Iterator[os.DirEntry[str] | Input]] = [_entries(folder)]
+    levels: list[Iterator[str | Input]] = [_entries(folder)]
     while levels:
-        entry = next(levels[-1], None)
-        if entry is None:
+        path = next(levels[-1], None)
+        if path is None:
             levels.pop()
-        elif isinstance(entry, Input):
-            yield entry
-        elif entry.is_dir(follow_symlinks=False):
-            levels.append(_entries(entry.path))
-        else:
-            try:
-                if entry.is_file():
-                    yield Input(entry.path, root=root)
-            except OSError as error:  # a link that leads back to itself
-                yield Input(entry.path, error, root)
+            continue
+        if isinstance(path, Input):
+            yield path
+            continue
+        try:
+            kind = os.lstat(path).st_mode
+            if stat.S_ISDIR(kind):
+                levels.append(_entries(path))
+            elif stat.S_ISREG(os.stat(path).st_mode if stat.S_ISLNK(kind) else kind):  # noqa: PTH116 - any text
+                yield Input(path, root=root)
+        except FileNotFoundError:  # a link to nothing, or what is gone since
+            continue
+        except OSError as error:  # a link that leads back to itself
+            yield Input(path, error, root)
 
 
-def _entries(folder: str) -> Iterator[os.DirEntry[str] | Input]:
+def _entries(folder: str) -> Iterator[str | Input]:
+    """Yield the paths in a folder, sorted. Of a million files their names alone are in memory."""
     try:
         with os.scandir(folder) as found:
-            return iter(
-                sorted((e for e in found if not e.name.startswith(".")), key=lambda e: e.name)
-            )
+            names = sorted(entry.name for entry in found if not entry.name.startswith("."))
     except OSError as error:
         return iter([Input(folder, error)])
+    return (os.path.join(folder, name) for name in names)  # noqa: PTH118 - any text

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import Problem
+from headrace.errors import Problem, among, nearest
 from headrace.keys import BOX, COLOR, CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
+from headrace_cli.codes import CODES
+from headrace_cli.types import mismatches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from headrace.plan import Element, Node, Plan
     from headrace.plugins import Element as Resolved
@@ -21,23 +23,52 @@ if TYPE_CHECKING:
 _OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
 """Reserved keys that no backend has to write: a request may bring them, or does without them."""
 
+_LONGEST_MS = 600_000
+"""The longest timeout that is no slip: ten minutes."""
+
 _Warning = tuple[str, str, str, str]
 """The code of a warning, the key that it is about, its message, and its hint."""
 
 
-def warnings_about(config: headrace.PipelineConfig) -> list[Problem]:
-    """Return the warnings about a configuration without problems, nodes in file order."""
+def warnings_about(
+    config: headrace.PipelineConfig, built: Mapping[str, Any] | None = None
+) -> list[Problem]:
+    """Return the warnings about a configuration without problems, nodes in file order.
+
+    Args:
+        config: The configuration.
+        built: The nodes that `headrace.Pipeline.describe` gave once it was built: models then say what they read.
+    """
     plan = config.plan()
-    warnings = dict.fromkeys(plan.warnings)
+    warnings = dict.fromkeys(one for one in plan.warnings if not _is_allowed(one, plan))
+    fed = {to for node in plan.nodes.values() for to in node.links.next}
     elements = {name: _Elements(config, name, node) for name, node in plan.nodes.items()}
     for name, node in plan.nodes.items():
         if node.alias_of is None:
             found = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
             found += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
             found += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
+            found += [
+                *_of_units(node, fed=name in fed),
+                *_of_types(elements[name], (built or {}).get(name)),
+            ]
+            found += _of_devices(node, elements[name])
+            allowed = node.keys["allow"].value
             for code, key, message, hint in found:
-                warnings[config.problem_at(name, key, code, message, hint or None)] = None
+                if code not in allowed:
+                    warnings[config.problem_at(name, key, code, message, hint or None)] = None
+            for code in {*allowed} - {*CODES, *(one[0] for one in found)}:
+                what = f"allow names {code!r}, and no warning has that code"
+                if nearest(code, CODES):  # another one may be a plugin's
+                    hint = among(code, CODES)
+                    warnings[config.problem_at(name, "allow", "unused_allow", what, hint)] = None
     return list(warnings)
+
+
+def _is_allowed(problem: Problem, plan: Plan) -> bool:
+    """Return whether the node of a problem has its code in the key ``allow``."""
+    node = plan.nodes.get((problem.path or "").partition(".")[0])
+    return node is not None and problem.code in node.keys["allow"].value
 
 
 def explained(config: headrace.PipelineConfig) -> dict[str, Any]:
@@ -109,6 +140,70 @@ def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
         yield "device_unused", "device", what, hint
 
 
+def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
+    """Warn of times in another unit than milliseconds, and of a bound where no request enters (``fed``)."""
+    keys = node.keys
+    wait_ms, timeout_ms = keys["batching_timeout"].value, keys["timeout_ms"].value
+    if 0 < wait_ms < 0.05 or wait_ms > 60_000:  # a batch waits for a moment, not for minutes
+        what = f"batching_timeout is in milliseconds: each batch may wait for {wait_ms:g} ms"
+        meant = wait_ms * 1000 if wait_ms < 1 else wait_ms / 1000
+        hint = f"Write {meant:g}, if that is meant in milliseconds."
+        yield "batching_timeout_unit", "batching_timeout", what, hint
+    if timeout_ms is not None and timeout_ms > _LONGEST_MS:
+        what = (
+            f"timeout_ms is in milliseconds: a request may take {timeout_ms / 60_000:.4g} minutes"
+        )
+        yield "timeout_unit", "timeout_ms", what, "Write 500 for half a second."
+    if fed and keys["queue_size"].origin == "node":
+        what = "queue_size bounds the requests that enter here, and these come from another node"
+        yield "queue_size_unused", "queue_size", what, "Set it where requests enter."
+
+
+def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[_Warning]:
+    """Warn of a backend of an ``S`` that does not read what the one before it writes."""
+    said = [*_walk(built["tree"])] if built else []
+    same = len(said) == len(elements.tree)  # a container that builds elsewhere may tell of others
+    told = {id(one): by for (one, _), by in zip(elements.tree, said, strict=False)} if same else {}
+    resolved = {id(one): by for one, by in elements.tree}
+    for one, _ in elements.tree:
+        plain = (
+            one.name == "S" and not any(one.prefixes) and not any(c.children for c in one.children)
+        )
+        children = one.children if plain else ()
+        for giver, given, taker, wanted in mismatches(
+            [resolved[id(child)] for child in children],
+            [told.get(id(child), {}) for child in children],
+        ):
+            what = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
+            yield "types", "backend", what, "Change their order, or convert between them."
+
+
+def _walk(tree: Mapping[str, Any]) -> Iterator[Any]:
+    """Yield what each backend of a built tree has said, parents first."""
+    yield tree["built"]
+    for child in tree["children"]:
+        yield from _walk(child)
+
+
+def _of_devices(node: Node, elements: _Elements) -> Iterator[_Warning]:
+    """Warn of a device that no backend of the node can use: all say that they compute on as many threads as there are."""
+    device, computing = node.keys["device"], elements.computing()
+    value = device.value if isinstance(device.value, str) else "cpu"
+    on_cpu = [one.name for one, by in computing if _ignores(value, by)]
+    if not value.startswith("cpu") and computing and len(on_cpu) == len(computing):
+        names = ", ".join(dict.fromkeys(on_cpu))
+        what = f"{names}: this node computes on the CPU, whatever device says"
+        yield "device_unused", "device", what, "Leave device out."
+
+
+def _ignores(device: str, one: Resolved) -> bool:
+    """Return whether a backend computes on the CPU, also where its node has this device."""
+    try:
+        return one.options is not None and one.cls.auto_instances(one.options, device, 2) == 2
+    except Exception:  # noqa: BLE001 - the author's code may raise anything
+        return False
+
+
 def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
     """Warn of work that stands in the thread of a backend which owns its thread."""
     before: list[str] = []
@@ -162,7 +257,9 @@ def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
                 from headrace.isolation import error_text
 
                 texts = [f"{element.name}: lint raised {error_text(error)}"]
-            yield from (("backend_warning", "backend", text, "") for text in texts)
+            for one in texts:
+                told = one if isinstance(one, Problem) else Problem("backend_warning", str(one))
+                yield told.code, "backend", told.message, told.hint or ""
 
 
 def _of_results_on_the_host(node: Node) -> Iterator[_Warning]:

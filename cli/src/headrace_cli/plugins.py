@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,7 +10,7 @@ import headrace
 from headrace.plugins import installed
 from headrace_cli.arguments import Json, group, names_beginning
 from headrace_cli.certificates import outdated, row, sentence
-from headrace_cli.console import FAILED, OK, counted, print_data, print_message
+from headrace_cli.console import FAILED, OK, columns, counted, print_data, print_message, wrapped
 from headrace_cli.findings import findings, with_states
 from headrace_cli.names import COMMANDS
 from headrace_cli.printing import print_json
@@ -26,6 +23,9 @@ _INSTALL = (
     "No plugin is installed. Install them: pip install headrace-cv headrace-ort, "
     "or in a clone of Headrace, after ./dev wheels: pip install --find-links dist headrace-cv headrace-ort"
 )
+
+_LEAST_COLUMNS = 24
+"""The narrowest column of backends beside the others; where it finds no room, they stand below."""
 
 
 class _Plugins(Group):
@@ -68,17 +68,18 @@ def list_(json: Json = False) -> int:
     for cells, plugin in zip(table[1:], found, strict=True):
         _print_row(cells, widths)
         for text in filter(None, (plugin.reason, plugin.remedy, sentence(plugin))):
-            print_data(f"    {text}")
+            print_data(wrapped(text, " " * 4))
     return OK
 
 
 def _print_row(row: Sequence[str], widths: Sequence[int]) -> None:
     start = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) + "  "
     rest = row[len(widths)]
-    if sys.stdout.isatty():
-        room = max(20, shutil.get_terminal_size().columns - len(start))
-        rest = ("\n" + " " * len(start)).join(textwrap.wrap(rest, room))
-    print_data((start + rest).rstrip())
+    if columns() - len(start) >= _LEAST_COLUMNS:
+        print_data(wrapped(rest, " " * len(start), start).rstrip())
+    else:
+        print_data(wrapped("  ".join(row[: len(widths)]), "  ", ""))
+        print_data(wrapped(rest, " " * 4))
 
 
 @plugins.command(cls=Command)

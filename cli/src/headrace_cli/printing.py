@@ -48,13 +48,13 @@ def quoted(text: str) -> str:
 
 def as_line(path: str, result: Any) -> str:
     """Return ``path<TAB>result`` as one line; a dict gives its values, separated by tabs, and so do named scores."""
-    result = _opened(result)
-    values = list(result.values()) if isinstance(result, dict) else _named_scores(result)
+    result = opened(result)
+    values = list(result.values()) if isinstance(result, dict) else named_scores(result)
     texts = (str(one) if isinstance(one, (bool, float)) else shown(one) for one in values)
     return escaped(path) + "\t" + "\t".join(map(escaped, texts))
 
 
-def _named_scores(result: Any) -> list[Any]:
+def named_scores(result: Any) -> list[Any]:
     """Return names and scores of ``{"label", "score"}`` in turn, to five digits. Every other result stays alone."""
     found: list[Any] = []
     for one in result if isinstance(result, list) else ():
@@ -67,7 +67,7 @@ def _named_scores(result: Any) -> list[Any]:
 
 def shown(value: Any) -> str:
     """Return a short text: bytes and arrays of more than ten numbers by type and size, all else in full."""
-    value = _opened(value)
+    value = opened(value)
     if isinstance(value, str):
         return value
     numbers = _few_numbers(value)
@@ -130,11 +130,11 @@ def _readable(value: Any, above: tuple[int, ...] = ()) -> Any:
         return described if isinstance(described, str) else _readable(described[0], above)
     if isinstance(value, (dict, list, tuple, set, frozenset)):
         return _inner(value, above, _readable)
-    opened = _opened(value)
-    return str(value) if opened is value else _alone(opened, above, _readable)
+    inside = opened(value)
+    return str(value) if inside is value else _alone(inside, above, _readable)
 
 
-def _opened(value: Any, mode: str = "python") -> Any:
+def opened(value: Any, mode: str = "python") -> Any:
     """Return the content of a dataclass, a model, a mapping or a member of an enumeration, else the value.
 
     What a plugin writes for a type comes first. Where that raises, the value is written as any other of its kind.
@@ -245,8 +245,8 @@ def _of_other_types(value: Any) -> Any:
         return list(value)
     if callable(getattr(value, "tolist", None)):
         return _listed(value)
-    opened = _opened(value, "json")
-    return _plain(value, str(value)) if opened is value else opened
+    inside = opened(value, "json")
+    return _plain(value, str(value)) if inside is value else inside
 
 
 def _complete(value: Any, above: tuple[int, ...] = ()) -> Any:

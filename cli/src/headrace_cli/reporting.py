@@ -67,6 +67,9 @@ def print_usage_error(error: Any, args: Sequence[str]) -> None:
     elif option == "--json" and hasattr(getattr(ctx, "command", None), "commands"):  # a group
         error.message += f"; it stands after the command: {error.ctx.command_path} COMMAND --json"
         error.possibilities = None
+    elif option == "--reload" and "--watch" in _options(ctx):
+        error.message += "; --watch serves a changed file anew"
+        error.possibilities = None
     elif option and "--set" in _options(ctx) and not _near(option, error.possibilities):
         key, error.possibilities = option.lstrip("-").replace("-", "_"), None
         error.message += f"; keys and options of the configuration are given so: --set {key}=VALUE"

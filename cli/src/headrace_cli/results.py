@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import RequestError, code_of
 from headrace_cli.console import error_text, is_utf8, print_data, print_message
 from headrace_cli.printing import as_json, as_line, escaped, quoted
+from headrace_cli.screen import Screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_cli.inputs import Input
+    from headrace_cli.out_file import OutFile
     from headrace_cli.output import Output
 
 
@@ -24,17 +26,22 @@ class ResultPrinter:
         json: Whether every input gives a line of JSON.
         traceback: Whether errors are shown with Python's traceback.
         output: Writes results to files, None for stdout.
+        out: Takes the line of each input in place of stdout. None: stdout.
 
     Attributes:
         print_error: Writes one line of an error for people.
     """
 
-    def __init__(self, *, json: bool, traceback: bool, output: Output | None) -> None:
+    def __init__(
+        self, *, json: bool, traceback: bool, output: Output | None, out: OutFile | None = None
+    ) -> None:
         self.print_error: Callable[[str], None] = print_message
         self._json = json
         self._traceback = traceback
         self._output = output
+        self._out = out
         self._ascii_only = not is_utf8(sys.stdout)
+        self._screen = Screen() if sys.stdout.isatty() and not json else None
 
     def result(self, one: Input, result: Any) -> None:
         """Print the result of an input, or write it to a file and print its path.
@@ -48,8 +55,14 @@ class ResultPrinter:
         try:
             if self._output is not None:
                 found = {"path": one.path, "output": str(self._output.write(one, result))}
+            if self._out is not None:
+                self._out.write(self._out.line(one.path, "result", found.get("output", result)))
+                return
             if self._json:
                 line = as_json(found, ascii_only=self._ascii_only)
+            elif self._screen is not None:
+                self._screen.print_row(one.path, found.get("output", result))
+                return
             else:
                 line = as_line(one.path, found.get("output", result))
         except Exception as error:
@@ -62,7 +75,9 @@ class ResultPrinter:
     def error(self, one: Input, error: BaseException) -> None:
         """Print the error of an input."""
         kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
-        if self._json:
+        if self._out is not None:
+            self._out.write(self._out.line(one.path, "error", kind))
+        elif self._json:
             print_data(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))
         else:
             self.print_error(

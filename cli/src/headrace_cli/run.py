@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import time
 from collections import deque
@@ -27,6 +28,7 @@ from headrace_cli.console import (
     print_message,
 )
 from headrace_cli.inputs import Input, check_arguments, expand, ports_of
+from headrace_cli.out_file import OutFile
 from headrace_cli.output import Output
 from headrace_cli.results import ResultPrinter
 from headrace_cli.source import hinting_at_a_file, is_file, source_of
@@ -73,6 +75,21 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
             show_default=False,
         ),
     ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write the lines into this file: .jsonl has what --json prints, .csv the columns path, result (as a line shows it) and error.",
+            show_default=False,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on at the end of the file of --out: inputs with a line are done."
+        ),
+    ] = False,
     no_import: NoImport = False,
     timeout: Annotated[
         float | None,
@@ -91,8 +108,8 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
     .npz file are keys, by their names or those of the model's inputs, unless the pipeline begins with bytes. A line per success goes to
     stdout, in the order of the inputs: the path, a tab, the result. A result that is a dict gives
     its values, separated by tabs. So do the classes of `TopK`: name, score, next name. An array of up to ten numbers is printed as Python prints a list.
-    A larger one, and bytes, are described by type and shape. Control characters are escaped. Errors
-    and a summary go to stderr.
+    A larger one, and bytes, are described by type and shape. Control characters are escaped. A terminal shows a table
+    in place of these lines. Errors and a summary go to stderr.
 
     With --json every input gives one line: {"path": ..., "result": ...} or {"path": ..., "error":
     {"code": ..., "type": ..., "message": ...}}. Arrays become lists, bytes base64, NaN null,
@@ -103,9 +120,12 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
       headrace run line.toml photos/
       headrace run "S[DecodeMat,ResizeMat(64,64),EncodeMat]" photos/ --output small
       headrace run line.toml photos/ --set max=8 --set instance_num=2
+      headrace run line.toml photos/ --out read.jsonl --resume
       headrace run line.toml a.jpg 'scans/*.png' --json | jq .result
       curl -s https://example.org/a.jpg | headrace run line.toml -
     """  # noqa: D301 - typer keeps the lines after a backspace character
+    if inputs[0].endswith(".toml") and not config.endswith(".toml") and _is_input(config):
+        raise WrongArgument(f"CONFIG comes first: headrace run {inputs[0]} {config}")
     try:
         check_arguments(inputs)
     except WrongArgument as wrong:
@@ -114,12 +134,16 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
         raise
     source = source_of(config, settings or ())
     folder = None if output is None else Output(output, inputs)
+    if resume and out is None:
+        raise WrongArgument("--resume goes on with a file: --out FILE.jsonl or --out FILE.csv")
+    lines = None if out is None else OutFile(out, inputs, resume=resume)
     with printing_warnings():
         with showing_progress(not quiet) as bars, hinting_at_a_file(config):
             pipeline = headrace.pipe(source, allow_import=not no_import, progress=bars)
         root = context.find_root()
-        printer = ResultPrinter(json=json, traceback=bool(root.params["traceback"]), output=folder)
-        work = _Run(pipeline, root.obj, printer, timeout=timeout)
+        shows = bool(root.params["traceback"])
+        printer = ResultPrinter(json=json, traceback=shows, output=folder, out=lines)
+        work = _Run(pipeline, root.obj, printer, timeout=timeout, out=lines)
         status = work.to_the_end(inputs, progress=not quiet)
         if not quiet and status != BROKEN_PIPE:
             print_message(work.summary(inputs))
@@ -129,6 +153,11 @@ def run(  # noqa: PLR0913, PLR0917 - one per option
             # At a normal exit the interpreter would wait for the hanging backend, and lose the exit status.
             exit_now(status)
     return status
+
+
+def _is_input(config: str) -> bool:
+    """Return whether CONFIG is a file, or a folder, that no plugin reads as a configuration."""
+    return os.path.exists(config) and not headrace.plugins.reads(config)  # noqa: PTH110 - any text
 
 
 def _missing(config: str) -> str:
@@ -151,8 +180,10 @@ class _Run:
         printer: ResultPrinter,
         *,
         timeout: float | None,
+        out: OutFile | None = None,
     ) -> None:
         self.pipeline = pipeline
+        self.out = out
         self.interrupts = interrupts
         interrupts.on_first = self._close
         self.printer = printer
@@ -172,7 +203,8 @@ class _Run:
         try:
             with self._bar(arguments) if progress else contextlib.nullcontext():
                 self._stream(expand(arguments))
-            status = FAILED if self.failed else OK
+            failed = self.failed or (self.out is not None and self.out.failed)
+            status = FAILED if failed else OK
             drain = True
         except KeyboardInterrupt:
             self.interrupted, status = True, self.interrupts.status
@@ -180,6 +212,8 @@ class _Run:
             discard_stdout()
             status = BROKEN_PIPE
         finally:
+            if self.out is not None:
+                self.out.close()
             self.seconds = time.perf_counter() - started
             try:
                 self._close(drain=drain)
@@ -199,6 +233,9 @@ class _Run:
 
     def _stream(self, inputs: Iterator[Input]) -> None:
         for one in inputs:
+            if self.out is not None and self.out.holds(one.path):
+                self._advance()
+                continue
             self._begin(one)
             while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
                 self._print_next()
@@ -245,7 +282,7 @@ class _Run:
     def _bar(self, arguments: Sequence[str]) -> Iterator[None]:
         """Show a progress bar if stderr is a terminal and stdout is none: its lines would break up the bar."""
         total = 0
-        if sys.stderr.isatty() and not sys.stdout.isatty():
+        if sys.stderr.isatty() and (self.out is not None or not sys.stdout.isatty()):
             total = sum(1 for _ in expand(arguments))
         if total < 2:
             yield
@@ -261,10 +298,13 @@ class _Run:
         rate = answered / self.seconds if self.seconds > 0 else 0.0
         text = f"{counted(answered, 'request')}: {self.ok} ok, {self.failed} failed"
         if self.interrupted:
+            answered += 0 if self.out is None else self.out.stood
             inputs = islice(expand(arguments), answered, answered + MOST_COUNTED)
             left = sum(1 for _ in inputs)
             text += f", {'at least ' if left == MOST_COUNTED else ''}{left} not done"
             text = f"interrupted; {text}"
+        if self.out is not None and self.out.stood:
+            text += f"; {counted(self.out.stood, 'line')} stood there, {self.out.failed} failed"
         text += f"; {self.seconds:.2f} s, {rate:.1f} requests per second"
         nodes = self.pipeline.stats()["nodes"].items()
         ran = {name: node["batch_size"]["mean"] for name, node in nodes if node["batches"]}

@@ -162,8 +162,9 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
         own = [one.code for one in error.problems if one.path in {"main.backend", "expression"}]
         unread = {*own} & {"syntax", "unknown_backend"}
         if unread and not is_file(what) and not set(what) & set("[]()"):
-            folder = os.path.isdir(what)  # noqa: PTH112 - false for a long text
-            kind = "a folder, and no file" if folder else "no file"
+            if os.path.isdir(what):  # noqa: PTH112 - false for a long text
+                headrace.PipelineConfig.load(what)  # says what a folder may be
+            kind = "no file"
             files = [path.name for path in Path().glob("*.toml")]
             near = difflib.get_close_matches(what, files, n=1, cutoff=0.7)
             if os.path.isfile(f"{what}.toml"):  # noqa: PTH113 - false for a long text

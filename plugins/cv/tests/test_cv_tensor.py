@@ -332,3 +332,24 @@ def test_what_cannot_be_undone_is_refused(options):
 def test_a_scale_of_zero_has_no_inverse():
     with pytest.raises(ValueError, match="scale"):
         Normalization(0.0).inverse()
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}, True),
+        ({"scale": 1 / 255, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)}, False),
+        ({"scale": 255}, True),
+        ({"scale": 0.0039, "mean": 123.7, "std": 58.4}, True),
+        ({"mean": 127.5, "std": 127.5}, False),
+        ({"mean": 123.7}, False),
+        ({"scale": 1 / 255}, False),
+        ({}, False),
+    ],
+)
+def test_a_normalisation_that_contradicts_the_range_of_a_picture_is_told(options, wrong):
+    for name in ("Mat2Tensor", "Decode2Tensor"):
+        sides = {"resize_h": 8, "resize_w": 8} if name == "Decode2Tensor" else {}
+        (element,) = headrace.plugins.resolve({"backend": name, **options, **sides}).walk()
+        found = [one.code for one in element.cls.lint(element.options, 1)]
+        assert found == ["normalization"] * wrong

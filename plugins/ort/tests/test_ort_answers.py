@@ -460,7 +460,7 @@ def test_no_other_array_of_a_wrong_type_is_called_a_picture(one_to_one, axes, dt
     config = {"model": str(one_to_one(axes, dtype=dtype)), "backend": "OnnxTensor"}
     with headrace.pipe(config) as pipe, pytest.raises(InputError, match="wrong dtype") as caught:
         pipe({"data": value})
-    assert caught.value.hint is None
+    assert "picture" not in (caught.value.hint or "")
 
 
 def test_the_bytes_of_a_file_are_told_from_an_array(one_to_one):

@@ -331,3 +331,10 @@ def test_check_tells_the_size_and_the_place(save):
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     assert re.search("at place [56] of a batch of 8", done.stderr)
+
+
+def test_a_sequence_model_is_told_of_the_option_for_its_other_axis(start, save, caplog):
+    nodes = [("CumSum", ["x", "zero"], ["y"], {})]
+    ports = [(name, T.FLOAT, [None, None, 3]) for name in "xy"]
+    start(save(nodes, ports[:1], ports[1:], [("zero", I64([0]))]), {"batch": {"max": 8}})
+    assert "batch_axis = {x = 1, y = 1}" in caplog.text

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto as T
 
 import headrace
-from headrace.errors import BackendError, BatchRangeError, InputError, SetupError
+from headrace.errors import BackendError, InputError, SetupError
 from headrace_ort.session import bare_run
 from headrace_ort.signature import read_signature
 from headrace_tensors import joined, rows_apart
@@ -427,14 +427,22 @@ def test_arrays_come_in_through_dlpack_and_array_protocols(start, one_to_one):
 
 def test_a_fixed_batch_sets_the_range_and_is_filled_up_when_items_fail(start, one_to_one):
     backend = start(one_to_one([4, 2]))
-    assert (backend.min, backend.max) == (4, 4)
+    assert (backend.min, backend.max) == (1, 4)
     batch = [{"data": np.float32([k, k])} for k in range(4)]
     batch[1] = {"data": np.float32([1])}
     outcomes = backend(batch)
     assert [outcome is None for outcome in outcomes] == [True, False, True, True]
     assert [batch[k]["result"].tolist() for k in (0, 2, 3)] == [[0, 0], [2, 2], [3, 3]]
-    refused = backend([{"data": np.float32([1, 2])}])
-    assert isinstance(refused[0], BatchRangeError)
+
+
+def test_a_model_of_a_fixed_batch_answers_one_request_and_says_so(one_to_one, caplog):
+    node = {"backend": "OnnxTensor", "model": str(one_to_one([4, 2], op="Neg"))}
+    with headrace.pipe(node) as pipe:
+        assert pipe({"data": np.float32([1, 2])})["result"].tolist() == [-1, -2]
+    assert "the model is fixed to 4 rows" in caplog.text
+    caplog.clear()
+    headrace.pipe({**node, "pad": True}).close()
+    assert not caplog.text
 
 
 def test_a_model_fixed_to_one_row_takes_one_item_at_a_time(start, one_to_one):
@@ -783,9 +791,11 @@ def test_a_batch_axis_that_cannot_be_is_told_at_setup(start, recurrent, options,
         ([None, "t", 2], ["t", None, 2], {}, "batch_axis = {y = 1}"),
         (["n", "t", 2], ["t", "n", 2], {"batch_axis": {"y": 1}}, None),
         (["n", "t", 2], ["t", "n", 2], {"unbatched": ["y"]}, None),
-        (["n", "t", 2], ["m", "t", 2], {}, "Name it in `unbatched`"),
+        (["n", "t", 2], ["m", "t", 2], {}, "in `unbatched`"),
         (["n", "n", 2], ["n", "n", 2], {}, None),
         (["n", "t", 2], [3, "n", 2], {}, "batch_axis = {y = 1}"),
+        ([1, 3, "width"], [3, 1, "width"], {}, None),
+        ([1, "t", 2], ["t", 1, 2], {}, "batch_axis = {y = 1}"),
     ],
 )
 def test_an_output_whose_first_axis_has_the_name_of_another_is_refused(

@@ -135,7 +135,13 @@ def _for_owner(error: BaseException | None) -> BaseException | None:
 
 def _no_result(node: str, instance: Instance, request: Request) -> NoResultError:
     silent, index = instance.backend._last_label(request), instance.index
-    return NoResultError(f"{silent} wrote no 'result'", node=node, backend=silent, instance=index)
+    return NoResultError(
+        f"{silent} wrote no 'result'",
+        hint='request["result"] = ... writes it, for each request.',
+        node=node,
+        backend=silent,
+        instance=index,
+    )
 
 
 def wrap_error(node: str, instance: Instance, error: BaseException) -> BackendError:

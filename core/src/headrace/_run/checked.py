@@ -293,6 +293,12 @@ class Checked:
             return error._passing()
         wrapped = BackendError(f"{self._label()} raised {error_text(error)}")
         wrapped.hint = self._loop_for(error)
+        if isinstance(error, AttributeError) and str(error).startswith("'dict' object"):
+            wrapped.hint = 'A request is a dict: request["result"] = ...'
+        elif isinstance(error, AttributeError) and error.obj is self:
+            wrapped.hint = (
+                f"init(self, options, context) is called once: set self.{error.name} there."
+            )
         return self._locate(with_cause(wrapped, error))
 
     def _loop_for(self, error: BaseException) -> str | None:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         STRING,
         Port,
         Signature,
+        batch_axis_hint,
         batch_length,
         choose_keys,
         counted_rows,
@@ -98,6 +99,7 @@ __all__ = [
     "UnbatchedOptions",
     "__version__",
     "array_of_numbers",
+    "batch_axis_hint",
     "batch_length",
     "bf16_bits",
     "bf16_values",
@@ -170,7 +172,7 @@ _HOME = {
     "options": "BatchAxisOptions RowSizes TensorOptions UnbatchedOptions",
     "padding": "Crop Steps check_padding find_crops pad_values padded padded_shape "
     "padded_shapes padding_fits warning_of_padding",
-    "ports": "Port STRING Signature batch_length choose_keys counted_rows "
+    "ports": "Port STRING Signature batch_axis_hint batch_length choose_keys counted_rows "
     "refuse_other_axes refuse_two_batches refuse_unknown",
     "protocol": "CONTENTS DATATYPES bf16_bits bf16_values join_elements read_elements split_raw "
     "varint_of",

@@ -153,7 +153,11 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -
     ):
         what = f"a number does not fit {port.dtype}"
         got = f"{np.nanmin(array)} to {np.nanmax(array)} in {got}"
-    hint = _IS_A_PICTURE if _is_picture_for(port, array) else None
+    hint = None
+    if _is_picture_for(port, array):
+        hint = _IS_A_PICTURE
+    elif array.dtype.kind == "f" and kind == "f" and hasattr(np, str(port.dtype)):
+        hint = f"array.astype({port.dtype!r}) converts it, or Call(numpy:{port.dtype}) before the model."
     if isinstance(value, bytes) and kind != "O":
         got, hint = f"{len(value)} bytes", _IS_A_FILE
     return InputError(what, key=key, expected=port.accepts(), got=got, hint=hint)

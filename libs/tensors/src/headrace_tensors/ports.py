@@ -17,6 +17,7 @@ __all__ = [
     "STRING",
     "Port",
     "Signature",
+    "batch_axis_hint",
     "batch_length",
     "choose_keys",
     "counted_rows",
@@ -300,13 +301,27 @@ def refuse_other_axes(
                 for axis, name in enumerate(rest, 1)
                 if name is None and port.shape[axis] is None
             ]
+        if not within:  # an exporter fixes the batch axis of an input and of its outputs alike
+            rows = {one.shape[one.axis] for one in inputs if one.batched} - {None}
+            within = [axis for axis, length in enumerate(port.shape) if axis and length in rows]
         raise SetupError(
             f"by the names of its axes, the first axis of output {port.name} {shown} is not the batch axis",
-            hint=f"Say which one it is, `batch_axis = {{{port.name} = {within[0]}}}`, or name it in "
-            "`unbatched` if it has none."
-            if within
-            else f"Name it in `unbatched`: it belongs to the whole run. ({port.name!r} then comes as it is.)",
+            hint=batch_axis_hint(port.name, within),
         )
+
+
+def batch_axis_hint(name: str, axes: Sequence[int]) -> str:
+    """Return what to do about an output whose batch axis is another one, or which has none.
+
+    Args:
+        name: The output.
+        axes: Its axes that are as long as the batch.
+    """
+    alone = f"name {name!r} in `unbatched`: requests then run alone, and each gets all of it."
+    if not axes:
+        return f"If it has no batch axis, {alone}"
+    found = " or ".join(map(str, axes))
+    return f"Axis {found} may be it: `batch_axis = {{{name} = {axes[0]}}}`. If it has none, {alone}"
 
 
 def refuse_two_batches(name: str, axes: Sequence[object]) -> NoReturn:

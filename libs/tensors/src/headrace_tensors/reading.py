@@ -137,7 +137,10 @@ def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = t
         if least <= length <= most:
             continue
         if port.shape[axis] is not None:
-            raise InputError("wrong shape", key=key, expected=port.accepts(), got=text(tensor))
+            hint = _hint_of_shape(lengths, exact)
+            raise InputError(
+                "wrong shape", key=key, expected=port.accepts(), got=text(tensor), hint=hint
+            )
         raise InputError(
             f"axis {axis} is outside of the range that the model takes",
             key=key,
@@ -145,6 +148,18 @@ def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = t
             got=text(tensor),
         )
     return bool(missing)
+
+
+def _hint_of_shape(found: tuple[int, ...], exact: tuple[int, ...] | None) -> str | None:
+    """Return what to do about a picture of another size, or with its channels elsewhere."""
+    if exact is None or len(found) != 3 or len(exact) != 3 or min(exact) > 4:
+        return None
+    if sorted(found) == sorted(exact):
+        return "Its axes are in another order: array.transpose, or Mat2Tensor for a picture."
+    places = [axis for axis in range(3) if exact[axis] > 4]
+    size = ",".join(str(exact[axis]) for axis in places)
+    same = len(places) == 2 and all(found[axis] == exact[axis] for axis in {0, 1, 2} - {*places})
+    return f"Resize the picture first: ResizeMat({size})." if same else None
 
 
 def with_rows(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import BackendError
 from headrace_tensors.joining import copied
-from headrace_tensors.ports import counted_rows
+from headrace_tensors.ports import batch_axis_hint, counted_rows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,9 @@ def check_rows(port: Port, shape: Sequence[int], rows: int) -> None:
     if port.batched and (len(shape) <= port.axis or shape[port.axis] != rows):
         raise BackendError(
             f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(rows)}",
-            hint="If it has no batch axis, name it in `unbatched`.",
+            hint=batch_axis_hint(
+                port.name, [n for n, length in enumerate(shape) if length == rows]
+            ),
         )
 
 

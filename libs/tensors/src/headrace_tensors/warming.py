@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from headrace.errors import InputError, InstanceLostError, SetupError
 from headrace_tensors.comparing import compare_rows, sizes_to_compare
 from headrace_tensors.host_arrays import host_array, numpy_dtype
-from headrace_tensors.ports import counted_rows, refuse_two_batches, refuse_unknown
+from headrace_tensors.ports import batch_axis_hint, counted_rows, refuse_two_batches, refuse_unknown
 from headrace_tensors.reading import read_item
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
             if max(compared) > 1:
                 rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
                 found = compare_rows(warm_up.run_rows, rows, compared)
-                _warn(found, node or "", logger, fixed=compared[0] > 1)
+                _warn(found, signature, node or "", logger, fixed=compared[0] > 1)
             else:
                 warm_up.run_without((least, more) if warm_up.batched else (1, 1))
         except Exception as error:
@@ -214,14 +214,23 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
 
 def _warn(
     found: Mapping[str, RowVerdict],
+    signature: Signature,
     node: str,
     logger: logging.Logger | logging.LoggerAdapter[Any],
     *,
     fixed: bool,
 ) -> None:
+    sequences = [port.name for port in (*signature.inputs, *signature.outputs) if _leads(port)]
+    axes = ", ".join(f"{name} = 1" for name in sequences)
+    or_axis = f". Or are its axes [steps, rows, ...]? Then batch_axis = {{{axes}}}" if axes else ""
     for name, one in found.items():
         if one.verdict == "dependent":
-            logger.warning("%s", one.warning(node, name, fixed=fixed))
+            logger.warning("%s", one.warning(node, name, fixed=fixed) + or_axis)
+
+
+def _leads(port: Any) -> bool:
+    """Return whether the first axis is the batch axis of samples with several axes, as of a sequence model."""
+    return port.batched and not port.axis and len(port.shape) == 3
 
 
 def _comparable(signature: Signature) -> bool:
@@ -404,13 +413,8 @@ def check_followed(
         known = len(shapes) > 1 and bool(follows)
         if not port.batched and (port.name in told or not known):
             continue
-        where = (
-            f"`batch_axis = {{{port.name} = {follows[0]}}}` says where it is, if that is it; "
-            if known
-            else ""
-        )
         raise SetupError(
             f"output {port.name!r} is {list(lengths[rows])} for a batch of {counted_rows(rows)}: its"
             f" {'first axis' if not port.axis else f'axis {port.axis}'} does not follow the rows",
-            hint=f"{where}{'n' if where else 'N'}ame it in `unbatched` if it belongs to the whole run.",
+            hint=batch_axis_hint(port.name, follows),
         )

@@ -108,6 +108,16 @@ class PerImage(headrace.Backend, ABC):
             except Exception as error:  # noqa: BLE001 - any error is the outcome of this item
                 if isinstance(error, InputError) and error.key is None:
                     error.key = "data"
+                    error.hint = error.hint or self._hint_of(request.get("data"))
                 outcomes = outcomes or [None] * len(batch)
                 outcomes[index] = error
         return outcomes
+
+    def _hint_of(self, data: Any) -> str | None:
+        """Return what to do about data that is no array at all."""
+        if isinstance(data, dict):
+            return 'A model with several outputs gives a dict: outputs = ["NAME"] there gives one.'
+        if callable(getattr(data, "read", None)):
+            return "Send the content of the file: FILE.read()."
+        encoded = isinstance(data, (bytes, bytearray)) and self.expected == IMAGE
+        return "DecodeMat before it reads the bytes of a picture." if encoded else None

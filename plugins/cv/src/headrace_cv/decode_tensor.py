@@ -9,14 +9,15 @@ from pydantic import Field, FiniteFloat, field_validator, model_validator
 from headrace_cv._fields import PerChannel, Side, check_made
 from headrace_cv._per_image import of_data
 from headrace_cv.decode import DecodeMat
-from headrace_cv.tensor import check_factors, note_normalization, refuse_zero
+from headrace_cv.tensor import check_factors, lint_normalization, note_normalization, refuse_zero
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
     from headrace import InitContext
+    from headrace.errors import Problem
     from headrace.keys import Request
 
 __all__ = ["Decode2Tensor"]
@@ -79,6 +80,11 @@ class Decode2Tensor(DecodeMat):
             return self
 
     writes = ("result",)
+
+    @classmethod
+    def lint(cls, options: Any, largest_batch: int) -> Iterator[Problem]:
+        """Tell of a normalisation that contradicts the range of the values."""
+        return lint_normalization(options)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Build the function; record for later nodes of the instance which mean and std it applies."""

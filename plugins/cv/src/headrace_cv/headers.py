@@ -92,6 +92,8 @@ def view_of_bytes(data: Any) -> memoryview:
             raise written from None
         got = "None" if data is None else type(data).__name__
         hint = _OF_A_PATH if isinstance(data, (str, os.PathLike)) else None
+        if text.startswith((b"http://", b"https://")):
+            hint = "Fetch the address first, and send the bytes that it gives."
         raise InputError(
             "this is no file in memory", expected=expected, got=got, hint=hint
         ) from None

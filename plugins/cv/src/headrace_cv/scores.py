@@ -79,7 +79,7 @@ def top_k(scores: Any, k: int = 5, labels: Sequence[str] | None = None) -> list[
         if not least <= classes <= len(labels):
             wanted, got = f"{len(labels)} classes", f"{classes}: {describe(scores, numbers)}"
             what = "these are no scores of the classes in labels"
-            hint = "Either labels are those of another model, or this is another output of it."
+            hint = "A file of labels has one in each line, and no head. Or they are those of another model or output."
             raise InputError(what, expected=wanted, got=got, hint=hint)
     if np.isnan(numbers).any():
         raise InputError("a score is no number", expected="numbers other than NaN", got="NaN")

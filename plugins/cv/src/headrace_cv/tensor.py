@@ -7,18 +7,26 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, FiniteFloat, field_validator, model_validator
 
+from headrace.errors import Problem
 from headrace_cv._fields import ImageOptions, PerChannel
 from headrace_cv._per_image import PerImage, of_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["Mat2Tensor", "Tensor2Mat", "check_factors", "note_normalization", "refuse_zero"]
+__all__ = [
+    "Mat2Tensor",
+    "Tensor2Mat",
+    "check_factors",
+    "lint_normalization",
+    "note_normalization",
+    "refuse_zero",
+]
 
 
 Axes = Literal["chw", "hwc"]
@@ -52,6 +60,25 @@ def _listed(value: Any, default: float) -> tuple[float, ...]:
     if isinstance(value, tuple):
         return value
     return (default if value is None else value,)
+
+
+def lint_normalization(options: Any) -> Iterator[Problem]:
+    """Yield a problem where ``scale``, ``mean`` and ``std`` are for different ranges of the values of a picture."""
+    scale = 1.0 if options.scale is None else abs(options.scale)
+    mean = max(map(abs, _listed(options.mean, 0.0)))
+    std = max(map(abs, _listed(options.std, 1.0)))
+    what, hint = (
+        None,
+        "scale = 0.00392157 makes 0 to 1 of 0 to 255, and mean and std are in scaled values.",
+    )
+    if scale > 1:
+        what = f"scale is a factor: it makes 0 to {255 * scale:g} of a picture's 0 to 255"
+    elif scale == 1 and (std < 1 or 0 < mean < 1):
+        what = "mean and std are for values from 0 to 1, and those of a picture are 0 to 255"
+    elif 255 * scale < 2 and (mean > 2 or std > 2):
+        what = f"mean and std are for values from 0 to 255, and scale makes 0 to {255 * scale:.3g}"
+    if what is not None:
+        yield Problem("normalization", what, hint=hint)
 
 
 def note_normalization(options: Any, context: InitContext) -> None:
@@ -115,6 +142,11 @@ class Mat2Tensor(PerImage):
         def _fit_together(self) -> Self:
             check_factors(self)
             return self
+
+    @classmethod
+    def lint(cls, options: Any, largest_batch: int) -> Iterator[Problem]:
+        """Tell of a normalisation that contradicts the range of the values."""
+        return lint_normalization(options)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Build the function; record for later nodes of the instance which mean and std it applies."""

@@ -168,7 +168,7 @@ class OnnxTensor(headrace.Backend):
         free = any(port.batched and port.exact is None for port in ports)
         self._refuses = options.ragged == "refuse" and free
         self._by_shape = options.ragged == "group" and free
-        self._set_range()
+        self._set_range(context)
         self._bind(options, context, run_options)
         batched = {port.name for port in ports if port.batched}
         inputs = self._signature.as_inputs()
@@ -228,13 +228,19 @@ class OnnxTensor(headrace.Backend):
                 hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
             )
 
-    def _set_range(self) -> None:
+    def _set_range(self, context: headrace.InitContext) -> None:
         signature = self._signature
         rows = signature.rows
         if signature.one_at_a_time and (rows is None or signature.fills):
             self.min, self.max = 1, 1
         elif rows is not None:
-            self.min, self.max = rows, rows
+            self.min, self.max = signature.least_rows, rows
+            if self.min < rows and not context.batch.pad:
+                context.logger.warning(
+                    "the model is fixed to %d rows: copies of a row fill up each run with fewer. If that is meant, say"
+                    " pad = true. If not, export the model with a dynamic batch axis",
+                    rows,
+                )
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all valid requests."""

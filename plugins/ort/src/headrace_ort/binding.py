@@ -12,7 +12,7 @@ from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
 from headrace_ort.graphs import Graph, Graphs
-from headrace_tensors import Item, counted_rows, numpy_dtype, split_outputs
+from headrace_tensors import Item, batch_axis_hint, counted_rows, numpy_dtype, split_outputs
 from headrace_tensors.device_arrays import DeviceArray, StreamRef
 
 if TYPE_CHECKING:
@@ -245,7 +245,9 @@ class DeviceRunner:
         if not shape or shape[0] < total:
             raise BackendError(
                 f"output {port.name!r} is {list(shape)} for a batch of {counted_rows(total)}",
-                hint="If it has no batch axis, name it in `unbatched`.",
+                hint=batch_axis_hint(
+                    port.name, [n for n, size in enumerate(shape) if size == total]
+                ),
             )
         cuts = self._cut.lengths(port.name, shape)
         if cuts:

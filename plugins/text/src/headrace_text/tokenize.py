@@ -138,7 +138,9 @@ class Tokenize(headrace.Backend):
                 own = [made.normalizer] if made.normalizer else []
                 made.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         except Exception as error:
-            raise SetupError(f"{options.tokenizer} is no tokenizer: {error}") from error
+            hint = "Name the tokenizer.json of the model."
+            what = f"{options.tokenizer} is no tokenizer: {error}"
+            raise SetupError(what, hint=hint) from error
         special = made.num_special_tokens_to_add(is_pair=False)
         if options.max_length < special:
             what = f"max_length is {options.max_length}, and a text has {special} special tokens"

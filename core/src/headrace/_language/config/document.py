@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace._language.config.problems import Environment, Problems, format_value, key_place
+from headrace._language.config.problems import (
+    Environment,
+    Problems,
+    format_value,
+    key_place,
+    quotient,
+)
 from headrace._language.contract.addresses import origin_of, places
 from headrace._language.contract.missing import nearest_file
 from headrace._language.contract.options import TextWithBase, in_home, map_leaves, path_as_text
@@ -28,6 +34,7 @@ else:
     import tomli as tomllib
 
 
+_WHERE = "A relative path starts from the working directory."
 _NO_EXPRESSION = "A text is always a path; an expression goes under the key 'backend' of a dict."
 _SCOPED = re.compile(r"\s*([\w.:-]+::[\w-]+)\s*=")
 _TOML_PLACE = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)")
@@ -156,7 +163,9 @@ class _Reader:
                 path, ignore
             )  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
-            own = None if path.suffix == ".toml" else _NO_EXPRESSION
+            own = None if path.is_absolute() else _WHERE
+            own = own if path.suffix == ".toml" else _NO_EXPRESSION
+            own = what_is_read(path) if path.match("*.py:*") else own
             hint = "A path is relative to the file that extends it." if by else own
             by = {**by, "suggestion": nearest_file(path)}
             return self._refuse("no_file", f"no such file: {str(path)!r}", hint, by)
@@ -297,7 +306,7 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     line = int(place[1] or len(lines))
     column = int(place[2] or len(lines[-1]) + 1)
     offset = sum(len(before) + 1 for before in lines[: line - 1]) + column - 1
-    hint = None
+    hint = quotient(lines[line - 1].partition("=")[2].partition("#")[0])
     if scoped := _SCOPED.match(lines[line - 1]):
         hint = f'A key with a scope stands in quotes: "{scoped[1]}" = ...'
     elif message.startswith("Invalid value") and place[1]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import islice
@@ -218,3 +219,11 @@ def _offset(problem: Problem, piece: str) -> int:
     wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
     once = wrong != "" and piece.count(wrong, begin) == 1
     return piece.find(wrong, begin) if once else len(piece) - len(piece[begin:].lstrip())
+
+
+def quotient(written: Any) -> str | None:
+    """Return what to write in place of a fraction such as ``1/255``, None for anything else."""
+    parts = re.fullmatch(r"\s*([\d.]+)\s*/\s*([\d.]*[1-9][\d.]*)\s*", str(written))
+    with suppress(ValueError):  # 1.2.3 is no number
+        return parts and f"Write {float(parts[1]) / float(parts[2]):.6g}: nothing is calculated."
+    return None

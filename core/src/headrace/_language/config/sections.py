@@ -58,6 +58,7 @@ class NodeKeys(Options):
     )
     batch_policy: str = Field("greedy", description="The policy that forms batches.")
     dispatch_policy: str = Field("best_fit", description="The policy that chooses the instance.")
+    allow: tuple[_Name, ...] = Field((), description="Codes of warnings of `check` that are meant.")
     init: str | None = Field(
         None, description="An expression that is built before the node and never called."
     )

@@ -13,7 +13,7 @@ from headrace._language.contract.addresses import hold_files
 from headrace._language.contract.options import Options as _Options
 from headrace._run.checked import Checked, Outcomes, range_problem
 from headrace._texts import error_text
-from headrace.errors import ContractError, MissingDependencyError, SetupError
+from headrace.errors import ContractError, MissingDependencyError, Problem, SetupError
 from headrace.keys import Request
 
 
@@ -161,11 +161,12 @@ class Backend(Checked):
     # The methods that authors write.
 
     @classmethod
-    def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
+    def lint(cls, options: Any, largest_batch: int) -> Iterable[str | Problem]:
         """Return what is legal here but suspicious, a sentence each. Nothing is built, no heavy library imported.
 
         ``headrace check`` and ``headrace explain`` show it as warnings: what a model file says of itself, or options
-        that are seldom meant together. The default returns nothing.
+        that are seldom meant together. A `headrace.errors.Problem` brings a code, which the key ``allow`` of a node
+        silences, and a hint. A sentence has the code ``backend_warning``. The default returns nothing.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
@@ -207,6 +208,7 @@ class Backend(Checked):
         Args:
             options: An instance of this class's `Options`, validated and frozen.
             device: The node's key ``device``, which is None or begins with ``cpu``: of another device a node has one instance.
+                ``headrace check`` asks for other devices, too. It warns of one for which the class still returns ``threads``.
             threads: The node's share of ``[global] threads``.
         """
         return None

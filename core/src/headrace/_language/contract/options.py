@@ -169,6 +169,12 @@ class Options(BaseModel):
 
     positional: ClassVar[tuple[str, ...]] = ()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse to set an option, since instances share them."""
+        if name in type(self).model_fields:
+            raise AttributeError(f"options are frozen: init may set self.{name} of the backend")
+        super().__setattr__(name, value)
+
     @field_validator("*", mode="wrap")
     @classmethod
     def _read_field(

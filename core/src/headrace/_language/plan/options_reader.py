@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from pydantic import ValidationError
 
-from headrace._language.config.problems import format_value
+from headrace._language.config.problems import format_value, quotient
 from headrace._language.config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._language.contract.options import Options, keys_of, value_problems
 from headrace._language.contract.policies import BatchPolicy, DispatchPolicy
@@ -17,7 +17,12 @@ from headrace._language.expression.tree import Call
 from headrace._language.plan.element import NamedPlan, Source, place_of
 from headrace._language.plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._language.plan.planning import Planning, value_of_expression
-from headrace._language.registry.discovery import KNOWN_POLICIES, KNOWN_PROBES, how_to_install
+from headrace._language.registry.discovery import (
+    KNOWN_POLICIES,
+    KNOWN_PROBES,
+    REPLACED,
+    how_to_install,
+)
 from headrace._language.registry.files import find_place
 from headrace._language.registry.registry import Offer, registry
 from headrace._run.probes import PROBE_METHODS
@@ -171,7 +176,7 @@ class OptionsReader:
         place = {} if written is None else written.place()
         near = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
-        hint = "Quotes make it a text." if bare else about.get("hint")
+        hint = "Quotes make it a text." if bare else about.get("hint") or quotient(detail["input"])
         self._add("option", f"{self.call.name}: {said}", suggestion=near, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
@@ -186,7 +191,8 @@ def hint_for(key: str, keys: Iterable[str]) -> str:
     meant = KEYS_ELSEWHERE.get(key, key)
     if meant in NODE_KEYS:
         return f"{meant!r} is a key of the node: {meant} = ..."
-    return f"It has {', '.join(keys) or 'none'}."
+    none = "none: a function is registered as functools.partial(f, a=1), a class has Options"
+    return REPLACED.get(key) or f"It has {', '.join(keys) or none}."
 
 
 # Policies and probes.

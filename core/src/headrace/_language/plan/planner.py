@@ -300,6 +300,10 @@ class Planner(Planning):
         self.parameters.unresolved += 1
         if self.all_names:
             problem = registry.unknown(call.name, (), self._nearest(call, scope))
+            empty = [file for file, registered in self.files if not registered]
+            if empty and problem.suggestion is None:
+                hint = f"{empty[0]} registers nothing: headrace.register({call.name!r}, ...) in it does."
+                problem = replace(problem, hint=hint)
             self.problems.add_all([replace(problem, **place_of(call))])
 
     def _nearest(self, call: Call, scope: Scope) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._language.contract.addresses import Fetched, is_address, places
-from headrace._language.registry.discovery import KNOWN_READERS, how_to_install
+from headrace._language.registry.discovery import KNOWN_READERS, REPLACED, how_to_install
 from headrace._language.registry.registry import Offer, registry
 from headrace._problem import Problem
 from headrace._run.tracebacks import without_locals
@@ -98,6 +98,9 @@ def _ignore_argument(
 
 def what_is_read(path: Path) -> str:
     """Say what a path may be, for one that is nothing of it: who would read it, or all that is read here."""
+    for name, what in REPLACED.items():
+        if "." in name and (path.match(name) or (path / name).is_file()):
+            return str(what)
     for name, distribution in KNOWN_READERS.items():
         if path.name.lower().endswith(name) and not path.is_dir():
             return f"{how_to_install(distribution)}. It reads {name}."

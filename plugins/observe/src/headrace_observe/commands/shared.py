@@ -356,7 +356,7 @@ def print_table(
     console = Console(
         file=sys.stdout, width=_table_width(widths) + 1, markup=False, emoji=False, highlight=False
     )
-    for columns in _tables(widths, keys, room):
+    for columns in split_columns(widths, keys, room):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
         for number in columns:
             justify: Literal["left", "right"] = "right" if number else "left"
@@ -366,22 +366,24 @@ def print_table(
         console.print(table)
 
 
-def _table_width(widths: Sequence[int]) -> int:
-    """Return the width of a table whose columns are so wide: three spaces between them, one at both ends."""
-    return sum(widths) + 3 * (len(widths) - 1) + 2
+def _table_width(widths: Sequence[int], gap: int = 3) -> int:
+    """Return the width of a table whose columns are so wide: ``gap`` spaces between them, one at both ends."""
+    return sum(widths) + gap * (len(widths) - 1) + 2
 
 
-def _tables(widths: Sequence[int], keys: Sequence[int], room: float) -> list[list[int]]:
+def split_columns(
+    widths: Sequence[int], keys: Sequence[int], room: float, *, gap: int = 3
+) -> list[list[int]]:
     """Divide the columns of a table into tables that are at most ``room`` wide, where single columns are."""
-    if _table_width(widths) <= room:
+    if _table_width(widths, gap) <= room:
         return [[*range(len(widths))]]
-    if _table_width([widths[number] for number in keys]) > room / 2:
+    if _table_width([widths[number] for number in keys], gap) > room / 2:
         keys = keys[:1]
     tables: list[list[int]] = []
     for number in range(len(widths)):
         if number in keys:
             continue
-        if not tables or _table_width([widths[k] for k in (*tables[-1], number)]) > room:
+        if not tables or _table_width([widths[k] for k in (*tables[-1], number)], gap) > room:
             tables.append([*keys])
         tables[-1].append(number)
     return tables

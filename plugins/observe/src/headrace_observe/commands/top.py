@@ -20,7 +20,7 @@ from headrace.errors import HeadraceError
 from headrace.plugins import read_text
 from headrace_cli.for_plugins import INTERRUPTED, OK, WrongArgument, print_json
 from headrace_formats import read_json
-from headrace_observe.commands.shared import KeyFile, limited
+from headrace_observe.commands.shared import KeyFile, limited, split_columns
 from headrace_observe.extras import library
 
 if TYPE_CHECKING:
@@ -243,10 +243,10 @@ _COLUMNS = {
     "ok_per_s": "ok/s",
     "failed_per_s": "failed/s",
     "waiting": "waiting",
-    "queue_p50_ms": "queue p50",
+    "queue_p50_ms": "queue\np50",
     "queue_p99_ms": "p99",
     "mean_batch": "size",
-    "batch_p50_ms": "batch p50",
+    "batch_p50_ms": "batch\np50",
     "batch_p99_ms": "p99",
     "utilisation": "busy",
     "up": "up",
@@ -261,28 +261,35 @@ _CLOCK = "queue: from arrival at the node to the cut of the batch; batch: its ru
 
 def _show(looks: Iterator[tuple[list[dict[str, Any]], str]], url: str) -> None:
     from rich import box
-    from rich.console import Console
+    from rich.console import Console, Group
     from rich.live import Live
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 400)
+    headings = [*_COLUMNS.values()]
     with Live(console=console, auto_refresh=False) as live:
         for rows, state in looks:
-            # Twelve columns fit into eighty characters only without lines between them.
-            table = Table(
-                title=f"{url}: {state} (times in ms)",
-                caption=_CLOCK,
-                box=box.SIMPLE_HEAD,
-                padding=0,
-                pad_edge=False,
-            )
-            for heading in _COLUMNS.values():
-                justify: Literal["left", "right"] = "left" if heading == "node" else "right"
-                # What finds no room goes on in the next line: half a figure would be a wrong one.
-                table.add_column(heading, justify=justify, overflow="fold")
-            for row in rows:
-                table.add_row(_name(row), *(_cell(key, row.get(key, "")) for key in _FIGURES))
-            live.update(table, refresh=True)
+            shown = [
+                [_name(row), *(_cell(key, row.get(key, "")) for key in _FIGURES)] for row in rows
+            ]
+            cells_of = zip(headings, *shown, strict=True)
+            widths = [max(map(len, "\n".join(cells).split("\n"))) for cells in cells_of]
+            tables = []
+            for columns in split_columns(widths, (0,), console.width, gap=1):
+                # Twelve columns fit into eighty characters only without lines between them.
+                table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False)
+                for number in columns:
+                    justify: Literal["left", "right"] = "right" if number else "left"
+                    # Half a figure would be another one.
+                    table.add_column(
+                        headings[number], justify=justify, overflow="fold", no_wrap=bool(number)
+                    )
+                for cells in shown:
+                    table.add_row(*(cells[number] for number in columns))
+                tables.append(table)
+            title = Text(f"{url}: {state} (times in ms)")
+            live.update(Group(title, *tables, Text(_CLOCK, "dim")), refresh=True)
 
 
 def _name(row: dict[str, Any]) -> str:

@@ -1,0 +1,103 @@
+"""What backends of a row hand to each other, by the sections Reads and Writes of their documentation."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from headrace.plugins import Element as Resolved
+
+_DTYPES = re.compile(r"\b(?:u?int(?:8|16|32|64)|b?float(?:16|32|64))\b")
+_IMAGES = re.compile(r"\[(?:H, W(?:, [C13])?|C, H, W)\]")
+"""The axes of a picture, by which it and a tensor are told apart."""
+
+
+def mismatches(
+    row: Sequence[Resolved], built: Sequence[Mapping[str, Any]] = ()
+) -> Iterator[tuple[str, str, str, str]]:
+    """Yield each two neighbours of which the second does not read what the first writes, with what that is.
+
+    A class whose documentation leaves the type open fits all others.
+
+    Args:
+        row: Backends that get the result of the one before.
+        built: What each of them has said since it was built. A model with one input says its dtype and shape.
+    """
+    given = giver = ""
+    sides: Any = None
+    for number, one in enumerate(row):
+        wanted = _said(one, "Reads", "data")
+        port = _only_input(built[number]) if built else {}
+        wanted = f"{port['dtype']} {port['shape']}".replace("None", "*") if port else wanted
+        if given and wanted and not (_fit(given, wanted) and _fit_sides(sides, port)):
+            size = f" of {sides[0]} x {sides[1]}" if sides and port else ""
+            yield giver, given + size, one.name, wanted
+        written = _said(one, "Writes", "result")
+        sides = _sides_after(sides, one, wanted, written)
+        if not written.lower().startswith("same"):
+            given, giver = written, one.name
+        elif not _told(given):  # it passes on what it reads
+            given, giver = wanted, one.name
+
+
+def _only_input(said: Mapping[str, Any]) -> dict[str, Any]:
+    """Return dtype and shape of the only input of a model, from the answer of its backend to ``describe``."""
+    ports = said.get("inputs")
+    port = next(iter(ports.values())) if isinstance(ports, dict) and len(ports) == 1 else None
+    return port if isinstance(port, dict) and {"dtype", "shape"} <= {*port} else {}
+
+
+def _sides_after(
+    sides: tuple[Any, ...] | None, one: Resolved, wanted: str, written: str
+) -> tuple[Any, ...] | None:
+    """Return height and width of a picture behind a backend: those that its options name, or as before; None if unknown."""
+    axes = re.search(r"\[(?:[C13], )?(\w+), (\w+)(?:, [C13])?\]", written)
+    if axes is None:
+        return None
+    if axes.groups() == ("H", "W"):
+        return sides if "H, W" in wanted else None
+    found = tuple(getattr(one.options, name, None) for name in axes.groups())
+    return found if all(isinstance(side, int) for side in found) else None
+
+
+def _fit_sides(sides: Any, port: Mapping[str, Any]) -> bool:
+    """Return whether a model takes pictures with these sides; its axes are [N, C, H, W] or [N, H, W, C]."""
+    shape: Any = port.get("shape") or ()
+    planar = len(shape) == 4 and shape[1] in (1, 3, 4)
+    if sides is None or len(shape) != 4 or planar == (shape[3] in (1, 3, 4)):
+        return True
+    taken = shape[2:] if planar else shape[1:3]
+    return all(side in (None, own) for side, own in zip(taken, sides, strict=True))
+
+
+def _said(one: Resolved, section: str, key: str) -> str:
+    """Return what the documentation of a class says of a key, its first sentence without marks."""
+    text = re.sub(r"\s+", " ", (one.cls.__doc__ or "").partition(f" {section}:")[2])
+    text = re.split(r" (?:Writes|Batch):", text)[0]
+    found = re.match(rf".*?\b{key}: (.*?)(?:\.(?: |$)| [a-z_]+: |$)", text)
+    said = found[1].replace("`", "") if found else ""
+    other = re.search(r", with (\w+)=(\w+) ", said)  # what an option makes of it
+    unset = other and str(getattr(one.options, other[1], None)) != other[2]
+    return said[: other.start()] if other and unset else said
+
+
+def _fit(given: str, wanted: str) -> bool:
+    """Return whether a value may be of both types; one that begins with bytes holds a file."""
+    if not (_told(given) and _told(wanted)):
+        return True
+    if given.startswith("bytes") or wanted.startswith("bytes"):
+        return given.startswith("bytes") and wanted.startswith("bytes")
+    for kind in (_DTYPES, _IMAGES):
+        one, other = (
+            {re.sub(r"\d]", "C]", text) for text in kind.findall(said)} for said in (given, wanted)
+        )
+        if one and other and not one & other:
+            return False
+    return True
+
+
+def _told(text: str) -> bool:
+    return text.startswith("bytes") or bool(_DTYPES.search(text))
