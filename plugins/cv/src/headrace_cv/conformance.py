@@ -39,7 +39,7 @@ __all__ = [
 
 def picture(k: int) -> NDArray[np.uint8]:
     """Return picture number ``k``: ``uint8 [H, W, 3]``, noise; each ``k`` has another size."""
-    shape = (20 + k, 30 + 2 * k, 3)
+    shape = (20 + k % 50, 30 + 2 * (k % 50), 3)
     return np.random.default_rng(k).integers(0, 256, shape, np.uint8)
 
 

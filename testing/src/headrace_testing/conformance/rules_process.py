@@ -47,6 +47,7 @@ _WINDOW_ITEMS = 1024
 
 _WINDOW_S = 8.0
 _WINDOWS = 6
+_MOST_DIFFERENT = (_WINDOWS + 1) * _WINDOW_ITEMS
 """In each of so many windows the memory has to grow. The first one, in which caches fill, is not counted."""
 
 _LEAST_ITEM_BYTES = 24
@@ -233,13 +234,17 @@ def _run_next(subject: Subject, live: Live, order: Iterator[int]) -> int:
 def _different_items(subject: Subject, live: Live) -> int:
     """Return how many different requests the factory gives, as far as they are not much larger than the first ones."""
     usual = max(subject.request_bytes(k, live) for k in range(DISTINCT))
-    given = (_WINDOWS + 1) * _WINDOW_ITEMS
-    while given > DISTINCT:
-        with contextlib.suppress(Exception):  # a factory may end, as a folder of files does
-            if subject.request_bytes(given - 1, live) <= max(4 * usual, _SMALL_BYTES):
-                return given
-        given //= 2
-    return DISTINCT
+    given = DISTINCT
+    # From small numbers to large ones: where requests grow with their number, none that is much larger is ever made.
+    while given < _MOST_DIFFERENT:
+        more = min(2 * given, _MOST_DIFFERENT)
+        try:  # a factory may end, as a folder of files does
+            if subject.request_bytes(more - 1, live) > max(4 * usual, _SMALL_BYTES):
+                break
+        except Exception:  # noqa: BLE001
+            break
+        given = more
+    return given
 
 
 def _anonymous_bytes() -> int:

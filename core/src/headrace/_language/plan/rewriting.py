@@ -94,8 +94,7 @@ class _Rewriting:
             name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()
         }
-        shared = nodes.pop(GLOBAL, {})
-        return replace(self._shape, nodes=nodes, globals=shared)
+        return replace(self._shape, globals=nodes.pop(GLOBAL, {}), nodes=nodes)
 
     def _parse(self, table: str, key: str) -> Call | None:
         """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
