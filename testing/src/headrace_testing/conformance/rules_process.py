@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.settings import restore, settings
 from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
@@ -47,8 +47,10 @@ _WINDOW_ITEMS = 1024
 
 _WINDOW_S = 8.0
 _WINDOWS = 6
-_MOST_DIFFERENT = (_WINDOWS + 1) * _WINDOW_ITEMS
 """In each of so many windows the memory has to grow. The first one, in which caches fill, is not counted."""
+
+_LEAST_DIFFERENT, _MOST_DIFFERENT = 1000, (_WINDOWS + 1) * _WINDOW_ITEMS
+"""How many different requests are needed to judge growth, and how many are made: with fewer, a cache without a bound soon has all."""
 
 _LEAST_ITEM_BYTES = 24
 """An int of 32 bytes that is kept for each request counts."""
@@ -156,7 +158,7 @@ def requests_released(subject: Subject) -> str | None:
 
     While the same requests are run many times, the memory that Python allocates does not grow again and again
     with the number of batches: neither with valid requests nor with such that fail.
-    Then come thousands of different requests, as far as `make_item` gives them. Neither Python's memory nor that of the
+    Then come thousands of different requests. Where `make_item` gives fewer than 1000 of about one size, growth is not judged. Neither Python's memory nor that of the
     process, in which C libraries allocate, grows with each thousand. The last batch may be kept, and so may a cache that has
     a bound: `options` of the conformance class sets one of a few hundred entries.
     """
@@ -179,18 +181,21 @@ def requests_released(subject: Subject) -> str | None:
             kept = _kept(run, tracemalloc)
             if kept is not None:
                 raise Broken(f"it keeps memory of every {what}: {kept}")
-        seen = _run_different(subject, live, tracemalloc)
+        given = _different_items(subject, live)
+        seen = _run_different(subject, live, tracemalloc, given)
     subject.done(live)
+    if given < _LEAST_DIFFERENT:
+        what = f"only {given} different requests are of about one size, and growth shows with {_LEAST_DIFFERENT}"
+        raise NotJudged(f"{what}: let make_item(k) give as many")
     return f"{seen} different requests"
 
 
-def _run_different(subject: Subject, live: Live, tracemalloc: Any) -> int:
+def _run_different(subject: Subject, live: Live, tracemalloc: Any, given: int) -> int:
     """Run different requests, window by window, until memory stays the same in one. Give how many they were.
 
     Raises:
         Broken: It grew in each window.
     """
-    given = _different_items(subject, live)
     # In random order, since a request may be the larger the higher its number is.
     order = itertools.cycle(random.Random(0).sample(range(given), given))  # noqa: S311 - no secret
     counters = {"Python": lambda: _traced_bytes(tracemalloc), "the process": _anonymous_bytes}

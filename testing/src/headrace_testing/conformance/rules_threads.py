@@ -172,7 +172,7 @@ def _in_between(subject: Subject, live: Live, only: set[_Place] | None = None) -
             between.append(pool.submit(run))
             rests = None
         if rests is not None:
-            time.sleep(_GLANCE_S)
+            wait(between[-1:], _GLANCE_S)
         if rests is None or _rest_of(thread) != rests:
             rests = _until_it_rests(between[-1], thread, 5 * alone_s)
         if not between[-1].done():
