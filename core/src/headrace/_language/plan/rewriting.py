@@ -38,13 +38,13 @@ def rewrite(shape: Sections, files: Files, problems: Problems) -> Sections:
     offers = registry.offers("rewriters")
     here = _offers_here(shape, offers)
     words = [offer for offer in here if offer.name[0].isupper()]
-    means = [(offer, one) for offer in words for one in registry.find(offer.name, files)]
-    others = {one.name: one for offer, one in means if one.distribution != offer.distribution}
-    for offer in {one.path: one for one in here if one.name not in others}.values():
-        other = next((one for one in offers if one.name == offer.name and one != offer), None)
+    means = [(word, own) for word in words for own in registry.find(word.name, files)]
+    others = {own.name: own for word, own in means if own.distribution != word.distribution}
+    for offer in {own.path: own for own in here if own.name not in others}.values():
+        other = next((own for own in offers if own.name == offer.name and own != offer), None)
         if other is not None:
-            what = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
-            problems.add("plugin", what, hint="Disable one of them with HEADRACE_PLUGINS.")
+            told = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
+            problems.add("plugin", told, hint="Disable one of them with HEADRACE_PLUGINS.")
             problems.raise_if_any()
         shape = _Rewriting(shape, others, problems).run(offer)
     return shape
@@ -62,10 +62,10 @@ def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
     return [offer for name, offer in by_name.items() if name in here]
 
 
-def _qualified(call: Call, others: Mapping[str, Offer]) -> Call:
+def _with_qualifiers(call: Call, others: Mapping[str, Offer]) -> Call:
     """Return a tree in which what others have registered bears its qualifier."""
     name = f"{others[call.name].plugin}:{call.name}" if call.name in others else call.name
-    phases = tuple(tuple(_qualified(one, others) for one in phase) for phase in call.phases)
+    phases = tuple(tuple(_with_qualifiers(one, others) for one in phase) for phase in call.phases)
     return call.replace(name=name, phases=phases)
 
 
@@ -80,7 +80,7 @@ class _Rewriting:
         """Call the function of a plugin."""
         function: Any = load(offer.path or "", offer.distribution)
         named = self._tables.items()
-        plain = {name: {key: one.value for key, one in table.items()} for name, table in named}
+        plain = {name: {key: own.value for key, own in table.items()} for name, table in named}
         try:
             tables = function(plain, self._parse)
         except ConfigError as error:
@@ -88,8 +88,8 @@ class _Rewriting:
             self._problems.raise_if_any()
             raise
         except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
-            what = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
-            raise PluginError(what, hint="Report it to its author.") from without_locals(error)
+            told = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
+            raise PluginError(told, hint="Report it to its author.") from without_locals(error)
         nodes = {
             name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()
@@ -108,7 +108,7 @@ class _Rewriting:
         call = read_expression_of(there.value, there.source, node, self._problems)
         if call is None:
             raise ConfigError(list(self._problems)[before:])
-        return _qualified(call, self._others)
+        return _with_qualifiers(call, self._others)
 
     def _with_place(self, name: str, key: str, value: Any) -> Written:
         """Give a value the place where it was written, if it was."""
