@@ -445,3 +445,19 @@ def test_each_backend_is_judged_rightly(kit):
 
 def test_there_are_39_and_each_is_judged_once():
     assert len({kit.expression for kit in KITS}) == len(KITS) == 39
+
+
+@pytest.mark.parametrize(("growth", "outcome"), [(0, "failed"), (2000, "not_judged")])
+def test_growth_is_judged_where_a_thousand_requests_are_of_about_one_size(growth, outcome):
+    """The backend keeps all of them, in both."""
+
+    class Growing(ArrayConformance):
+        expression = "RemembersAllOfArrays"
+
+        def make_item(self, k):
+            return {**super().make_item(k), "more": bytes(growth * k)}
+
+    with ConformanceRun(Growing) as run:
+        verdict = contextvars.copy_context().run(run.verdict, "requests-released")
+    assert verdict.outcome == outcome
+    assert outcome == "failed" or verdict.detail.startswith("only 34 different requests")

@@ -729,12 +729,20 @@ def test_large_values_come_back_as_they_were_and_may_be_changed_there(file):
 
 def test_arrays_arrive_as_they_were():
     numpy = pytest.importorskip("numpy")
-    read_only = numpy.arange(5000.0)
-    read_only.flags.writeable = False
+    fixed = {
+        "read_only": numpy.arange(5000.0),
+        "read_only_small": numpy.arange(5.0),
+        "read_only_objects": numpy.array([1, None], dtype=object),
+        "read_only_dates": numpy.array(["2020-01-01"] * 999, dtype="M8[D]"),
+        "read_only_columns": numpy.asfortranarray(numpy.eye(3)),
+        "read_only_every_second": numpy.arange(10)[::2],
+    }
+    for one in fixed.values():
+        one.flags.writeable = False
     values = {
+        **fixed,
         "large": numpy.arange(60000, dtype="u1"),
         "small": numpy.arange(12, dtype=">f4").reshape(3, 4),
-        "read_only": read_only,
         "no_axis": numpy.array(7),
         "empty": numpy.zeros((0, 3)),
         "by_columns": numpy.asfortranarray(numpy.eye(3)),

@@ -34,6 +34,10 @@ class Added(headrace.Backend):
             request["result"] = request["data"] + self.number
             request["seen"] = self.seen
 
+class Described(Added):
+    def describe(self):
+        return {"inputs": {"x": {"key": "data"}, "y": {"key": "other"}}}
+
 def total(numbers):
     return [sum(numbers)] * len(numbers)
 """
@@ -61,6 +65,7 @@ def parts(tmp_path, monkeypatch):
     made = []
     headrace.register("Sends", Sends)
     headrace.register("Added", called_there.Added)
+    headrace.register("Described", called_there.Described)
     headrace.register("Total", called_there.total, batched=True)
 
     def part(backend, **keys):
@@ -92,6 +97,21 @@ def test_what_is_built_says_which_keys_it_has_to_be_sent(parts):
     assert {"data", "more", "request_id", "context"} <= {*built.keys}
     assert "result" not in built.keys
     built.close()
+
+
+@pytest.mark.parametrize("backend", ["Described", "S[Added,Described]"])
+def test_a_key_that_is_described_as_read_and_would_not_be_sent_is_refused(parts, backend):
+    child, part = parts(backend)
+    with pytest.raises(SetupError, match=r"Described reads the key 'other'.* `reads`") as refused:
+        part.build(child.seen(0))
+    assert refused.value.hint.endswith("add 'other' to `reads` of Described.")
+
+
+def test_a_child_is_pickled_as_its_configuration(parts):
+    child, _ = parts("Added", number=3)
+    there = pickle.loads(pickle.dumps(child))
+    assert (there.name, there.min, there.max) == (child.name, child.min, child.max)
+    assert there.config.to_dict() == child.config.to_dict()
 
 
 @pytest.mark.parametrize(

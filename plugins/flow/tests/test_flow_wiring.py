@@ -6,6 +6,7 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError, InputError, LimitError
+from headrace_flow.hooks import headrace_rewriters
 
 QUEUED = "InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]"
 ALONE = "InstancesRegister[Reflect[backend]]"
@@ -456,3 +457,17 @@ def test_a_restart_at_an_unknown_node_names_the_key_and_the_nearest_node(countin
         with pytest.raises(InputError) as caught:
             pipe({"data": 1})
         assert (caught.value.key, caught.value.hint) == ("restart", "Did you mean 'b'?")
+
+
+# Names of others.
+
+
+@pytest.mark.parametrize("name", sorted(one for one in headrace_rewriters() if one[0].isupper()))
+@pytest.mark.parametrize("around", ["{}", "DI[BackgroundThread,{}]", "With[BackgroundThread,{}]"])
+def test_a_backend_that_is_called_as_a_word_is_that_backend(name, around, tmp_path):
+    if around.startswith(name):
+        pytest.skip("it stands for itself alone")
+    path = tmp_path / "mine.py"
+    path.write_text(f"import headrace\nheadrace.register({name!r}, lambda data: data + ['mine'])\n")
+    config = {"import": [str(path)], "backend": around.format(name)}
+    assert answer(config, []) == ["mine"]

@@ -527,6 +527,36 @@ def test_a_network_that_takes_multiples_alone_is_proven_at_multiples(start, save
     assert run(backend, {"data": np.ones(33, F32)}, {"data": np.ones(64, F32)})[0].shape == (2,)
 
 
+JOINED = {
+    "twice": [("Concat", ["x", "x"], ["y"], {"axis": 1})],
+    "with its begin": [("Slice", ["x", "start", "one", "one"], ["b"], {}), ("Concat", ["x", "b"], ["y"], {"axis": 1})],
+    "in reverse": [("Slice", ["x", "last", "least", "one", "back"], ["y"], {})],
+    "behind a sum": [("CumSum", ["x", "one"], ["s"], {}), ("Concat", ["x", "s", "x"], ["y"], {"axis": 1})],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("of", "most"), [(T.FLOAT, 4), (T.FLOAT, 2), (T.DOUBLE, None), (T.INT64, 4)]
+)
+@pytest.mark.parametrize("name", JOINED)
+def test_a_network_that_puts_padding_among_the_elements_of_a_row_is_refused(
+    start, save, name, of, most
+):
+    """Each gives a short row beside a longer one elements of its padding."""
+    if (name, of) == ("with its begin", T.INT64):
+        pytest.skip("one whole number of 32 may be equal by chance")  # so it is not judged
+    path = save(
+        JOINED[name],
+        [("x", of, ["n", "t"])],
+        [("y", of, ["n", "other"])],
+        [("start", np.int64([0])), ("one", np.int64([1])), ("last", np.int64([-1])),
+         ("least", np.int64([-(1 << 40)])), ("back", np.int64([-1]))],
+    )  # fmt: skip
+    with pytest.raises(SetupError, match=r"axis 1 of output 'y'.* padding beside a longer row"):
+        start(path, {"batch": {"max": most}}, ragged="pad")
+    assert start(path, {"batch": {"max": most}}, ragged="pad", crop={})
+
+
 @pytest.mark.parametrize(
     ("nodes", "shape", "says"),
     [

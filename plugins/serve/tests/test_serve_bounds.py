@@ -69,7 +69,7 @@ def test_a_full_queue_refuses_before_the_body_is_read(serving, gate, full):
         status, body = answer_of(late)
         assert (status, b"overloaded" in body) == (429, True)
         late.sendall(bytes(200_000) + head("/run/other", 1) + b"a")
-        assert answer_of(late) == (200, b'{"result":"a"}')
+        assert answer_of(late) == (200, b"a")
     receiving.sendall(b"33")
     gate.open.set()
     for one in (*running, receiving):
@@ -206,7 +206,7 @@ def test_the_lines_of_chunks_are_no_headers(serving):
             connection.sendall(b"2\r\n")
             connection.sendall(b"ab\r\n")
         connection.sendall(b"0\r\nlast: x\r\n\r\n")
-        assert answer_of(connection) == (200, b'{"result":"' + b"ab" * 200 + b'"}')
+        assert answer_of(connection) == (200, b"ab" * 200)
 
 
 def test_a_body_in_small_pieces_takes_little_more_than_its_bytes():

@@ -51,6 +51,22 @@ def tensor(name, array, datatype):
     return made
 
 
+IDS = ["plain", "größe.jpg", "two\nlines", "x" * 20_000, "tab\t", ""]
+
+
+@pytest.mark.parametrize("identifier", IDS)
+def test_an_error_keeps_its_status_and_text_whatever_the_id_is(client, identifier):
+    def refuse(data):
+        raise InputError("the picture is too small")
+
+    headrace.register("GrpcRefuse", refuse, replace=True)
+    c = client({"m": {"backend": "GrpcRefuse"}, "echo": {"backend": "Identity"}})
+    with pytest.raises(InferenceServerException, match="the picture is too small") as caught:
+        c.infer("m", element(b"a"), request_id=identifier)
+    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert c.infer("echo", element(b"a"), request_id=identifier).get_response().id == identifier
+
+
 def element(*values):
     return [tensor("data", np.array(values, object), "BYTES")]
 

@@ -816,7 +816,7 @@ def test_codings_of_several_lines_are_one_list(plain):
     lines = [("content-encoding", "deflate"), ("content-encoding", "gzip")]
     body = gzip.compress(zlib.compress(b"abc"))
     answer = httpx.post(f"{plain.url}/run/m", content=body, headers=lines)
-    assert answer.json() == {"result": "abc"}
+    assert answer.content == b"abc"
 
 
 @pytest.mark.parametrize(
@@ -835,7 +835,7 @@ def test_the_coding_that_is_wanted_most_is_taken(common, accepted, coding):
 def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
     server = serving({"m": {"backend": "Identity"}, "t": FP32})
     url = f"{server.url}/run/m"
-    assert httpx.post(url, content=b"abc").json() == {"result": "abc"}
+    assert httpx.post(url, content=b"abc").content == b"abc"
     sent = b"\x89PNG\r\n\x1a\n\xff"
     png = httpx.post(url, content=sent, headers={"accept": "image/png"})
     assert (png.content, png.headers["content-type"]) == (sent, "image/png")
@@ -874,7 +874,7 @@ def test_closing_lets_requests_end_and_answers_the_rest_with_503(serving, gate, 
 def test_a_pipeline_that_was_given_stays_open():
     with headrace.pipe({"backend": "Identity"}) as pipe:
         with Server({"m": pipe}, port=0) as server:
-            assert httpx.post(f"{server.url}/run/m", content=b"a").json() == {"result": "a"}
+            assert httpx.post(f"{server.url}/run/m", content=b"a").content == b"a"
         assert pipe({"data": 1})["result"] == 1
 
 

@@ -84,7 +84,7 @@ def _packed(value: Any, link: Link, kind: Any) -> Any:
         return _ARRAY, at, size, changes, maker, value.shape
     if cls is dict and kind is not None and _is_table(value, kind):
         return _TABLE, [*value], [_packed(one, link, kind) for one in value.values()]
-    return _PICKLE, *_pickled(value, link)
+    return _PICKLE, *_pickled(value, link), cls is kind and not value.flags.writeable
 
 
 def _is_table(value: dict[Any, Any], kind: Any) -> bool:
@@ -152,11 +152,14 @@ def _pickled(value: Any, link: Link) -> tuple[bytes | None, list[tuple[int, int,
 
 def _made(packed: tuple[Any, ...], link: Link) -> Any:
     if packed[0] == _PICKLE:
-        _, content, places = packed
+        _, content, places, frozen = packed
         kinds = [(at, size, bytearray if changes else bytes) for at, size, changes in places]
         buffers = [link.take(*one) for one in kinds]
         content = buffers.pop() if content is None else content
-        return pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
+        found = pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
+        if frozen:  # an array of objects, say, which pickle makes writable
+            found.flags.writeable = False
+        return found
     if packed[0] == _TABLE:
         each = zip(packed[1], packed[2], strict=True)
         return {key: _made(one, link) if type(one) is tuple else one for key, one in each}

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, PluginLoadError, SetupError
 from headrace.isolation import error_text
-from headrace.keys import BOX, COLOR, RESERVED, RESULT
+from headrace.keys import BOX, COLOR, DATA, RESERVED, RESULT
 from headrace.plugins import build, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Container, Iterable, Iterator, Mapping
 
     from headrace.isolation import ChildConfig
     from headrace.keys import Request
@@ -89,7 +89,8 @@ class Part:
             seen: What its backends see of their instance, see `headrace.isolation.ChildConfig.seen`.
 
         Raises:
-            SetupError: The child could not be built. Its finished parts are closed again.
+            SetupError: The child could not be built, or does not name in ``reads`` a key that it describes as read. Its
+                finished parts are closed again.
             PluginError: A plugin or a library is missing here, or raised.
         """
         for name, (path, batched) in self._registered.items():
@@ -105,7 +106,13 @@ class Part:
             raise SetupError(what, hint=f"Put it {_INTO_A_MODULE}") from error
         runs = _Runs(self._asked, len(self.name))
         built = build(config, seen=seen, probes={"runs": lambda: runs})
-        return BuiltPart(built, runs, self.name, self._rerun)
+        part = BuiltPart(built, runs, self.name, self._rerun)
+        for name, key in _unread(part.describe(), {DATA, *part.keys}):
+            part.close()
+            what = f"{name} reads the key {key!r}, as its describe() says, and its `reads` does not name it"
+            hint = f"A request brings the keys of `reads` alone here: add {key!r} to `reads` of {name}."
+            raise SetupError(what, hint=hint)
+        return part
 
 
 class BuiltPart:
@@ -157,6 +164,18 @@ class BuiltPart:
     def close(self) -> None:
         """Close all that was built, newest first, and log errors. A second call does nothing."""
         self._built.close()
+
+
+def _unread(tree: Mapping[str, Any], keys: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield backend and key of each input that a described tree names and ``keys`` lacks."""
+    built = tree.get("built")
+    inputs = built.get("inputs") if isinstance(built, dict) else None
+    for port in inputs.values() if isinstance(inputs, dict) else ():
+        key = port.get("key") if isinstance(port, dict) else None
+        if isinstance(key, str) and key not in keys:
+            yield tree["name"], key
+    for child in tree.get("children", ()):
+        yield from _unread(child, keys)
 
 
 class _Runs:

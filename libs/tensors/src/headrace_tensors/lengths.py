@@ -66,7 +66,7 @@ class _Group:
 
 
 def prove_crops(
-    run: Callable[[Sequence[Shapes]], Shapes],
+    run: Callable[[Sequence[Shapes]], Mapping[str, Any]],
     signature: Signature,
     options: Padding,
     *,
@@ -76,12 +76,13 @@ def prove_crops(
     """Find the axes of outputs that follow axes of inputs, and how, by runs of rows of at least three lengths.
 
     The rows run alone, and three unequal ones run together. An axis may follow in steps: as many elements more for each
-    so many of the input, which is what strided, padded, transposed and pooling layers make of it. Where samples are never
-    padded nothing runs, and names tell.
+    so many of the input, which is what strided, padded, transposed and pooling layers make of it. Each element that depends
+    on its row alone has to depend on it beside a longer row as well: where a network joins a padded axis with itself,
+    padding takes its place. Where samples are never padded nothing runs, and names tell.
 
     Args:
         run: Runs rows whose shapes, without batch axis, it gets by input, padded to one shape where they differ. It
-            returns the shape of each output with a batch axis.
+            returns each output with a batch axis as an array, or its shape where its values are not at hand.
         signature: Inputs and outputs of the model.
         options: ``ragged``, ``crop`` and ``pad_multiple``, as users write them.
         real: Inputs whose lengths the model takes. None: lengths are invented.
@@ -91,7 +92,8 @@ def prove_crops(
         The crops by output. Those that ``crop`` says where the model takes none of the lengths that were tried.
 
     Raises:
-        SetupError: An output follows no axis in steps, or several, or the model takes none of the lengths that were tried.
+        SetupError: An output follows no axis in steps, or several, or has padding where a row alone has elements of its
+            own, or the model takes none of the lengths that were tried.
     """
     told = find_crops(signature, options.crop) if options.ragged == "pad" else {}
     pads = options.pad_multiple > 1 or not (signature.one_at_a_time or most == 1)
@@ -182,10 +184,13 @@ class _Proof:
             raise ValueError("an input would become too large")
         return made
 
+    def _shapes(self, rows: Sequence[Shapes]) -> Shapes:
+        return {name: tuple(getattr(one, "shape", one)) for name, one in self._run(rows).items()}
+
     def _alone(self, lengths: Sequence[int]) -> Shapes:
         key = tuple(lengths)
         if key not in self._known:
-            self._known[key] = self._run([self._row(key)] * self._least)
+            self._known[key] = self._shapes([self._row(key)] * self._least)
         return self._known[key]
 
     def crops(self) -> dict[str, tuple[Crop, ...]]:
@@ -216,16 +221,49 @@ class _Proof:
         rows = min(3, most or 3, self._most or 3)
         if rows > 1:
             three = [self._row(one) for one in (long, short, middle)[:rows]]
-            beside = self._run([*three, *three[:1] * (self._least - rows)])
+            beside = self._shapes([*three, *three[:1] * (self._least - rows)])
             for name, axis in self._differing(alone, beside):
                 what = (
                     f"a row alone has {alone[name][axis]}, beside shorter ones {beside[name][axis]}"
                 )
                 self._refuse(name, axis, what)
         names = dict.fromkeys(name for name, _ in found)
-        return {
+        crops = {
             name: tuple(one for (of, _), (_, one) in found.items() if of == name) for name in names
         }
+        if rows > 1:
+            self._check_values(crops, short, long, min(4, most or 4, self._most or 4))
+        return crops
+
+    def _check_values(
+        self, crops: Mapping[str, tuple[Crop, ...]], short: Any, long: Any, rows: int
+    ) -> None:
+        """Refuse elements that differ between short rows alone, and not beside a longer one: these are padding."""
+        import numpy as np
+
+        few, more, count = self._row(short), self._row(long), max(rows, self._least)
+        others = [few] * (count - 1)
+        alone, before, behind = map(self._run, ([few, *others], [*others, more], [more, *others]))
+        for name, cuts in crops.items():
+            kind = getattr(getattr(alone[name], "dtype", None), "kind", "")
+            # Whole numbers may be equal by chance.
+            if kind != "f" and (not kind or kind not in "iub" or count < 3):
+                continue
+            batch = next(port.axis for port in self._signature.outputs if port.name == name)
+            own, first, last = (
+                np.moveaxis(np.asarray(one[name], np.float64), batch, 0)
+                for one in (alone, before, behind)
+            )
+            cut = np.concatenate([first[: count - 1], last[count - 1 :]])
+            cut = cut[tuple(map(slice, own.shape))]
+            for crop in cuts:
+                axis = crop.axis + (crop.axis < batch)
+                around = tuple(k for k in range(own.ndim) if k != axis)
+                varies, still = (np.ptp(one, 0, keepdims=True).max(around) for one in (own, cut))
+                lost = np.flatnonzero((varies > 0) & (still <= varies / 100))
+                if len(lost) > (0 if kind == "f" else np.count_nonzero(varies) // 3):
+                    what = f"element {lost[0]} of a row is its own alone, and padding beside a longer row"
+                    self._refuse(name, crop.axis, what)
 
     def _differing(self, one: Shapes, other: Shapes) -> list[tuple[str, int]]:
         """Return output and axis, counted with the batch axis, where lengths differ; of a sample only."""
@@ -297,7 +335,7 @@ def runs_of_lengths(
     signature: Signature,
     values: Mapping[str, float],
     real: Item | None = None,
-) -> Callable[[Sequence[Shapes]], Shapes]:
+) -> Callable[[Sequence[Shapes]], Mapping[str, Any]]:
     """Return what `prove_crops` runs, for an engine that takes arrays.
 
     Args:
@@ -316,10 +354,10 @@ def runs_of_lengths(
                 raise ValueError(f"input {port.name!r} holds texts, which are not invented")
             return made[port.name]
         one = real.tensors[port.name][:1]
-        places = (np.arange(n) % m for n, m in zip((1, *shape), one.shape, strict=True))
+        places = ((np.arange(n) + seed) % m for n, m in zip((1, *shape), one.shape, strict=True))
         return one[np.ix_(*places)]
 
-    def run_rows(rows: Sequence[Shapes]) -> Shapes:
+    def run_rows(rows: Sequence[Shapes]) -> Mapping[str, Any]:
         whole = [port for port in signature.inputs if not port.batched and not port.optional]
         feeds = dict(invented_inputs(whole, len(rows), 0) or {}) if real is None else {}
         for port in signature.inputs:
@@ -329,6 +367,6 @@ def runs_of_lengths(
             elif real is not None and port.name in real.tensors and not port.batched:
                 feeds[port.name] = real.tensors[port.name]
         found = zip(signature.outputs, run(feeds, len(rows)), strict=True)
-        return {port.name: tuple(getattr(one, "shape", one)) for port, one in found if port.batched}
+        return {port.name: one for port, one in found if port.batched}
 
     return run_rows

@@ -131,7 +131,7 @@ def _has_word(value: Any) -> bool:
     if isinstance(value, str):
         return _WORD.search(value) is not None
     names = ("Fallback", *_LOADERS)
-    return _is_tree(value) and any(one.part in names for one in walk(value))
+    return _is_tree(value) and any(one.name in names for one in walk(value))
 
 
 def _is_tree(value: Any) -> bool:
@@ -139,9 +139,9 @@ def _is_tree(value: Any) -> bool:
 
 
 def _chosen(table: Any, shared: Any, unchosen: list[Any], call: Any) -> Any:
-    if call.part in _LOADERS:
+    if call.name in _LOADERS:
         return _by_suffix(call, table, shared, unchosen)
-    if call.part != "Fallback":
+    if call.name != "Fallback":
         return call
     reasons = [(child, _why_absent(child)) for child in call.children]
     absent = tuple(f"{child.name}: {why}" for child, why in reasons if why is not None)

@@ -42,7 +42,7 @@ class Certificate:
 
     @property
     def certified(self) -> bool:
-        """Whether every rule passes, does not apply, or fails for a reason that the author gives."""
+        """Whether every rule passes, does not apply, lacks requests to judge it, or fails for a reason that the author gives."""
         judged = self.problem is None and self.unavailable is None and bool(self.rules)
         return judged and all(verdict.good for verdict in self.rules)
 

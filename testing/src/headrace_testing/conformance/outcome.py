@@ -14,8 +14,8 @@ class NotApplicable(Exception):  # noqa: N818 - no error: the contract promises 
     """The contract says that the rule does not hold for this kind of backend."""
 
 
-class NotJudged(Exception):  # noqa: N818 - no error: this machine lacks something
-    """The rule cannot be judged on this machine; the text says why."""
+class NotJudged(Exception):  # noqa: N818 - no error: something is lacking
+    """The rule cannot be judged on this machine, or with these requests; the text says why."""
 
 
 def ends_the_run(error: BaseException) -> bool:
@@ -32,7 +32,7 @@ NOT_JUDGED = "not_judged"
 EXPECTED_FAILURE = "expected_failure"
 UNEXPECTED_PASS = "unexpected_pass"  # noqa: S105 - a word, no password
 
-_GOOD = (PASSED, NOT_APPLICABLE, EXPECTED_FAILURE)
+_GOOD = (PASSED, NOT_APPLICABLE, NOT_JUDGED, EXPECTED_FAILURE)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Verdict:
         id: The identifier of the rule.
         outcome: ``passed``. ``failed``. ``not_applicable`` where the contract promises nothing.
             ``blocked`` where another rule must hold first. ``not_judged`` where this machine lacks
-            something that the backend needs. ``expected_failure``. ``unexpected_pass`` of a rule that is
+            something that the backend needs, or the kit enough requests. ``expected_failure``. ``unexpected_pass`` of a rule that is
             listed as an expected failure.
         reason: The reason for the rule.
         detail: The observation. Empty if there is none.

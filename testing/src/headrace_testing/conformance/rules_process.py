@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace_testing.conformance.outcome import Broken
+from headrace_testing.conformance.outcome import Broken, NotJudged
 from headrace_testing.conformance.rule import Rule, rule
 from headrace_testing.conformance.settings import restore, settings
 from headrace_testing.conformance.subject import CHANGES_INPUTS, DISTINCT
@@ -48,6 +48,9 @@ _WINDOW_ITEMS = 1024
 _WINDOW_S = 8.0
 _WINDOWS = 6
 """In each of so many windows the memory has to grow. The first one, in which caches fill, is not counted."""
+
+_LEAST_DIFFERENT, _MOST_DIFFERENT = 1000, (_WINDOWS + 1) * _WINDOW_ITEMS
+"""How many different requests are needed to judge growth, and how many are made: with fewer, a cache without a bound soon has all."""
 
 _LEAST_ITEM_BYTES = 24
 """An int of 32 bytes that is kept for each request counts."""
@@ -155,7 +158,7 @@ def requests_released(subject: Subject) -> str | None:
 
     While the same requests are run many times, the memory that Python allocates does not grow again and again
     with the number of batches: neither with valid requests nor with such that fail.
-    Then come thousands of different requests, as far as `make_item` gives them. Neither Python's memory nor that of the
+    Then come thousands of different requests. Where `make_item` gives fewer than 1000 of about one size, growth is not judged. Neither Python's memory nor that of the
     process, in which C libraries allocate, grows with each thousand. The last batch may be kept, and so may a cache that has
     a bound: `options` of the conformance class sets one of a few hundred entries.
     """
@@ -178,18 +181,21 @@ def requests_released(subject: Subject) -> str | None:
             kept = _kept(run, tracemalloc)
             if kept is not None:
                 raise Broken(f"it keeps memory of every {what}: {kept}")
-        seen = _run_different(subject, live, tracemalloc)
+        given = _different_items(subject, live)
+        seen = _run_different(subject, live, tracemalloc, given)
     subject.done(live)
+    if given < _LEAST_DIFFERENT:
+        what = f"only {given} different requests are of about one size, and growth shows with {_LEAST_DIFFERENT}"
+        raise NotJudged(f"{what}: let make_item(k) give as many")
     return f"{seen} different requests"
 
 
-def _run_different(subject: Subject, live: Live, tracemalloc: Any) -> int:
+def _run_different(subject: Subject, live: Live, tracemalloc: Any, given: int) -> int:
     """Run different requests, window by window, until memory stays the same in one. Give how many they were.
 
     Raises:
         Broken: It grew in each window.
     """
-    given = _different_items(subject, live)
     # In random order, since a request may be the larger the higher its number is.
     order = itertools.cycle(random.Random(0).sample(range(given), given))  # noqa: S311 - no secret
     counters = {"Python": lambda: _traced_bytes(tracemalloc), "the process": _anonymous_bytes}
@@ -233,13 +239,17 @@ def _run_next(subject: Subject, live: Live, order: Iterator[int]) -> int:
 def _different_items(subject: Subject, live: Live) -> int:
     """Return how many different requests the factory gives, as far as they are not much larger than the first ones."""
     usual = max(subject.request_bytes(k, live) for k in range(DISTINCT))
-    given = (_WINDOWS + 1) * _WINDOW_ITEMS
-    while given > DISTINCT:
-        with contextlib.suppress(Exception):  # a factory may end, as a folder of files does
-            if subject.request_bytes(given - 1, live) <= max(4 * usual, _SMALL_BYTES):
-                return given
-        given //= 2
-    return DISTINCT
+    given = DISTINCT
+    # From small numbers to large ones: where requests grow with their number, none that is much larger is ever made.
+    while given < _MOST_DIFFERENT:
+        more = min(2 * given, _MOST_DIFFERENT)
+        try:  # a factory may end, as a folder of files does
+            if subject.request_bytes(more - 1, live) > max(4 * usual, _SMALL_BYTES):
+                break
+        except Exception:  # noqa: BLE001
+            break
+        given = more
+    return given
 
 
 def _anonymous_bytes() -> int:

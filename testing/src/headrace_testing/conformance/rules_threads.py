@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from headrace_testing.conformance.live import USUAL_BATCH
@@ -37,8 +38,8 @@ _STORM, _STORM_S, _SWITCH_S = 50, 1.0, 1e-6
 _PLACES, _PLACES_S = 1000, 5.0
 """In front of how many instructions another instance runs a batch, and for how long."""
 
-_GLANCE_S = 0.1
-"""How long to look whether an instance that waits for a lock still does."""
+_GLANCE_S, _RESTS_S = 0.001, 0.03
+"""How often to look whether an instance still waits for a lock, and how long it sleeps at one place where it does."""
 
 _HELD = "where an instance holds a lock that another one waits for"
 """The key of `Subject.measured` under which `instances-agree` leaves these instructions to `instances-help`."""
@@ -138,14 +139,14 @@ def instances_agree(subject: Subject) -> None:
             subject.must_equal(result, subject.expected(k), what)
     subject.measured[_HELD] = _in_between(subject, live)
     if subject.measured[_HELD]:  # twice: a machine that stands still for a moment is no lock
-        subject.measured[_HELD] &= _in_between(subject, live)
+        subject.measured[_HELD] &= _in_between(subject, live, subject.measured[_HELD])
     subject.done(live)
 
 
 _Place: TypeAlias = "tuple[CodeType, int]"
 
 
-def _in_between(subject: Subject, live: Live) -> set[_Place]:
+def _in_between(subject: Subject, live: Live, only: set[_Place] | None = None) -> set[_Place]:
     """Run a batch of the first instance, and between its instructions batches of the second one; give where that waits."""
     ours = list(range(len(live.take(subject.item, 2))))
     theirs = [k + len(ours) for k in range(len(live.take(subject.item, 3)))]
@@ -158,25 +159,60 @@ def _in_between(subject: Subject, live: Live) -> set[_Place]:
     between: list[Future[None]] = []
     seen, held = set[_Place](), set[_Place]()
     until = time.monotonic() + _PLACES_S
+    rests: _Rest | None = None
 
     def step(place: _Place) -> None:
+        nonlocal rests
         if place in seen or len(seen) == _PLACES or time.monotonic() > until:
             return
+        if only is not None and place not in only:
+            return
         seen.add(place)
-        new = not between or between[-1].done()
-        if new:
+        if not between or between[-1].done():
             between.append(pool.submit(run))
-        # Longer only where the first instance holds a lock.
-        wait(between, max(_PATIENCE_S, 20 * alone_s) if new else max(_GLANCE_S, 3 * alone_s))
+            rests = None
+        if rests is not None:
+            wait(between[-1:], _GLANCE_S)
+        if rests is None or _rest_of(thread) != rests:
+            rests = _until_it_rests(between[-1], thread, 5 * alone_s)
         if not between[-1].done():
             held.add(place)
 
     with ThreadPoolExecutor(1, "headrace-conformance") as pool:
+        thread = pool.submit(threading.current_thread).result(_LIMIT_S)
         with _stepping(subject, live, step):
             subject.must_give(live, ours, "while another instance runs batches in between")
         for one in between:
             one.result(_LIMIT_S)
     return held
+
+
+_Rest: TypeAlias = "tuple[FrameType | None, int, str]"
+
+
+def _rest_of(thread: threading.Thread) -> _Rest:
+    """Return where a thread is, and whether the system lets it sleep ("S"), as far as it says so."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    try:
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text(encoding="utf-8")
+        state = stat.rpartition(") ")[2][:1]
+    except OSError:
+        state = "S"
+    return frame, -1 if frame is None else frame.f_lasti, state
+
+
+def _until_it_rests(future: Future[None], thread: threading.Thread, least_s: float) -> _Rest:
+    """Wait until a call has ended, or its thread sleeps at one place: it waits for a lock."""
+    least_s, until = max(_RESTS_S, least_s), time.monotonic() + max(_PATIENCE_S, 4 * least_s)
+    found, since = _rest_of(thread), time.monotonic()
+    while not future.done() and time.monotonic() < until:
+        wait([future], _GLANCE_S)
+        now = _rest_of(thread)
+        if now != found or now[2] != "S":
+            found, since = now, time.monotonic()
+        elif time.monotonic() - since > least_s:
+            break
+    return found
 
 
 @contextlib.contextmanager

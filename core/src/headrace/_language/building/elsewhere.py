@@ -42,6 +42,10 @@ class ChildConfig:
         self.liveness, self._index, self._builder = at.liveness, at.index or 0, builder
         self.asked = tuple(builder.measuring.methods_reported(element))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to the node: a copy has no `origin` and `liveness`, and cannot be asked for `seen`."""
+        return vars(self) | dict(config=self.config, origin=None, liveness=None, _builder=None)  # noqa: C408
+
     @cached_property
     def config(self) -> PipelineConfig:
         """The configuration of a node with the child as its backend, which bears the name of this node.

@@ -80,7 +80,7 @@ class PipelineConfig:
         why = why_refused(allow_import=allow_import)
         files = _run_imports(document, why, problems)
         all_names = not len(problems)
-        shape = rewrite(read_sections(document, problems), problems)
+        shape = rewrite(read_sections(document, problems), files, problems)
         plan = Planner(shape, files, problems, all_names, why).pipeline()
         if not again and any(problem.code.startswith(_LACKS) for problem in problems):
             registry.refresh()  # pip may have been run since, in a notebook say

@@ -17,64 +17,70 @@ from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from headrace._language.config.problems import Problems
     from headrace._language.config.sections import Sections
-    from headrace._language.registry.registry import Offer
+    from headrace._language.registry.registry import Files, Offer
 
 GLOBAL = "global"
 
 
-def rewrite(shape: Sections, problems: Problems) -> Sections:
+def rewrite(shape: Sections, files: Files, problems: Problems) -> Sections:
     """Let plugins translate the keys and words of theirs that a configuration has, each function once.
+
+    A word that others have registered as a backend is that backend: rewriters see it with its qualifier.
 
     Raises:
         ConfigError: Something has no translation, or two plugins translate the same name.
         PluginError: A function of a plugin failed.
     """
     offers = registry.offers("rewriters")
-    for offer in {one.path: one for one in _offers_here(shape, offers)}.values():
-        other = next((one for one in offers if one.name == offer.name and one != offer), None)
+    here = _offers_here(shape, offers)
+    words = [offer for offer in here if offer.name[0].isupper()]
+    means = [(word, own) for word in words for own in registry.find(word.name, files)]
+    others = {own.name: own for word, own in means if own.distribution != word.distribution}
+    for offer in {own.path: own for own in here if own.name not in others}.values():
+        other = next((own for own in offers if own.name == offer.name and own != offer), None)
         if other is not None:
-            what = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
-            hint = "Disable one of them with HEADRACE_PLUGINS."
-            problems.add("plugin", what, hint=hint)
+            told = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
+            problems.add("plugin", told, hint="Disable one of them with HEADRACE_PLUGINS.")
             problems.raise_if_any()
-        shape = _Rewriting(shape, problems).run(offer)
+        shape = _Rewriting(shape, others, problems).run(offer)
     return shape
 
 
 def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
     """Return the offers whose name is a key here, or stands in a text, as words do."""
     by_name = {offer.name: offer for offer in offers}
-    if not by_name:
-        return []
     names = re.escape("\n".join(by_name)).replace("\\\n", "|")  # each of them, by one call
     word = re.compile(rf"\b(?:{names})\b")
-    names_here: set[str] = set()
-    for table in (*shape.nodes.values(), shape.globals):
-        names_here.update(by_name.keys() & table.keys())
-        for written in table.values():
-            if isinstance(written.value, str):
-                names_here.update(word.findall(written.value))
-    return [offer for name, offer in by_name.items() if name in names_here]
+    tables = (*shape.nodes.values(), shape.globals)
+    values = [written.value for table in tables for written in table.values()]
+    texts = "\n".join(value for value in values if isinstance(value, str))
+    here = {*word.findall(texts)}.union(*tables)
+    return [offer for name, offer in by_name.items() if name in here]
+
+
+def _with_qualifiers(call: Call, others: Mapping[str, Offer]) -> Call:
+    """Return a tree in which what others have registered bears its qualifier."""
+    name = f"{others[call.name].plugin}:{call.name}" if call.name in others else call.name
+    phases = tuple(tuple(_with_qualifiers(one, others) for one in phase) for phase in call.phases)
+    return call.replace(name=name, phases=phases)
 
 
 class _Rewriting:
     """One translation: the tables that a function gets, and the configuration that it gives."""
 
-    def __init__(self, shape: Sections, problems: Problems) -> None:
-        self._shape, self._problems = shape, problems
+    def __init__(self, shape: Sections, others: Mapping[str, Offer], problems: Problems) -> None:
+        self._shape, self._others, self._problems = shape, others, problems
         self._tables = {**shape.nodes, GLOBAL: shape.globals}
 
     def run(self, offer: Offer) -> Sections:
         """Call the function of a plugin."""
         function: Any = load(offer.path or "", offer.distribution)
-        plain = {
-            name: {key: written.value for key, written in table.items()}
-            for name, table in self._tables.items()
-        }
+        named = self._tables.items()
+        plain = {name: {key: own.value for key, own in table.items()} for name, table in named}
         try:
             tables = function(plain, self._parse)
         except ConfigError as error:
@@ -82,16 +88,13 @@ class _Rewriting:
             self._problems.raise_if_any()
             raise
         except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
-            message = (
-                f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
-            )
-            raise PluginError(message, hint="Report it to its author.") from without_locals(error)
+            told = f"{offer.distribution} could not translate {offer.name!r}: {error_text(error)}"
+            raise PluginError(told, hint="Report it to its author.") from without_locals(error)
         nodes = {
             name: {key: self._with_place(name, key, value) for key, value in table.items()}
             for name, table in tables.items()
         }
-        shared = nodes.pop(GLOBAL, {})
-        return replace(self._shape, nodes=nodes, globals=shared)
+        return replace(self._shape, globals=nodes.pop(GLOBAL, {}), nodes=nodes)
 
     def _parse(self, table: str, key: str) -> Call | None:
         """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
@@ -105,7 +108,7 @@ class _Rewriting:
         call = read_expression_of(there.value, there.source, node, self._problems)
         if call is None:
             raise ConfigError(list(self._problems)[before:])
-        return call
+        return _with_qualifiers(call, self._others)
 
     def _with_place(self, name: str, key: str, value: Any) -> Written:
         """Give a value the place where it was written, if it was."""

@@ -55,7 +55,7 @@ def translate_front(config: Configuration, front: Any) -> None:
 
 def _parts(front: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
     """Return what stands before the walk through the graph, the walk with what restarts it, and what stands after it."""
-    if front.prefix is None and front.part == "DagDispatcher" and not front.phases:
+    if front.prefix is None and front.name == "DagDispatcher" and not front.phases:
         return (), front, ()
     if front.part == "Restart" and [one.part for one in front.children] == ["DagDispatcher"]:
         return (), front, ()

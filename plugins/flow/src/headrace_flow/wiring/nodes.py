@@ -52,16 +52,16 @@ class Wiring:
             return self._scope[call.part]
         own = {"InstancesRegister": self._instances, "Register": self._register, "List": self._list}
         words = {**own, "IoC": self._ioc, "Batching": self._batching}
-        if call.part in words:
-            return words[call.part](call)
-        if call.part == "InstanceDispatcher":
+        if call.name in words:
+            return words[call.name](call)
+        if call.name == "InstanceDispatcher":
             return None
-        if call.part in ("DI", "Aspect", "Block") and first(call, ONLY_WIRING) is not None:
+        if call.name in ("DI", "Aspect", "Block") and first(call, ONLY_WIRING) is not None:
             *outer, nested = call.children
             for one in reversed(outer):
                 nested = one.replace(phases=((nested,),))
             return self.read(nested)
-        if call.part in ("Forward", "Proxy"):
+        if call.name in ("Forward", "Proxy"):
             return self._named(call, name_inside(call))
         return self.expression(call)
 
@@ -69,7 +69,7 @@ class Wiring:
         """Return what an instance computes, with the key ``backend`` in place of ``Reflect[backend]``."""
 
         def with_backend(one: Any) -> Any:
-            if one.part not in ("Reflect", "ProxyFromParam", "BackendProxy"):
+            if one.name not in ("Reflect", "ProxyFromParam", "BackendProxy"):
                 return one
             if one.children and one.children[0].part != "backend":
                 return one
@@ -135,7 +135,7 @@ class Wiring:
         if not call.phases:
             return None  # a name, which DI puts before what it depends on
         child = _child(call)
-        if child.part != "InstanceDispatcher":
+        if child.name != "InstanceDispatcher":
             own = child.name == f"{self._node}.0" and self.instances is not None
             return Queue(self.instances if own else self.expression(child), one=True)
         if self.instances is None:

@@ -82,7 +82,7 @@ def walk(tree: Any) -> Iterator[Any]:
 
 def first(tree: Any, names: Collection[str]) -> Any:
     """Return the first element that has one of these names; None where there is none."""
-    return next((one for one in walk(tree) if one.part in names), None)
+    return next((one for one in walk(tree) if one.name in names), None)
 
 
 def changed(tree: Any, change: Callable[[Any], Any]) -> Any:
@@ -124,20 +124,20 @@ _HINTS = {
 
 
 def _in_words_of_core(config: Configuration, node: str, one: Any) -> Any:
-    if one.part in _NEW_NAMES:
-        return one.replace(name=_NEW_NAMES[one.part])
-    if one.part in _IN_EACH_OTHER:
+    if one.name in _NEW_NAMES:
+        return one.replace(name=_NEW_NAMES[one.name])
+    if one.name in _IN_EACH_OTHER:
         return _in_each_other(one)
-    if one.part == "BackendProxy":
+    if one.name == "BackendProxy":
         return made(one, "Reflect", (made(one, "backend"),))
-    if one.part == "Proxy":
+    if one.name == "Proxy":
         name = name_inside(one)
         owner, _, number = name.rpartition(".")
         if owner in config.tables and number.isdigit():
             what = f"Proxy[{name}] calls one instance of node {owner!r} past its queue"
             raise refused(one, what, f"Write Forward[node.{owner}], which goes through the queue.")
         return one.replace(name="Forward")
-    if one.part == "InstanceFromParam":
+    if one.name == "InstanceFromParam":
         key = name_inside(one)
         if (named := config.parse(node, key)) is None:
             what = f"InstanceFromParam needs the parameter {key!r}"

@@ -237,8 +237,8 @@ class Calls:
         status = getattr(grpc.StatusCode, refused.grpc)
         text = _cut(refused.text)
         trailing: list[tuple[str, str | bytes]] = [("code", refused.code)]
-        if line.request_id:
-            trailing.append((_REQUEST_ID, line.request_id))
+        if identifier := request_id_of(line.request_id):  # gRPC drops the error with another one
+            trailing.append((_REQUEST_ID, identifier))
         if refused.node is not None:
             trailing.append(("node", refused.node))
         if refused.retry:

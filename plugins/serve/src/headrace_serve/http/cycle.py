@@ -15,6 +15,8 @@ from headrace_formats.page import guarded
 from headrace_serve.errors import error_json
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from uvicorn._types import ASGISendEvent
 
     from headrace_serve.steps import Steps
@@ -81,11 +83,15 @@ class Cycle(RequestResponseCycle):
         more_body: Whether more of the body is to come.
         wanted: So many bytes of the body who answers has room for, and waits for. 0: for any.
         task: What answers it.
+        has_ended: Whether the client has ended its side of the connection. It may still wait for the answer.
+        on_ended: Called then.
         is_watched: Whether the task is cancelled when the client goes away.
         refusal: Status, code and bytes of an answer that the connection has given itself. None for none.
     """
 
     access_log = response_started = response_complete = disconnected = is_watched = False
+    has_ended = False
+    on_ended: Callable[[], object] | None = None
     task: Steps | None = None
     access_logger: Any = None
     more_body = True
@@ -186,6 +192,9 @@ class Cycle(RequestResponseCycle):
         All answers begin with the same bytes. Each that is sent before makes the system of a client that has gone reset
         the connection, which the next one finds out. A client that still waits gets an answer as any other.
         """
+        self.has_ended = True
+        if self.on_ended is not None:
+            self.on_ended()
         if self.response_started or self.disconnected or self._sent == len(_BEGINS):
             return
         self.waiting_for_100_continue = False

@@ -21,6 +21,9 @@ EVENTS = "text/event-stream"
 SILENCE_S = 15.0
 """After so many seconds without an event a comment is sent, so that proxies keep the connection."""
 
+_FIRST_PROBE_S = 0.05
+"""How soon a comment is sent to a client that has ended its side of the connection; the next ones after twice as long each."""
+
 _COMMENT = b":\n\n"
 
 _ENDS = {one.encode(): b"\\u%04x" % ord(one) for one in "\x85\u2028\u2029"}
@@ -90,6 +93,7 @@ class _Sender:
         self._turn = asyncio.Lock()
         self._loop = asyncio.get_running_loop()
         self._last_s = self._loop.time()
+        self._ended = asyncio.Event()
         self.begun = False
 
     async def send(self, data: bytes) -> None:
@@ -101,18 +105,32 @@ class _Sender:
                 self.begun = True
                 exchange.line.answered("200")
                 await exchange.send_head(200, f"{EVENTS}; charset=utf-8", {})
+                exchange.wire.on_ended = self._ended.set
+                if exchange.wire.has_ended:
+                    self._ended.set()
             if data:
                 exchange.line.sent_bytes += len(data)
                 await exchange.send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def comment(self) -> None:
-        """Send a comment whenever nothing was sent for `SILENCE_S` seconds, until this is cancelled."""
+        """Send a comment whenever nothing was sent for `SILENCE_S` seconds, until this is cancelled.
+
+        They come sooner once the client has ended its side of the connection. The system of a client that has gone
+        resets the connection at the first, which the next one finds out.
+        """
+        probe_s = _FIRST_PROBE_S
         while True:
-            left_s = self._last_s + SILENCE_S - self._loop.time()
+            has_ended = self._ended.is_set()
+            silence_s = min(probe_s, SILENCE_S) if has_ended else SILENCE_S
+            left_s = self._last_s + silence_s - self._loop.time()
             if left_s <= 0:
                 await self.send(_COMMENT)
-            else:
+                probe_s *= 2 if has_ended else 1
+            elif has_ended:
                 await asyncio.sleep(left_s)
+            else:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), left_s)
 
     async def end(self) -> None:
         """End the answer."""

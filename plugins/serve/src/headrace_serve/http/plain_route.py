@@ -398,7 +398,7 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     """Return the answer in the form that ``Accept`` prefers, of those that the type of the result has."""
     outputs = outputs_of(model, result)
     only: Any = next(iter(outputs.values())) if len(outputs) == 1 else None
-    kinds = _kinds_for(model, only)
+    kinds = _kinds_for(only)
     if not accepted:
         return Reply.of_inference(
             [_document(outputs) if kinds[0] == JSON else raw_bytes(only)], kinds[0]
@@ -419,19 +419,15 @@ def _kind_of(content: bytes) -> str | None:
     return next((kind for begins, kind in _PICTURES.items() if content.startswith(begins)), None)
 
 
-def _kinds_for(model: Model, only: Any) -> list[str]:
+def _kinds_for(only: Any) -> list[str]:
     """Return the media types in which a client can have a result, the best first; ``only`` is the only output, or None.
 
-    Bytes that are no picture have the same types whatever they hold. They are text for JSON, unless the model's entry declares
-    the output.
+    Bytes that are no picture have the same types whatever they hold.
     """
     if not isinstance(only, bytes):
         return [JSON, _TEXT] if isinstance(only, str) else [JSON]
     kind = _kind_of(only)
-    if kind is not None:
-        return [kind, _ANY_BYTES]
-    (port,) = model.signature.outputs.values()
-    return [_ANY_BYTES, JSON, _TEXT] if port.declared else [JSON, _ANY_BYTES, _TEXT]
+    return [_ANY_BYTES, JSON, _TEXT] if kind is None else [kind, _ANY_BYTES]
 
 
 def _document(outputs: Mapping[str, Any]) -> bytes:
@@ -456,6 +452,6 @@ def _json_value(name: str, value: Any) -> bytes:
     except UnicodeDecodeError:
         raise InputError(
             f"output {name!r} is no text",
-            hint="Ask with Accept for application/octet-stream, or have the server declare the output as BYTES.",
+            hint="JSON holds no other bytes. Ask with Accept for application/octet-stream.",
         ) from None
     return as_json_text(value).encode()
