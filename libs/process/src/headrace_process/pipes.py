@@ -140,7 +140,9 @@ class PipeLink:
         while content is None:
             try:
                 content = os.read(self._source, _MOST_AT_ONCE_BYTES)
-            except BlockingIOError:  # a loop of uvloop has looked at it: from then on a read does not wait
+            except (
+                BlockingIOError
+            ):  # a loop of uvloop has looked at it: from then on a read does not wait
                 await_message(self._source, inf)
             except OSError as error:
                 raise EOFError from error
