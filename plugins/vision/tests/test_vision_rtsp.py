@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from quick_clock import Quick
 
+import headrace
 from headrace_vision import SaveVideo, VideoRunner
 
 STAGES = ("greeting", "OPTIONS", "DESCRIBE", "SETUP", "PLAY", "pictures")
@@ -80,7 +81,7 @@ class Camera:
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
     connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`, `h264` (pictures of
-    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures). With `tls`, a
+    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures), `jumps` (seconds by which a second report, 25 pictures later, says more). With `tls`, a
     context of a server, it speaks RTSP over TLS. With `udp`, a socket, its pictures come from there.
     """
 
@@ -192,8 +193,10 @@ class Camera:
         counter, first = itertools.count(100), script.get("clock", 0)
         for number, units in enumerate(script["h264"]):
             stamp = (first + 3600 * number) % 2**32
-            if "utc" in script and number == script.get("report", 0):  # RFC 3550, 6.4.1
-                whole = round((script["utc"] + number / 25 + 2_208_988_800) * 2**32)
+            later = number - script.get("report", 0)
+            if "utc" in script and (later == 0 or (later == 25 and "jumps" in script)):
+                said = script["utc"] + number / 25 + (later and script["jumps"])
+                whole = round((said + 2_208_988_800) * 2**32)  # RFC 3550, 6.4.1
                 report = struct.pack(">BBHI", 0x80, 200, 6, 7)
                 report += struct.pack(">QIII", whole, stamp, number, 0)
                 connection.sendall(b"$\1" + struct.pack(">H", len(report)) + report)
@@ -224,6 +227,14 @@ def camera():
     yield start
     for one in made:
         one.close()
+
+
+class Event(headrace.Backend):
+    """Writes an event for each frame."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"], request["events"] = request["data"], [{"type": "seen"}]
 
 
 def runner(**options):
@@ -307,7 +318,7 @@ def test_the_time_of_a_frame_is_that_of_the_sender_report_and_else_of_its_arriva
     one = camera(script, {"h264": pictures})
     before = time.time()
     with runner() as r:
-        frames = list(itertools.islice(r.run({"door": one.url}), 90))
+        frames = list(itertools.islice(r.run({"door": one.url}, clock_tolerance_s=1e9), 90))
     after = time.time()
     told = [f for f in frames if f.time_from == "camera"]
     assert [f.frame for f in told] == list(range(told[0].frame, told[0].frame + len(told)))
@@ -319,6 +330,37 @@ def test_the_time_of_a_frame_is_that_of_the_sender_report_and_else_of_its_arriva
     for frame in frames:
         if frame not in told:  # before the report, and behind the gap
             assert (frame.time_from, before <= frame.time <= after) == ("arrival", True)
+
+
+def test_a_clock_that_is_far_from_the_arrival_is_not_believed_until_it_is_right(
+    camera, tmp_path, caplog
+):
+    """A camera says that it is 2000, then the time of day. Each frame has an event, whose time the video is called by."""
+    headrace.register("VisionEvent", Event, replace=True)
+    now, year_2000 = time.time(), 946_684_800.0
+    script = {"h264": list(pictures_of_h264(80)), "utc": year_2000, "jumps": now - year_2000}
+    one, sink = camera(script), SaveVideo(tmp_path, every_s=600)
+    with (
+        caplog.at_level("WARNING", logger="headrace.vision"),
+        runner(sinks=[sink], ordered="VisionEvent") as r,
+    ):
+        frames = list(itertools.islice(r.run({"door": one.url}), 79))
+    after = time.time()
+    asked = [f.frame for f in frames if f.time_from == "camera"]
+    assert asked == list(range(asked[0], 79))
+    assert 20 <= asked[0] <= 30
+    for frame in frames:
+        assert now - 1 <= frame.time <= after + 5
+        assert [event["time"] for event in frame.request["events"]] == [frame.time]
+    names = [time.strftime("door-%Y%m%d-%H%M%S.mp4", time.gmtime(frames[0].time))]
+    assert [path.name for path in tmp_path.iterdir()] == names
+    said = [one.getMessage() for one in caplog.records if "the clock of" in one.getMessage()]
+    assert len(said) == 2
+    assert re.fullmatch(
+        r"the clock of source door is -\d{9} s off: its frames have the time of their arrival",
+        said[0],
+    )
+    assert said[1] == "the clock of source door is right again"
 
 
 def test_a_picture_of_which_a_part_is_missing_is_no_frame(camera):

@@ -77,8 +77,8 @@ class Shot:
         error: Why there is no picture, then ``convert`` is not called.
         aspect, color: See `Frame`.
         stream_s: Its presentation time in seconds as its packet has it. None where there is none.
-        time: When it was captured. See `Frame`. None: now.
-        time_from: See `Frame`.
+        came: When this machine took it, in seconds since 1970 (UTC). None: now.
+        told: When it was captured, as its camera says, or None.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -89,8 +89,8 @@ class Shot:
     aspect: tuple[int, int] = (1, 1)
     color: tuple[int, int, int, int] = UNKNOWN_COLOR
     stream_s: float | None = None
-    time: float | None = None
-    time_from: str = "arrival"
+    came: float | None = None
+    told: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -116,7 +116,8 @@ class Frame:
             with the model in front of the name: ``"cars.door"``.
         time: When it was captured: seconds since 1970 in UTC, as ``time.time()`` says them.
         time_from: Who says so: ``"camera"`` (the sender reports of RTSP, RFC 3550), or ``"arrival"``, where this machine took it
-            at that time. A camera is asked as soon as it has sent its first report, and again behind each gap.
+            at that time. A camera is asked as soon as it has sent its first report, and again behind each gap, and is believed up to
+            ``clock_tolerance_s`` from the arrival.
     """
 
     source: str

@@ -124,6 +124,7 @@ class Source:
             ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
         )
         self._held = 0
+        self._has_wrong_clock = False
         self._attempts = 0
         self._due_s = self._lost_s = 0.0
 
@@ -148,7 +149,7 @@ class Source:
         number = self._number
         self._number += 1
         stamp = self.timeline.stamp(shot.time_s)
-        when = utc() if shot.time is None else shot.time
+        when, said_by = self._capture_time(shot)
         self.state = "reading"
         for one in self.packets:
             one.note(shot.stream_s, stamp)
@@ -161,7 +162,7 @@ class Source:
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
         frame.aspect, frame.color = shot.aspect, shot.color
-        frame.time, frame.time_from = when, shot.time_from
+        frame.time, frame.time_from = when, said_by
         if shot.error is None:
             try:
                 frame.image = shot.convert()
@@ -169,6 +170,22 @@ class Source:
                 frame.error = error
         self._send(self, self._flight_of(frame))
         return True
+
+    def _capture_time(self, shot: Shot) -> tuple[float, str]:
+        """Return when a picture was captured, and who says so: not a camera whose clock is wrong, which is logged once."""
+        came = utc() if shot.came is None else shot.came
+        if shot.told is None:
+            return came, "arrival"
+        off_s, is_wrong = shot.told - came, self._has_wrong_clock
+        self._has_wrong_clock = abs(off_s) > self.options.clock_tolerance_s
+        if self._has_wrong_clock and not is_wrong:
+            text = (
+                "the clock of source %s is %+.0f s off: its frames have the time of their arrival"
+            )
+            _LOG.warning(text, self.name, off_s)
+        elif is_wrong and not self._has_wrong_clock:
+            _LOG.warning("the clock of source %s is right again", self.name)
+        return (came, "arrival") if self._has_wrong_clock else (shot.told, "camera")
 
     def name_events(self, frame: Frame) -> None:
         """Give each event of a frame the time of the frame, and an id that no other event has, of no run."""

@@ -404,7 +404,7 @@ def _shot_of(
     time_s: float | None,
     gap: bool,
     path: str | None,
-    when: tuple[float, str],
+    when: tuple[float | None, float | None],
 ) -> Shot:
     aspect = stream.sample_aspect_ratio or Fraction(1)
     if matrix and turns(*matrix):
@@ -417,8 +417,8 @@ def _shot_of(
         aspect=(aspect.numerator, aspect.denominator),
         color=tuple(int(getattr(picture, one)) for one in _LOOKS),  # type: ignore[arg-type]
         stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
-        time=when[0],
-        time_from=when[1],
+        came=when[0],
+        told=when[1],
     )
 
 
