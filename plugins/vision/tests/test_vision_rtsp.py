@@ -55,7 +55,7 @@ def pictures_of_h264(count, size=(240, 320)):
     encoder = av.CodecContext.create("libx264", "w")
     encoder.height, encoder.width, encoder.pix_fmt, encoder.framerate = *size, "yuv420p", 25
     encoder.time_base = Fraction(1, 25)
-    encoder.options = {"tune": "zerolatency", "g": "25", "bf": "0"}
+    encoder.options = {"tune": "zerolatency", "g": "25", "bf": "0", "sc_threshold": "0"}
     for number in range(count):
         noise = np.random.default_rng(number).integers(60, 120, (*size, 3)).astype(np.uint8)
         frame = av.VideoFrame.from_ndarray(noise, format="bgr24")
@@ -81,7 +81,8 @@ class Camera:
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
     connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`, `h264` (pictures of
-    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures), `jumps` (seconds by which a second report, 25 pictures later, says more). With `tls`, a
+    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures), `loses` (which part of which picture is not
+    sent, -1: all parts), `jumps` (seconds by which a second report, 25 pictures later, says more). With `tls`, a
     context of a server, it speaks RTSP over TLS. With `udp`, a socket, its pictures come from there.
     """
 
@@ -202,9 +203,12 @@ class Camera:
                 connection.sendall(b"$\1" + struct.pack(">H", len(report)) + report)
             parts = list(payloads_of_h264(units))
             is_cut = "cut" in script and number == len(script["h264"]) - 1
+            lost = script.get("loses", {}).get(number)
             for at, part in enumerate(parts[: len(parts) // 2] if is_cut else parts):
                 kind = 96 | (at == len(parts) - 1) << 7
                 packet = struct.pack(">BBHII", 0x80, kind, next(counter), stamp, 7) + part
+                if lost in (at, -1):
+                    continue
                 connection.sendall(b"$\0" + struct.pack(">H", len(packet)) + packet)
 
     def close(self):
@@ -377,6 +381,24 @@ def test_a_picture_of_which_a_part_is_missing_is_no_frame(camera):
     for number, frame in enumerate(frames):
         whole = decoded[number % 9].to_ndarray(format="bgr24")
         assert np.abs(frame.image.astype(int) - whole).max() < 8
+
+
+@pytest.mark.parametrize("part", [-1, 2])
+@pytest.mark.parametrize("skips", [False, True])
+def test_pictures_behind_a_lost_one_are_marked_up_to_the_next_key_frame(camera, part, skips):
+    """Pictures 0, 25 and 50 are key frames. Of the 35th a part is missing, or all of it."""
+    made = list(pictures_of_h264(75))
+    one = camera({"h264": made, "loses": {35: part}})
+    with runner(skip_damaged=skips) as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 59 if skips else 73))
+    numbers = [round(25 * (f.timestamp - frames[0].timestamp)) for f in frames]
+    behind = list(range(36, 50))
+    assert [n for n in range(74) if n not in numbers] == ([35, *behind] if skips else [35])
+    marked = [n for n, f in zip(numbers, frames, strict=True) if f.damaged]
+    assert marked == ([] if skips else behind)
+    gaps = [n for n, f in zip(numbers, frames, strict=True) if f.gap]
+    assert gaps == ([50] if skips else [*behind, 50])
+    assert [f.request["context"]["damaged"] for f in frames] == [f.damaged for f in frames]
 
 
 def test_a_camera_without_a_clock_of_the_day_is_not_believed(camera):

@@ -61,7 +61,7 @@ class VideoRunner(Delivery):
     it is delivered, it fails, or it is dropped. Frames of one source are delivered in their order.
 
     The pipeline gets ``data`` and ``image`` (``uint8 [H, W, 3]``), ``color="bgr"``, and in
-    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap``, ``path``, and ``time`` and ``time_from`` of a
+    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap``, ``damaged``, ``path``, and ``time`` and ``time_from`` of a
     `headrace_vision.Frame`.
 
     Args:

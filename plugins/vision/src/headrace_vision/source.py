@@ -161,6 +161,7 @@ class Source:
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
+        frame.damaged = shot.damaged
         frame.aspect, frame.color = shot.aspect, shot.color
         frame.time, frame.time_from = when, said_by
         if shot.error is None:
