@@ -91,6 +91,7 @@ class Camera:
         self.udp = udp
         self._tls = tls
         self.connections = 0
+        self.asked = []
         self.over, self.left = threading.Event(), threading.Event()
         self.is_playing = False
         self._open = []
@@ -135,6 +136,7 @@ class Camera:
                 name, _, value = line.partition(b":")
                 headers[name.lower()] = value.strip().decode()
             method = words[0].decode()
+            self.asked.append((method, words[1].decode()))
             if silent == method:
                 self.over.wait()
                 return
@@ -160,6 +162,7 @@ class Camera:
             if is_h264:
                 form = "RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1"
                 body = body.replace("RTP/AVP 26", form).replace(":10", ":25")
+            body += "m=audio 0 RTP/AVP 0\r\na=control:track2\r\n"
             more = f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n"
         elif method == "SETUP":
             way = self._udp(headers) if self.udp else "RTP/AVP/TCP;unicast;interleaved=0-1"
@@ -270,6 +273,8 @@ def test_a_camera_is_read_and_its_pictures_are_those_that_it_sent(camera):
     steps = np.diff([f.timestamp for f in frames])  # FFmpeg gives the first two pictures one time
     assert steps[1:] == pytest.approx(np.full(10, 0.1), abs=1e-3)
     assert status["live"]
+    # It has sound as well, for which nobody asks.
+    assert [url.rpartition("/")[2] for method, url in one.asked if method == "SETUP"] == ["track1"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -326,8 +326,8 @@ class VideoRunner(Delivery):
     def status(self) -> dict[str, Any]:
         """Return ``state``, ``sources``, ``sinks``, ``passed_by`` and ``stuck_threads`` as a dict for JSON.
 
-        Each source has ``read``, ``delivered``, ``failed``, ``dropped`` and ``in_flight``, and
-        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
+        Each source has ``read``, ``delivered``, ``failed``, ``dropped``, ``thinned`` (by ``stride`` and ``max_fps``) and
+        ``in_flight``, and ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
         folders hold beside pictures: labels, notes, lists, dead links.
         """
         with self._lock:

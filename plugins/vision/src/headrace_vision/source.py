@@ -80,7 +80,7 @@ class Flight:
 class Source:
     """The counts and the frames of one source. Safe to use from several threads.
 
-    ``read = delivered + failed + dropped + in flight`` holds whenever `status` is called.
+    ``read = delivered + failed + dropped + thinned + in flight`` holds whenever `status` is called.
 
     Args:
         name: What frames of it say as ``source``.
@@ -121,7 +121,8 @@ class Source:
         self._number = 0
         self._run, self._events = secrets.token_hex(4), itertools.count(1)
         self._counts = dict.fromkeys(
-            ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
+            ("read", "delivered", "failed", "dropped", "thinned", "damaged_packets", "reconnects"),
+            0,
         )
         self._held = 0
         self._has_wrong_clock = False
@@ -156,7 +157,7 @@ class Source:
         if shot.error is None and not self._thinning.keeps(number, stamp):
             with self.changed:
                 self._counts["read"] += 1
-                self._counts["dropped"] += 1
+                self._counts["thinned"] += 1
             return not self.stopping.is_set()
         if not self._take_place():
             return not self.stopping.is_set()

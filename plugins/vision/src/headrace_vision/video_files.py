@@ -218,6 +218,7 @@ def open_address(
             yield container
     elif address.lower().startswith("rtsp"):
         transport = options.setdefault("rtsp_transport", "tcp")
+        options["allowed_media_types"] = "video"
         protocols = "tcp" if transport == "tcp" else "tcp,rtp,udp"
         options |= {"protocol_whitelist": protocols, "format_whitelist": "rtsp"}
         with closing(RtspRelay(address, timeout_s)) as relay:
