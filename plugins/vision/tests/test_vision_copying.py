@@ -102,6 +102,9 @@ def recorded(given, sink, backend="Identity", **options):
         ("door.avi", "mjpeg"),
         ("door.mkv", "libx265"),
         ("door.mkv", "libsvtav1"),
+        ("door.webm", "libvpx-vp9"),
+        ("door.webm", "libvpx"),
+        ("door.mkv", "ffv1"),
     ],
 )
 def test_a_copy_has_each_packet_and_each_picture_at_its_time(tmp_path, name, codec):
@@ -110,8 +113,8 @@ def test_a_copy_has_each_packet_and_each_picture_at_its_time(tmp_path, name, cod
     assert len(frames) == 6  # the recorder has all the same
     assert (status["lost_packets"], status["copy_error"]) == (0, None)
     (path,) = (tmp_path / "out").iterdir()
-    assert path.name == "door.mp4"
-    if name.endswith((".mp4", ".avi")):
+    assert path.name == ("door.mkv" if codec == "libvpx" else "door.mp4")
+    if name.endswith((".mp4", ".avi")) and path.suffix == ".mp4":
         assert packets(path) == packets(given)
     expected, found = pictures(given), pictures(path)
     assert [digest for _, digest in found] == [digest for _, digest in expected]
@@ -219,9 +222,15 @@ def test_drawing_options_and_what_has_no_packets_are_refused(tmp_path, caplog):
     for wrong in ({"draw": True}, {"options": {"crf": "20"}}):
         with pytest.raises(ValueError, match='codec = "copy" records what the camera encoded'):
             SaveVideo(tmp_path, codec="copy", **wrong)
-    raw = film(tmp_path / "raw.mkv", codec="rawvideo", count=3)
-    (frame,), _ = recorded(raw, SaveVideo(tmp_path / "out", codec="copy"))
-    assert "cannot record this source" in str(frame.error)
+    for name, codec, why in (
+        ("raw.mkv", "rawvideo", "its pictures are not encoded"),
+        ("old.avi", "wmv2", "'matroska' format does not support 'wmv2'"),
+    ):
+        given = film(tmp_path / name, codec=codec, count=3)
+        frames, status = recorded(given, SaveVideo(tmp_path / "out", codec="copy", close_s=0))
+        assert [frame.error for frame in frames] == [None] * 3  # the sink fails alone
+        assert (status["written"], status["lost"]) == (0, 3)
+        assert f"cannot record this source: {why}" in status["error"]
     picture = np.zeros((48, 64, 3), np.uint8)
     _, status = recorded([picture], SaveVideo(tmp_path / "out", codec="copy", close_s=0))
     assert (status["written"], status["lost"]) == (0, 1)

@@ -24,7 +24,6 @@ import headrace_vision
 from headrace.errors import ConfigError, InputError, code_of
 from headrace_vision import (
     Clock,
-    SaveCOCO,
     SaveImages,
     SaveJSONL,
     SaveVideo,
@@ -598,22 +597,6 @@ def test_packets_wait_for_a_file_that_cannot_be_begun(film, tmp_path, monkeypatc
             disk.errno = errno.ENOSPC if 15 <= f.frame < 35 else None
     assert status_of(runner)["lost_packets"] == 0
     assert sorted(len(times_of(path)) for path in out.iterdir()) == [10] * 6
-
-
-def test_annotations_that_find_the_disk_full_are_lost_and_not_written(tmp_path, monkeypatch):
-    clock, disk, sink = Steps(), Disk(monkeypatch), SaveCOCO(tmp_path, images=False, close_s=0)
-    clock.free()
-    headrace.register("VisionNothing", lambda image: sv.Detections.empty(), replace=True)
-    disk.errno = errno.ENOSPC
-    with VideoRunner({"backend": "VisionNothing"}, sinks=[sink], machine_clock=clock) as runner:
-        list(runner.run({"cam": pictures(20)}))
-    assert (status_of(runner)["written"], status_of(runner)["lost"]) == (0, 20)
-    disk.errno = None
-    again = SaveCOCO(tmp_path, images=False)
-    with VideoRunner({"backend": "VisionNothing"}, sinks=[again]) as runner:
-        list(runner.run({"cam": pictures(20)}))
-    assert (status_of(runner)["written"], status_of(runner)["lost"]) == (20, 0)
-    assert len(json.loads((tmp_path / "annotations.json").read_text())["images"]) == 20
 
 
 def test_a_video_whose_file_is_lost_goes_on_in_another_and_says_what_is_missing(

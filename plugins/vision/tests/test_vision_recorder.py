@@ -16,18 +16,14 @@ import av
 import numpy as np
 import pytest
 import supervision as sv
-import yaml
 
 import headrace_vision
 from headrace_vision import (
     Frame,
-    SaveCOCO,
     SaveImages,
     SaveJSONL,
     SaveVideo,
-    SaveYOLO,
     VideoRunner,
-    datasets,
 )
 
 
@@ -220,7 +216,6 @@ ADDRESSES = {
     [
         (SaveImages, r"(.*)/000000\.jpg"),
         (SaveVideo, r"(.*)\.mp4"),
-        (SaveYOLO, r"labels/(.*)_000000\.txt"),
     ],
 )
 def test_a_name_is_bounded_and_distinct_and_has_no_key_of_an_address(kit, tmp_path, kind, name):
@@ -304,50 +299,6 @@ def test_what_a_killed_program_leaves_lacks_two_seconds_at_most(
         (stream,) = container.streams
         assert stream.frames == count
         assert stream.duration * stream.time_base == pytest.approx(count / rate, abs=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [(SaveCOCO, "annotations.json"), (SaveYOLO, "data.yaml")]
-)
-def test_a_data_set_is_whole_as_it_goes(kit, tmp_path, monkeypatch, kind, name):
-    """A clock of the test: frames come each 0.3 s, and the file is never two seconds behind them."""
-    now = [100.0]
-    monkeypatch.setattr(datasets.time, "monotonic", lambda: now[0])
-    sink = kind(tmp_path, images=False)
-    sink.open()
-    for number in range(20):
-        found = sv.Detections(np.array([[1, 1, 9, 9]], np.float32), class_id=np.array([number]))
-        sink.write(Frame("door", number, number * 0.3, image=kit.picture(0), result=found))
-        whole = yaml.safe_load((tmp_path / name).read_text())  # JSON is YAML
-        count = len(whole["images"] if kind is SaveCOCO else whole["names"])
-        assert count >= number + 1 - 2 / 0.3
-        now[0] += 0.3
-    assert len(list(tmp_path.rglob("*.part"))) == 0
-
-
-def test_a_large_data_set_is_written_less_often(kit, tmp_path, monkeypatch):
-    """Each look at this clock takes 2 s, so that the file may be written each 40 s."""
-    now, written, whole = [0.0], [], SaveCOCO.content
-
-    def look():
-        now[0] += 2
-        return now[0]
-
-    def content(sink):
-        written.append(now[0])
-        return whole(sink)
-
-    monkeypatch.setattr(datasets.time, "monotonic", look)
-    monkeypatch.setattr(SaveCOCO, "content", content)
-    sink = SaveCOCO(tmp_path, images=False)
-    sink.open()
-    for number in range(100):
-        sink.write(
-            Frame("door", number, number, image=kit.picture(0), result=sv.Detections.empty())
-        )
-    assert len(written) == pytest.approx(200 / 42, abs=1)
-    sink.close()
-    assert len(json.loads((tmp_path / "annotations.json").read_text())["images"]) == 100
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 import supervision as sv
 
 import headrace
-from headrace_vision import Frame, SaveCOCO, SaveJSONL, VideoRunner, View, Webhook
+from headrace_vision import Frame, SaveJSONL, VideoRunner, View, Webhook
 from headrace_vision.spool import SpoolFolder, read_frame
 
 PICTURE = np.zeros((24, 32, 3), np.uint8)
@@ -166,14 +166,6 @@ def test_the_message_of_mqtt_is_the_same_record(monkeypatch):
     run(MQTT("mqtt://127.0.0.1/cams", network=["127.0.0.1"]))
     (payload,) = sent
     check(strict(payload))
-
-
-def test_a_data_set_of_coco_has_null_for_what_is_no_number(tmp_path):
-    run(SaveCOCO(tmp_path))
-    whole = strict((tmp_path / "annotations.json").read_bytes())
-    assert [one["score"] for one in whole["annotations"]] == [None, 0.5]
-    run(SaveCOCO(tmp_path))  # which reads it
-    assert strict((tmp_path / "annotations.json").read_bytes())["categories"] == whole["categories"]
 
 
 def test_the_page_gets_null_for_what_is_no_number():

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from quick_clock import Quick
 
+import headrace
 from headrace_vision import SaveVideo, VideoRunner
 
 STAGES = ("greeting", "OPTIONS", "DESCRIBE", "SETUP", "PLAY", "pictures")
@@ -54,7 +55,7 @@ def pictures_of_h264(count, size=(240, 320)):
     encoder = av.CodecContext.create("libx264", "w")
     encoder.height, encoder.width, encoder.pix_fmt, encoder.framerate = *size, "yuv420p", 25
     encoder.time_base = Fraction(1, 25)
-    encoder.options = {"tune": "zerolatency", "g": "25", "bf": "0"}
+    encoder.options = {"tune": "zerolatency", "g": "25", "bf": "0", "sc_threshold": "0"}
     for number in range(count):
         noise = np.random.default_rng(number).integers(60, 120, (*size, 3)).astype(np.uint8)
         frame = av.VideoFrame.from_ndarray(noise, format="bgr24")
@@ -80,7 +81,8 @@ class Camera:
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
     connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`, `h264` (pictures of
-    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures). With `tls`, a
+    `pictures_of_h264`), `cut` (whether the last of them ends in its middle), `utc` (the time of its first picture, in a sender report behind `report` pictures), `loses` (which part of which picture is not
+    sent, -1: all parts), `jumps` (seconds by which a second report, 25 pictures later, says more). With `tls`, a
     context of a server, it speaks RTSP over TLS. With `udp`, a socket, its pictures come from there.
     """
 
@@ -89,6 +91,7 @@ class Camera:
         self.udp = udp
         self._tls = tls
         self.connections = 0
+        self.asked = []
         self.over, self.left = threading.Event(), threading.Event()
         self.is_playing = False
         self._open = []
@@ -133,6 +136,7 @@ class Camera:
                 name, _, value = line.partition(b":")
                 headers[name.lower()] = value.strip().decode()
             method = words[0].decode()
+            self.asked.append((method, words[1].decode()))
             if silent == method:
                 self.over.wait()
                 return
@@ -158,6 +162,7 @@ class Camera:
             if is_h264:
                 form = "RTP/AVP 96\r\na=rtpmap:96 H264/90000\r\na=fmtp:96 packetization-mode=1"
                 body = body.replace("RTP/AVP 26", form).replace(":10", ":25")
+            body += "m=audio 0 RTP/AVP 0\r\na=control:track2\r\n"
             more = f"Content-Type: application/sdp\r\nContent-Length: {len(body)}\r\n"
         elif method == "SETUP":
             way = self._udp(headers) if self.udp else "RTP/AVP/TCP;unicast;interleaved=0-1"
@@ -192,16 +197,21 @@ class Camera:
         counter, first = itertools.count(100), script.get("clock", 0)
         for number, units in enumerate(script["h264"]):
             stamp = (first + 3600 * number) % 2**32
-            if "utc" in script and number == script.get("report", 0):  # RFC 3550, 6.4.1
-                whole = round((script["utc"] + number / 25 + 2_208_988_800) * 2**32)
+            later = number - script.get("report", 0)
+            if "utc" in script and (later == 0 or (later == 25 and "jumps" in script)):
+                said = script["utc"] + number / 25 + (later and script["jumps"])
+                whole = round((said + 2_208_988_800) * 2**32)  # RFC 3550, 6.4.1
                 report = struct.pack(">BBHI", 0x80, 200, 6, 7)
                 report += struct.pack(">QIII", whole, stamp, number, 0)
                 connection.sendall(b"$\1" + struct.pack(">H", len(report)) + report)
             parts = list(payloads_of_h264(units))
             is_cut = "cut" in script and number == len(script["h264"]) - 1
+            lost = script.get("loses", {}).get(number)
             for at, part in enumerate(parts[: len(parts) // 2] if is_cut else parts):
                 kind = 96 | (at == len(parts) - 1) << 7
                 packet = struct.pack(">BBHII", 0x80, kind, next(counter), stamp, 7) + part
+                if lost in (at, -1):
+                    continue
                 connection.sendall(b"$\0" + struct.pack(">H", len(packet)) + packet)
 
     def close(self):
@@ -224,6 +234,14 @@ def camera():
     yield start
     for one in made:
         one.close()
+
+
+class Event(headrace.Backend):
+    """Writes an event for each frame."""
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"], request["events"] = request["data"], [{"type": "seen"}]
 
 
 def runner(**options):
@@ -255,6 +273,8 @@ def test_a_camera_is_read_and_its_pictures_are_those_that_it_sent(camera):
     steps = np.diff([f.timestamp for f in frames])  # FFmpeg gives the first two pictures one time
     assert steps[1:] == pytest.approx(np.full(10, 0.1), abs=1e-3)
     assert status["live"]
+    # It has sound as well, for which nobody asks.
+    assert [url.rpartition("/")[2] for method, url in one.asked if method == "SETUP"] == ["track1"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -307,7 +327,7 @@ def test_the_time_of_a_frame_is_that_of_the_sender_report_and_else_of_its_arriva
     one = camera(script, {"h264": pictures})
     before = time.time()
     with runner() as r:
-        frames = list(itertools.islice(r.run({"door": one.url}), 90))
+        frames = list(itertools.islice(r.run({"door": one.url}, clock_tolerance_s=1e9), 90))
     after = time.time()
     told = [f for f in frames if f.time_from == "camera"]
     assert [f.frame for f in told] == list(range(told[0].frame, told[0].frame + len(told)))
@@ -319,6 +339,37 @@ def test_the_time_of_a_frame_is_that_of_the_sender_report_and_else_of_its_arriva
     for frame in frames:
         if frame not in told:  # before the report, and behind the gap
             assert (frame.time_from, before <= frame.time <= after) == ("arrival", True)
+
+
+def test_a_clock_that_is_far_from_the_arrival_is_not_believed_until_it_is_right(
+    camera, tmp_path, caplog
+):
+    """A camera says that it is 2000, then the time of day. Each frame has an event, whose time the video is called by."""
+    headrace.register("VisionEvent", Event, replace=True)
+    now, year_2000 = time.time(), 946_684_800.0
+    script = {"h264": list(pictures_of_h264(80)), "utc": year_2000, "jumps": now - year_2000}
+    one, sink = camera(script), SaveVideo(tmp_path, every_s=600)
+    with (
+        caplog.at_level("WARNING", logger="headrace.vision"),
+        runner(sinks=[sink], ordered="VisionEvent") as r,
+    ):
+        frames = list(itertools.islice(r.run({"door": one.url}), 79))
+    after = time.time()
+    asked = [f.frame for f in frames if f.time_from == "camera"]
+    assert asked == list(range(asked[0], 79))
+    assert 20 <= asked[0] <= 30
+    for frame in frames:
+        assert now - 1 <= frame.time <= after + 5
+        assert [event["time"] for event in frame.request["events"]] == [frame.time]
+    names = [time.strftime("door-%Y%m%d-%H%M%S.mp4", time.gmtime(frames[0].time))]
+    assert [path.name for path in tmp_path.iterdir()] == names
+    said = [one.getMessage() for one in caplog.records if "the clock of" in one.getMessage()]
+    assert len(said) == 2
+    assert re.fullmatch(
+        r"the clock of source door is -\d{9} s off: its frames have the time of their arrival",
+        said[0],
+    )
+    assert said[1] == "the clock of source door is right again"
 
 
 def test_a_picture_of_which_a_part_is_missing_is_no_frame(camera):
@@ -335,6 +386,24 @@ def test_a_picture_of_which_a_part_is_missing_is_no_frame(camera):
     for number, frame in enumerate(frames):
         whole = decoded[number % 9].to_ndarray(format="bgr24")
         assert np.abs(frame.image.astype(int) - whole).max() < 8
+
+
+@pytest.mark.parametrize("part", [-1, 2])
+@pytest.mark.parametrize("skips", [False, True])
+def test_pictures_behind_a_lost_one_are_marked_up_to_the_next_key_frame(camera, part, skips):
+    """Pictures 0, 25 and 50 are key frames. Of the 35th a part is missing, or all of it."""
+    made = list(pictures_of_h264(75))
+    one = camera({"h264": made, "loses": {35: part}})
+    with runner(skip_damaged=skips) as r:
+        frames = list(itertools.islice(r.run({"door": one.url}), 59 if skips else 73))
+    numbers = [round(25 * (f.timestamp - frames[0].timestamp)) for f in frames]
+    behind = list(range(36, 50))
+    assert [n for n in range(74) if n not in numbers] == ([35, *behind] if skips else [35])
+    marked = [n for n, f in zip(numbers, frames, strict=True) if f.damaged]
+    assert marked == ([] if skips else behind)
+    gaps = [n for n, f in zip(numbers, frames, strict=True) if f.gap]
+    assert gaps == ([50] if skips else [*behind, 50])
+    assert [f.request["context"]["damaged"] for f in frames] == [f.damaged for f in frames]
 
 
 def test_a_camera_without_a_clock_of_the_day_is_not_believed(camera):

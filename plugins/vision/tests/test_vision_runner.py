@@ -154,7 +154,7 @@ def test_the_sum_of_the_counts_holds_at_every_frame(kit, tmp_path):
     with VideoRunner({"backend": "VisionNetwork", "max": 2}) as runner:
         for _ in runner.run([video, [kit.picture(n) for n in range(9)]], stride=2):
             for one in runner.status()["sources"].values():
-                parts = ("delivered", "failed", "dropped", "in_flight")
+                parts = ("delivered", "failed", "dropped", "thinned", "in_flight")
                 assert one["read"] == sum(one[part] for part in parts)
                 assert one["in_flight"] <= 4
 
@@ -363,7 +363,8 @@ def test_wherever_a_loop_is_left_each_frame_has_one_outcome(
         statuses = runner.status()["sources"]
     for name, one in statuses.items():
         assert one["in_flight"] == 0
-        assert one["read"] == one["delivered"] + one["failed"] + one["dropped"]
+        outcomes = ("delivered", "failed", "dropped", "thinned")
+        assert one["read"] == sum(one[outcome] for outcome in outcomes)
         assert one["delivered"] == len(seen.get(name, []))
         assert seen.get(name, []) == sorted(set(seen.get(name, [])))
         assert all(number % stride == 0 for number in seen.get(name, []))

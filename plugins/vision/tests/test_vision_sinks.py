@@ -22,11 +22,9 @@ from onnx import TensorProto, helper
 import headrace
 from headrace.errors import InputError
 from headrace_vision import (
-    SaveCOCO,
     SaveImages,
     SaveJSONL,
     SaveVideo,
-    SaveYOLO,
     Sink,
     VideoRunner,
     Webhook,
@@ -135,6 +133,34 @@ def test_lines_of_json_have_every_frame_with_its_outcome(kit, tmp_path):
             assert one["error"]["message"]
 
 
+def test_lines_of_json_are_a_data_set_of_supervision(kit, tmp_path):
+    def outlined(image):
+        found = find(image)
+        found.mask = (image[None, ..., 2] > 200) & (image[None, ..., 1] < 60)
+        found.class_id[:] = 0
+        return found
+
+    headrace.register("VisionOutlined", outlined)
+    images, lines = tmp_path / "images", tmp_path / "all.jsonl"
+    sinks = [SaveImages(images, draw=False), SaveJSONL(lines)]
+    with VideoRunner({"backend": "VisionOutlined"}, sinks=sinks) as runner:
+        frames = list(runner.run({"v": [kit.picture(n) for n in range(4)]}))
+    rows = map(json.loads, lines.read_text().splitlines())
+    found = {
+        str(images / "v" / f"{row['frame']:06d}.jpg"): from_records(row["detections"])
+        for row in rows
+    }
+    made = sv.DetectionDataset(["square"], list(found), found)
+    made.as_coco(str(tmp_path / "coco"), str(tmp_path / "coco.json"))
+    read = sv.DetectionDataset.from_coco(
+        str(tmp_path / "coco"), str(tmp_path / "coco.json"), force_masks=True
+    )
+    assert read.classes == ["square"]
+    for (_, note), frame in zip(sorted(read.annotations.items()), frames, strict=True):
+        np.testing.assert_array_equal(note.xyxy, frame.result.xyxy)
+        np.testing.assert_array_equal(note.mask, frame.result.mask)
+
+
 def strict(word):
     raise AssertionError(f"{word} is no JSON")  # RFC 8259, 6
 
@@ -147,64 +173,12 @@ def test_records_hold_null_for_what_json_does_not_have(kit, tmp_path):
         return found
 
     headrace.register("VisionNoNumber", odd)
-    sinks = [SaveJSONL(tmp_path / "a.jsonl"), SaveCOCO(tmp_path / "coco")]
+    sinks = [SaveJSONL(tmp_path / "a.jsonl")]
     with VideoRunner({"backend": "VisionNoNumber"}, sinks=sinks) as runner:
         assert [frame.error for frame in runner.run({"v": [kit.picture(0)]})] == [None]
     one = json.loads((tmp_path / "a.jsonl").read_text(), parse_constant=strict)
     assert {row["score"] for row in one["detections"]} == {None}
     assert np.isnan(from_records(one["detections"]).confidence).all()
-    text = (tmp_path / "coco" / "annotations.json").read_text()
-    assert {row["score"] for row in json.loads(text, parse_constant=strict)["annotations"]} == {
-        None
-    }
-
-
-def test_coco_is_read_by_supervision(kit, tmp_path):
-    frames, sinks = run([SaveCOCO(tmp_path)], {"v": [kit.picture(n) for n in range(4)]})
-    assert sinks["SaveCOCO"]["error"] is None
-    dataset = sv.DetectionDataset.from_coco(
-        images_directory_path=str(tmp_path), annotations_path=str(tmp_path / "annotations.json")
-    )
-    assert dataset.classes == ["square"]
-    found = sorted((path, note.xyxy.tolist()) for path, _, note in dataset)
-    assert [boxes for _, boxes in found] == [f.result.xyxy.tolist() for f in frames]
-
-
-def test_masks_and_keypoints_in_coco_are_read_by_supervision(kit, tmp_path):
-    def outlined(image):
-        found = find(image)
-        found.mask = (image[None, ..., 2] > 200) & (image[None, ..., 1] < 60)
-        found.mask[0, 14] = False
-        found.data["keypoints"] = np.array([[[5, 6, 0.5], [7, 8, 0]]])
-        return found
-
-    headrace.register("VisionOutlined", outlined)
-    with VideoRunner({"backend": "VisionOutlined"}, sinks=[SaveCOCO(tmp_path)]) as runner:
-        frames = list(runner.run({"v": [kit.picture(n) for n in range(3)]}))
-    path = tmp_path / "annotations.json"
-    dataset = sv.DetectionDataset.from_coco(
-        images_directory_path=str(tmp_path), annotations_path=str(path), force_masks=True
-    )
-    found = sorted((name, note) for name, _, note in dataset)
-    for (_, note), frame in zip(found, frames, strict=True):
-        np.testing.assert_array_equal(note.mask, frame.result.mask)
-    for one in json.loads(path.read_text())["annotations"]:
-        assert one["keypoints"] == [5, 6, 2, 0, 0, 0]
-        assert (one["num_keypoints"], one["area"]) == (1, 12 * 11)
-
-
-def test_yolo_is_read_by_supervision(kit, tmp_path):
-    frames, sinks = run([SaveYOLO(tmp_path)], {"v": [kit.picture(n) for n in range(4)]})
-    assert sinks["SaveYOLO"]["error"] is None
-    dataset = sv.DetectionDataset.from_yolo(
-        images_directory_path=str(tmp_path / "images"),
-        annotations_directory_path=str(tmp_path / "labels"),
-        data_yaml_path=str(tmp_path / "data.yaml"),
-    )
-    assert dataset.classes == ["0", "1", "2", "3", "square"]
-    found = sorted((path, note.xyxy) for path, _, note in dataset)
-    for (_, boxes), frame in zip(found, frames, strict=True):
-        np.testing.assert_allclose(boxes, frame.result.xyxy, atol=0.01)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names are text there")
@@ -221,117 +195,16 @@ def test_file_names_that_are_no_text_come_out_as_they_came_in(kit, tmp_path):
         SaveJSONL(out / "all.jsonl"),
         SaveVideo(out),
         SaveImages(out),
-        SaveCOCO(out),
-        SaveYOLO(out),
     ]
     frames, sinks = run(kinds, [picture, video])
-    assert [one["error"] for one in sinks.values()] == [None] * 5
+    assert [one["error"] for one in sinks.values()] == [None] * 3
     assert len(frames) == 4
     lines = (out / "all.jsonl").read_text(encoding="utf-8").splitlines()
     read = {os.fsencode(json.loads(line)["path"]) for line in lines}
     assert read == {folder + b"/a0\xff.png", folder + b"/gr\xf6.mp4"}
-    whole = json.loads((out / "annotations.json").read_text(encoding="utf-8"))
-    names = {one.rpartition(b"/")[2] for one in read}
-    assert {os.fsencode(one["source"]) for one in whole["images"]} == names
 
 
-NAMES = np.array(["person", "car", "dog", "1 boîte: #2"])
-
-
-def day(sink, name, ids, names=NAMES):
-    """One run into a sink: a frame for each class number, which finds one box of that class."""
-
-    def find_class(image):
-        found = np.array([ids[int(image[0, 0, 0])]])
-        data = {} if names is None else {"class_name": names[found]}
-        return sv.Detections(np.array([[10, 10, 30, 30]], np.float32), class_id=found, data=data)
-
-    headrace.register("FindClass", find_class, replace=True)
-    with VideoRunner({"backend": "FindClass"}, sinks=[sink]) as runner:
-        pictures = [np.full((64, 64, 3), k, np.uint8) for k in range(len(ids))]
-        for _ in runner.run({name: pictures}):
-            pass
-    return next(iter(runner.status()["sinks"].values()))["error"]
-
-
-def yolo_classes(folder):
-    """What is in a data set, as supervision reads it: names of classes, and those of each image."""
-    found = sv.DetectionDataset.from_yolo(
-        str(folder / "images"), str(folder / "labels"), str(folder / "data.yaml")
-    )
-    return found.classes, {Path(p).stem: note.class_id.tolist() for p, _, note in found}
-
-
-def test_two_runs_into_one_folder_of_yolo_agree_with_the_model(tmp_path):
-    assert day(SaveYOLO(tmp_path), "monday", [1, 0]) is None
-    assert day(SaveYOLO(tmp_path), "tuesday", [0, 3]) is None
-    classes, found = yolo_classes(tmp_path)
-    assert classes == ["person", "car", "2", "1 boîte: #2"]  # a gap has its number as a name
-    assert found == {
-        "monday_000000": [1],
-        "monday_000001": [0],
-        "tuesday_000000": [0],
-        "tuesday_000001": [3],
-    }
-    assert day(SaveYOLO(tmp_path), "wednesday", [2, 0]) is None
-    assert yolo_classes(tmp_path)[0] == list(NAMES)
-
-
-def test_two_runs_into_one_folder_of_coco_agree_with_the_model(tmp_path):
-    for _ in range(2):  # what is written again replaces what was there
-        assert day(SaveCOCO(tmp_path), "monday", [1, 0]) is None
-    assert day(SaveCOCO(tmp_path), "tuesday", [0, 3]) is None
-    whole = json.loads((tmp_path / "annotations.json").read_text())
-    assert {one["id"]: one["name"] for one in whole["categories"]} == {
-        0: "person",
-        1: "car",
-        3: "1 boîte: #2",
-    }
-    assert [one["category_id"] for one in whole["annotations"]] == [1, 0, 0, 3]
-    assert len({one["id"] for one in whole["annotations"]}) == 4
-    read = sv.DetectionDataset.from_coco(str(tmp_path), str(tmp_path / "annotations.json"))
-    names = {Path(path).stem: read.classes[note.class_id[0]] for path, _, note in read}
-    assert names == {
-        "monday_000000": "car",
-        "monday_000001": "person",
-        "tuesday_000000": "person",
-        "tuesday_000001": "1 boîte: #2",
-    }
-
-
-@pytest.mark.parametrize("kind", [SaveYOLO, SaveCOCO])
-def test_a_data_set_with_other_names_is_left_as_it_is(tmp_path, kind):
-    assert day(kind(tmp_path), "monday", [0, 1]) is None
-    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    error = day(kind(tmp_path, close_s=0), "tuesday", [0], NAMES[::-1])
-    assert "class 0 is '1 boîte: #2' here, and 'person' in" in error
-    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
-    assert day(kind(tmp_path), "tuesday", [0, 2], None) is None  # no names: the known ones stay
-    text = (tmp_path / kind.file).read_text()
-    assert text.count("person") == 1
-    (tmp_path / kind.file).write_text("- no data set\n")
-    assert "write to another folder" in day(kind(tmp_path, close_s=0), "friday", [0])
-    assert (tmp_path / kind.file).read_text() == "- no data set\n"
-
-
-@pytest.mark.parametrize("kind", [SaveYOLO, SaveCOCO])
-@pytest.mark.parametrize("number", [-1, 10**9])
-def test_a_number_that_no_data_set_has_is_refused(tmp_path, kind, number):
-    assert f"class_id {number} is not from 0" in day(
-        kind(tmp_path, close_s=0), "monday", [number], None
-    )
-
-
-def test_names_of_classes_in_a_list_are_gone_on_with(tmp_path):
-    (tmp_path / "data.yaml").write_text("train: a\nval: b\nnc: 2\nnames: [person, car]\n")
-    assert day(SaveYOLO(tmp_path), "monday", [2, 1]) is None
-    assert (yolo_classes(tmp_path)[0], "train: a" in (tmp_path / "data.yaml").read_text()) == (
-        ["person", "car", "dog"],
-        True,
-    )
-
-
-@pytest.mark.parametrize("kind", [SaveVideo, SaveImages, SaveJSONL, SaveCOCO, SaveYOLO])
+@pytest.mark.parametrize("kind", [SaveVideo, SaveImages, SaveJSONL])
 def test_a_sink_that_cannot_write_fails_alone(kit, tmp_path, kind):
     (tmp_path / "file").write_text("in the way")
     seen = []
@@ -370,7 +243,7 @@ for kind in kinds:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 def test_a_disk_that_is_full_fails_the_sink_alone(tmp_path):
-    kinds = ["SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO"]
+    kinds = ["SaveVideo", "SaveImages", "SaveJSONL"]
     command = [sys.executable, "-c", FULL, str(tmp_path), *kinds]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

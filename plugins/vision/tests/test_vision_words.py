@@ -476,6 +476,42 @@ def test_each_source_has_the_tracks_of_a_tracker_of_its_own(name):
     assert sorted(found.tracker_id.tolist()) == [0, 1]
 
 
+@pytest.mark.parametrize("name", ["bytetrack", "ocsort", "sort", "botsort"])
+@pytest.mark.parametrize("step_s", [0.04, 1.5, 5.0])
+def test_an_object_keeps_its_number_however_slow_its_source_is(name, step_s):
+    """It stands still, is missing from every seventh frame, and has the number that the tracker gives it by frames."""
+    import trackers
+
+    from headrace_vision.track import TRACKERS
+
+    alone = getattr(trackers, TRACKERS[name])()
+    image, ids = np.zeros((100, 240, 3), np.uint8), []
+    with headrace.pipe({"backend": f"Track({name})"}) as pipe:
+        for frame in range(30):
+            data = moving(0, [0, 1])[[] if frame % 7 == 6 else [0, 1]]
+            expected = alone.update(data, frame=image if name == "botsort" else None)
+            about = {"source": "gate", "frame": frame, "timestamp": frame * step_s}
+            found = pipe({"data": data, "image": image, "context": about})["result"]
+            ids.append(found.tracker_id.tolist())
+            assert sorted(ids[-1]) == sorted(expected.tracker_id.tolist()), frame
+    assert {one for row in ids for one in row} - {-1} == {0, 1}
+
+
+def test_steps_that_no_tracker_waits_for_are_logged_once(caplog):
+    times = [*range(10), 29, 30, 31, 32, 33, 52]
+    with headrace.pipe({"backend": "Track"}) as pipe, caplog.at_level("WARNING"):
+        for frame, time_s in enumerate(times):
+            about = {"source": "gate", "frame": frame, "timestamp": time_s}
+            found = pipe({"data": moving(0, [0, 1]), "context": about})["result"].tracker_id
+            assert [one.getMessage().partition(":")[0] for one in caplog.records] == (
+                []
+                if time_s < 29
+                else ["Track has no frame of gate for 20.0 s, and keeps lost tracks for 3.0 s"]
+            )
+            if time_s == 33:
+                assert sorted(found) == [2, 3]
+
+
 def test_frames_out_of_order_are_refused():
     with headrace.pipe({"backend": "Track"}) as pipe:
 

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from headrace_vision.asking import CropModel
     from headrace_vision.clock import Clock
     from headrace_vision.configured import Vision, open_vision
-    from headrace_vision.datasets import SaveCOCO, SaveYOLO
     from headrace_vision.detecting import Detecting, detect
     from headrace_vision.frames import Frame
     from headrace_vision.group import Handle
@@ -41,11 +40,9 @@ __all__ = [
     "Detecting",
     "Frame",
     "Handle",
-    "SaveCOCO",
     "SaveImages",
     "SaveJSONL",
     "SaveVideo",
-    "SaveYOLO",
     "Sink",
     "SourceOptions",
     "VideoModel",
@@ -66,7 +63,6 @@ _HOME = {
     "asking": "CropModel",
     "clock": "Clock",
     "configured": "Vision open:open_vision open_vision",
-    "datasets": "SaveCOCO SaveYOLO",
     "detecting": "Detecting detect",
     "frames": "Frame",
     "group": "Handle",

@@ -1,4 +1,4 @@
-"""Recording without decoding: the packets of a source, as its reader sees them, into MP4 files."""
+"""Recording without decoding: the packets of a source, as its reader sees them, into files."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from headrace.errors import InputError
+__all__ = ["CONTAINERS", "Connection", "Packets", "Span"]
 
-__all__ = ["Connection", "Packets", "Span"]
+CONTAINERS = {".mp4": "mp4", ".mkv": "matroska"}
+"""FFmpeg's format by the suffix of a video. Matroska holds what MP4 has no place for."""
 
 
 class Connection:
@@ -26,6 +27,7 @@ class Connection:
 
     Attributes:
         template: A stream that files are made like.
+        suffix: That of files with a place for it, ``".mp4"`` or ``".mkv"``.
         unit: Unit of the times of its packets in seconds.
         known: A time of a packet, and when it came, in seconds. None until one has a time.
         offset_s: What is added to times of packets for those of frames. None until a frame was decoded.
@@ -34,7 +36,7 @@ class Connection:
         extradata: What decoders need beside the packets, where it has changed since the template, else None.
 
     Raises:
-        InputError: MP4 has no place for it, as for the raw pictures of a camera.
+        ValueError: Its pictures are not encoded, as those of some cameras, or no container holds them.
     """
 
     def __init__(self, stream: Any, begun_s: float | None) -> None:
@@ -52,20 +54,13 @@ class Connection:
         self._sets: Any = None
         with suppress(ValueError):  # a codec whose packets have no parameters
             self._sets = av.bitstream.BitStreamFilterContext("extract_extradata", stream)
-        container = av.open(io.BytesIO(), "w", format="mp4")
-        try:
-            if self.codec.name in ("rawvideo", "wrapped_avframe"):
-                raise ValueError("its pictures are not encoded")  # noqa: TRY301 - as PyAV does
-            self.template = container.add_stream_from_template(stream, opaque=True)
-        except ValueError as error:
-            raise InputError(
-                f'codec = "copy" of SaveVideo cannot record this source: {error}',
-                expected="a stream that MP4 has a place for, as H.264, HEVC, AV1 or MJPEG",
-                got=self.codec.name,
-                hint="Record it with an encoder, or ask the camera for another format.",
-            ) from error
-        finally:
-            container.close()  # else it and the template hold each other in memory
+        if self.codec.name in ("rawvideo", "wrapped_avframe"):
+            raise ValueError("its pictures are not encoded")
+        for self.suffix, kind in CONTAINERS.items():
+            with av.open(io.BytesIO(), "w", format=kind) as container:
+                if self.codec.name in container.supported_codecs or kind == "matroska":
+                    self.template = container.add_stream_from_template(stream, opaque=True)
+                    break
 
     def at(self, packet: Any) -> Connection:
         """Return where a key frame belongs: here, or to what follows where the stream changes with it, as in size."""
@@ -140,11 +135,19 @@ class Packets:
         self._kept: list[_Kept] = []
         self._bytes = self._done = 0
         self._connection: Connection | None = None
+        self._refusal = 'codec = "copy" has no packets to record: this source is no video'
         self._file: Any = None
 
     def begin(self, stream: Any, begun_s: float | None) -> None:
         """Note that a connection or file was opened. See `Connection`."""
-        connection = Connection(stream, begun_s)
+        connection = None
+        try:
+            connection = Connection(stream, begun_s)
+        except ValueError as error:  # which `see` says
+            self._refusal = (
+                f'codec = "copy" cannot record this source: {error}. '
+                "Record it with an encoder, or ask the camera for another format"
+            )
         with self._lock:
             self._follow(connection)
 
@@ -208,10 +211,10 @@ class Packets:
         """Note how far frames were seen, and that what is around this one is recorded if it has an event.
 
         Raises:
-            ValueError: The source has no packets.
+            ValueError: The source has no packets that can be recorded.
         """
         if self._connection is None:
-            raise ValueError('codec = "copy" has no packets to record: this source is no video')
+            raise ValueError(self._refusal)
         if self._span.before_s is None:
             return
         with self._lock:

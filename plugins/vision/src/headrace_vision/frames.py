@@ -61,7 +61,7 @@ def too_large(max_pixels: int, got: str) -> TooLargeError:
     )
 
 
-SAID = ("source", "frame", "timestamp", "gap", "path", "time", "time_from")
+SAID = ("source", "frame", "timestamp", "gap", "damaged", "path", "time", "time_from")
 """What is said of a frame beside its outcome: attributes of `Frame`, in records and in the ``context`` of requests."""
 
 
@@ -73,12 +73,13 @@ class Shot:
         convert: Returns the picture as ``uint8 [H, W, 3]`` in the order blue, green, red.
         time_s: Its time in seconds as the file or camera says it. None where there is none.
         gap: Whether pictures are missing between the one before and this one.
+        damaged: See `Frame`.
         path: The file it was read from, or None.
         error: Why there is no picture, then ``convert`` is not called.
         aspect, color: See `Frame`.
         stream_s: Its presentation time in seconds as its packet has it. None where there is none.
-        time: When it was captured. See `Frame`. None: now.
-        time_from: See `Frame`.
+        came: When this machine took it, in seconds since 1970 (UTC). None: now.
+        told: When it was captured, as its camera says, or None.
     """
 
     convert: Callable[[], NDArray[np.uint8]]
@@ -86,11 +87,12 @@ class Shot:
     gap: bool = False
     path: str | None = None
     error: Exception | None = None
+    damaged: bool = False
     aspect: tuple[int, int] = (1, 1)
     color: tuple[int, int, int, int] = UNKNOWN_COLOR
     stream_s: float | None = None
-    time: float | None = None
-    time_from: str = "arrival"
+    came: float | None = None
+    told: float | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -106,6 +108,8 @@ class Frame:
         error: Why there is no result, or None.
         gap: Whether frames were lost between the one before and this one: a reconnect, damaged
             packets, the start of another round of a file that is repeated.
+        damaged: Whether it is built on a picture that is missing or lacks a part, as all are up to the next key frame. Then ``gap``
+            is set, and once more at that one.
         path: The file it was read from, or None.
         aspect: Width and height of a pixel, as ``(2, 1)``.
         color: How the file or camera stored the colours: ``(matrix, range, primaries, transfer)``, as FFmpeg numbers them
@@ -116,7 +120,8 @@ class Frame:
             with the model in front of the name: ``"cars.door"``.
         time: When it was captured: seconds since 1970 in UTC, as ``time.time()`` says them.
         time_from: Who says so: ``"camera"`` (the sender reports of RTSP, RFC 3550), or ``"arrival"``, where this machine took it
-            at that time. A camera is asked as soon as it has sent its first report, and again behind each gap.
+            at that time. A camera is asked as soon as it has sent its first report, and again behind each gap, and is believed up to
+            ``clock_tolerance_s`` from the arrival.
     """
 
     source: str
@@ -133,6 +138,7 @@ class Frame:
     models: dict[str, Frame] = field(default_factory=dict, repr=False)
     time: float | None = None
     time_from: str = "arrival"
+    damaged: bool = False
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""

@@ -62,6 +62,10 @@ class SourceOptions:
         loop: Whether a file begins again at its end, without end.
         realtime: Whether a file is read no faster than it plays, then it counts as live.
         read_timeout: Seconds a live source may be silent before it is lost.
+        clock_tolerance_s: Most seconds by which the time of an RTSP camera may differ from the arrival of its pictures. Beyond that it
+            is not believed.
+        skip_damaged: Whether pictures that are built on a missing or damaged one are left out, up to the next key frame. See
+            ``Frame.damaged``.
         image_fps: Pictures per second of stills that follow each other in one source.
         max_pixels: Largest picture that is decoded or taken, in pixels (width x height). A larger one is a failed frame.
         model: Which of several models gets the frames. None for the only one.
@@ -89,6 +93,8 @@ class SourceOptions:
     loop: bool = False
     realtime: bool = False
     read_timeout: float = 10.0
+    clock_tolerance_s: float = 60.0
+    skip_damaged: bool = False
     image_fps: float = 25.0
     max_pixels: int = 100_000_000
     model: str | None = None
@@ -115,7 +121,7 @@ class SourceOptions:
         check_count("max_pixels", self.max_pixels, MAX_PIXELS)
         for name, kind in _KINDS.items():
             _check_kind(name, getattr(self, name), kind)
-        for name in ("max_fps", "read_timeout", "image_fps"):
+        for name in ("max_fps", "read_timeout", "clock_tolerance_s", "image_fps"):
             _check_seconds(name, getattr(self, name), above=0.0)
         for name in ("start", "stop"):
             _check_seconds(name, getattr(self, name), above=-math.inf)
@@ -150,7 +156,7 @@ PER_MODEL = ("ordered", "lines", "zones")
 """What belongs to a source and a model."""
 
 _KINDS = {
-    **dict.fromkeys(("loop", "realtime"), bool),
+    **dict.fromkeys(("loop", "realtime", "skip_damaged"), bool),
     **dict.fromkeys(("lines", "zones", "ffmpeg"), Mapping),
     "models": (list, tuple, Mapping),
     "sinks": (list, tuple),

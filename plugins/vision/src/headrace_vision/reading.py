@@ -22,18 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["MOST_WAIT_S", "Stills", "back_off", "failed_shot", "read_source", "still_shot"]
 
 LEAST_WAIT_S, MOST_WAIT_S = 0.5, 30.0
-"""Shortest and longest time before a lost source is tried again, in seconds."""
+"""Shortest and longest time before something lost is tried again, in seconds."""
+
+MOST_AWAY_S = 5.0
+"""The longest for a source: a camera that is back is found by then."""
 
 
-def back_off(attempt: int, chance: Callable[[], float]) -> float:
+def back_off(attempt: int, chance: Callable[[], float], most_s: float = MOST_WAIT_S) -> float:
     """Return the seconds before attempt number ``attempt`` (from 0): doubled each time, with jitter.
 
     Args:
-        attempt: How often the source was tried in vain since its last frame.
+        attempt: How often it was tried in vain before.
         chance: Returns a number from 0 to 1.
+        most_s: The most that is returned.
     """
     whole = LEAST_WAIT_S * 2.0 ** min(attempt, 10)
-    return float(min(MOST_WAIT_S, max(LEAST_WAIT_S, whole * (0.75 + 0.5 * chance()))))
+    return float(min(most_s, max(LEAST_WAIT_S, whole * (0.75 + 0.5 * chance()))))
 
 
 def failed_shot(error: Exception, path: str | None) -> Shot:
@@ -209,7 +213,7 @@ def _follow(source: Source, one: Input) -> None:
             if isinstance(error, TooLargeError) and not way.attempt:
                 source.push(failed_shot(error, one.name))
             reason = error
-        wait_s = back_off(way.attempt, random.random)
+        wait_s = back_off(way.attempt, random.random, MOST_AWAY_S)
         said = str(reason) or type(reason).__name__
         if why := getattr(reason, "strerror", None):
             # FFmpeg adds the address that it was given, which may have a password in it. The name has none.

@@ -8,6 +8,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.copying import CONTAINERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -118,7 +120,10 @@ class VideoFile:
             "movflags": "+frag_keyframe+delay_moov+default_base_moof+write_colr",
             "frag_duration": "500000",  # us
         }
-        self._container: Any = av.open(self._output, "w", format="mp4", options=flags)
+        if path.suffix == ".mkv":
+            flags = {"cluster_time_limit": "500"}  # ms
+        kind = CONTAINERS[path.suffix]
+        self._container: Any = av.open(self._output, "w", format=kind, options=flags)
         self._container.metadata["title"] = title.encode(errors="replace").decode()
         try:
             self._stream = self._add_stream(codec, options)
@@ -223,12 +228,13 @@ class VideoFile:
         import av
 
         whole = self._part.with_name(f"{self._part.name}.part")
-        flags = {"movflags": "+faststart+write_colr"}
+        kind = CONTAINERS[self.path.suffix]
+        flags = {"movflags": "+faststart+write_colr"} if kind == "mp4" else {}
         try:
             _Output(whole).close()  # PyAV never closes a file whose beginning there is no room for
             with (
                 av.open(f"file:{self._part}") as source,
-                av.open(f"file:{whole}", "w", format="mp4", options=flags) as target,
+                av.open(f"file:{whole}", "w", format=kind, options=flags) as target,
             ):
                 target.metadata.update(source.metadata)
                 stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
@@ -256,7 +262,7 @@ class CopiedFile(VideoFile):
     """A video of packets as they came.
 
     Args:
-        path: Where it goes.
+        path: Where it goes. Its suffix becomes that of a container with a place for the packets.
         connection: Where its packets come from.
         most_bytes: Most bytes that are kept while the disk is full.
         title: Its title.
@@ -266,11 +272,12 @@ class CopiedFile(VideoFile):
         self.connection = connection
         self._most_bytes = most_bytes
         self._base: int | None = None
-        super().__init__(path, (0, 0), "copy", {}, title=title)
+        super().__init__(path.with_suffix(connection.suffix), (0, 0), "copy", {}, title=title)
 
     def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
         stream = self._container.add_stream_from_template(self.connection.template, opaque=True)
         stream.codec_context.width, stream.codec_context.height = self.connection.size
+        stream.codec_context.pix_fmt = self.connection.codec.pix_fmt
         if self.connection.extradata is not None:
             stream.codec_context.extradata = self.connection.extradata
         stream.time_base = self.connection.unit

@@ -13,7 +13,7 @@ from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
-from headrace_vision.copying import Packets, Span
+from headrace_vision.copying import CONTAINERS, Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.recorded_files import CopiedFile, VideoFile
 from headrace_vision.saving import Names, encoded, picture_of
@@ -45,8 +45,8 @@ class SaveVideo(Sink):
         folder: Where the videos go. It is made.
         draw: Whether detections are drawn. None: unless packets are copied.
         codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not. ``"copy"`` records the packets
-            of the source at their full rate, not decoded. A video then begins at a key frame, that before
-            ``before_s``, and another one begins at a reconnect.
+            of the source at their full rate, not decoded, into ``NAME.mkv`` (Matroska) what MP4 has no place for. A video then begins at
+            a key frame, that before ``before_s``, and another one begins at a reconnect.
         options: Options of the encoder, as ``{"crf": "20"}``. It holds no picture back, unless they say so.
         every_s: Seconds after which a video ends, and another one begins. None for one of any length.
         before_s: Seconds that are recorded before an event. They are kept as JPEG until then.
@@ -211,13 +211,14 @@ class SaveVideo(Sink):
         return path, self._titles.get(source, source)
 
     def _is_there(self, name: str) -> bool:
-        return any((self._folder / f"{name}.mp4{end}").exists() for end in ("", ".part"))
+        ends = [f"{suffix}{end}" for suffix in CONTAINERS for end in ("", ".part")]
+        return any((self._folder / f"{name}{end}").exists() for end in ends)
 
     def _delete_old(self, source: str, newest: Path) -> None:
         """Delete the finished videos of a source that are too old, when the newest one is finished."""
         if self._keep_s is None or not newest.exists():
             return
-        name = re.compile(re.escape(self._names.of(source)) + r"-\d{8}-\d{6}(-\d+)?\.mp4")
+        name = re.compile(re.escape(self._names.of(source)) + r"-\d{8}-\d{6}(-\d+)?\.(mp4|mkv)")
         oldest_s = newest.stat().st_mtime - self._keep_s
         for path in self._folder.iterdir():
             with suppress(OSError):  # another program may have deleted it

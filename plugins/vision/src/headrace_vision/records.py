@@ -143,7 +143,7 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
 def frame_record(frame: Frame) -> dict[str, Any]:
     """Return a frame with its outcome as a dict for JSON.
 
-    It has ``source``, ``frame``, ``timestamp``, ``time``, ``time_from``, ``gap``, ``path``, then ``error`` (code and message) or
+    It has ``source``, ``frame``, ``timestamp``, ``time``, ``time_from``, ``gap``, ``damaged``, ``path``, then ``error`` (code and message) or
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
     type), and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
     """

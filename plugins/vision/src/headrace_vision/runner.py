@@ -61,7 +61,7 @@ class VideoRunner(Delivery):
     it is delivered, it fails, or it is dropped. Frames of one source are delivered in their order.
 
     The pipeline gets ``data`` and ``image`` (``uint8 [H, W, 3]``), ``color="bgr"``, and in
-    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap``, ``path``, and ``time`` and ``time_from`` of a
+    ``context``: ``source``, ``frame``, ``timestamp`` (s), ``gap``, ``damaged``, ``path``, and ``time`` and ``time_from`` of a
     `headrace_vision.Frame`.
 
     Args:
@@ -326,8 +326,8 @@ class VideoRunner(Delivery):
     def status(self) -> dict[str, Any]:
         """Return ``state``, ``sources``, ``sinks``, ``passed_by`` and ``stuck_threads`` as a dict for JSON.
 
-        Each source has ``read``, ``delivered``, ``failed``, ``dropped`` and ``in_flight``, and
-        ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
+        Each source has ``read``, ``delivered``, ``failed``, ``dropped``, ``thinned`` (by ``stride`` and ``max_fps``) and
+        ``in_flight``, and ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
         folders hold beside pictures: labels, notes, lists, dead links.
         """
         with self._lock:

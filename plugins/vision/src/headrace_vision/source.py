@@ -80,7 +80,7 @@ class Flight:
 class Source:
     """The counts and the frames of one source. Safe to use from several threads.
 
-    ``read = delivered + failed + dropped + in flight`` holds whenever `status` is called.
+    ``read = delivered + failed + dropped + thinned + in flight`` holds whenever `status` is called.
 
     Args:
         name: What frames of it say as ``source``.
@@ -121,9 +121,11 @@ class Source:
         self._number = 0
         self._run, self._events = secrets.token_hex(4), itertools.count(1)
         self._counts = dict.fromkeys(
-            ("read", "delivered", "failed", "dropped", "damaged_packets", "reconnects"), 0
+            ("read", "delivered", "failed", "dropped", "thinned", "damaged_packets", "reconnects"),
+            0,
         )
         self._held = 0
+        self._has_wrong_clock = False
         self._attempts = 0
         self._due_s = self._lost_s = 0.0
 
@@ -148,20 +150,21 @@ class Source:
         number = self._number
         self._number += 1
         stamp = self.timeline.stamp(shot.time_s)
-        when = utc() if shot.time is None else shot.time
+        when, said_by = self._capture_time(shot)
         self.state = "reading"
         for one in self.packets:
             one.note(shot.stream_s, stamp)
         if shot.error is None and not self._thinning.keeps(number, stamp):
             with self.changed:
                 self._counts["read"] += 1
-                self._counts["dropped"] += 1
+                self._counts["thinned"] += 1
             return not self.stopping.is_set()
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
+        frame.damaged = shot.damaged
         frame.aspect, frame.color = shot.aspect, shot.color
-        frame.time, frame.time_from = when, shot.time_from
+        frame.time, frame.time_from = when, said_by
         if shot.error is None:
             try:
                 frame.image = shot.convert()
@@ -169,6 +172,22 @@ class Source:
                 frame.error = error
         self._send(self, self._flight_of(frame))
         return True
+
+    def _capture_time(self, shot: Shot) -> tuple[float, str]:
+        """Return when a picture was captured, and who says so: not a camera whose clock is wrong, which is logged once."""
+        came = utc() if shot.came is None else shot.came
+        if shot.told is None:
+            return came, "arrival"
+        off_s, is_wrong = shot.told - came, self._has_wrong_clock
+        self._has_wrong_clock = abs(off_s) > self.options.clock_tolerance_s
+        if self._has_wrong_clock and not is_wrong:
+            text = (
+                "the clock of source %s is %+.0f s off: its frames have the time of their arrival"
+            )
+            _LOG.warning(text, self.name, off_s)
+        elif is_wrong and not self._has_wrong_clock:
+            _LOG.warning("the clock of source %s is right again", self.name)
+        return (came, "arrival") if self._has_wrong_clock else (shot.told, "camera")
 
     def name_events(self, frame: Frame) -> None:
         """Give each event of a frame the time of the frame, and an id that no other event has, of no run."""

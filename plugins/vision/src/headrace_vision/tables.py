@@ -163,7 +163,7 @@ def _sink_table(kind: str) -> type[_SinkTable]:
     return create_model(f"{kind}Table", __base__=_SinkTable, __doc__=text, **keys)
 
 
-_KINDS = ("SaveVideo", "SaveImages", "SaveJSONL", "SaveCOCO", "SaveYOLO", "Webhook", "MQTT", "View")
+_KINDS = ("SaveVideo", "SaveImages", "SaveJSONL", "Webhook", "MQTT", "View")
 SINKS = {kind: _sink_table(kind) for kind in _KINDS}
 """The table of a sink by its kind."""
 

@@ -118,7 +118,7 @@ class PictureTimes:
 
 
 class CaptureTimes:
-    """When the pictures of one open video were captured, in UTC: as its camera reports, else when their packets came.
+    """When the pictures of one open video were captured, in UTC: as its camera reports, and when their packets came.
 
     Source:
         ``AVProducerReferenceTime`` of FFmpeg: microseconds since 1970, which its RTP gets from sender reports.
@@ -142,13 +142,13 @@ class CaptureTimes:
         if self._reports > 1:  # the first one comes with the picture before its own
             self._ahead_s = wall_us / 1e6 - begin_s
 
-    def of(self, picture: Any) -> tuple[float, str]:
-        """Return when a picture was captured, and who says so."""
+    def of(self, picture: Any) -> tuple[float | None, float | None]:
+        """Return when a picture came, and when it was captured, as its camera says. Each may be unknown."""
         came = self._came.pop(picture.pts, None)
         begin_s = _seconds(picture, picture.pts)
-        if self._ahead_s is not None and begin_s is not None:
-            return begin_s + self._ahead_s, "camera"
-        return came or utc(), "arrival"
+        if self._ahead_s is None or begin_s is None:
+            return came, None
+        return came, begin_s + self._ahead_s
 
 
 def _seconds(picture: Any, ticks: int | None) -> float | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import logging
+from collections import deque
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -29,6 +32,11 @@ TRACKERS = {
 }
 """The trackers of the library ``trackers``, by the name in a configuration."""
 
+LEAST_PERIODS = 3
+"""A track that was lost is kept for at least so many frames of its source: else none of a slow camera would be confirmed."""
+
+_LOG = logging.getLogger("headrace.vision")
+
 
 class _Reads(ReadsSource, total=False):
     image: Any
@@ -38,7 +46,8 @@ class Track(Alone):
     """Number the detections of each source: the same object keeps its number.
 
     Every source has a tracker of its own, told by ``context["source"]``, so numbers are never shared. Rows keep their
-    order. -1 means *not confirmed*: the tracker has not seen the object often enough.
+    order. -1 means *not confirmed*: the tracker has not seen the object often enough. A lost track is kept for ``lost_track_buffer`` / 30
+    seconds, and for 3 frames where they come more slowly. Frames that are further apart get new numbers, and the log says so.
 
     Reads:
         data: ``supervision.Detections``.
@@ -94,16 +103,17 @@ class Track(Alone):
                 f"the tracker {options.tracker!r} refuses its settings: {error}",
                 hint="The option settings has the arguments of its class.",
             ) from error
-        states = PerSource(make)
+        states = PerSource(lambda: _Tracker(make()))
         wants_image = options.tracker not in TRACKERS or options.tracker == "botsort"
 
         def work(request: Request) -> None:
             detections = as_detections(need(request, "data", "supervision.Detections"))
-            tracker, timestamp = states.next(request)
+            kept, timestamp = states.next(request)
+            kept.wait_for(timestamp, request)
             numbered = _copy(detections)
             numbered.data = {**detections.data, "_row": np.arange(len(detections))}
             image = request.get("image")
-            tracked = tracker.update(
+            tracked = kept.tracker.update(
                 numbered, frame=image if wants_image else None, timestamp=timestamp
             )
             ids = np.full(len(detections), -1, np.int64)
@@ -114,6 +124,38 @@ class Track(Alone):
             request["result"] = numbered
 
         return work
+
+
+class _Tracker:
+    """A tracker of one source, and how long it keeps lost tracks.
+
+    Args:
+        tracker: It. One of your own may have no such time.
+    """
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+        self._buffer_s: float | None = getattr(tracker, "maximum_time_without_update", None)
+        self._steps_s: deque[float] = deque(maxlen=5)
+        self._last_s: float | None = None
+        self._is_told = False
+
+    def wait_for(self, time_s: float | None, request: Request) -> None:
+        """Set how long lost tracks are kept, before the frame at ``time_s`` seconds. Say once where that is not long enough."""
+        last_s, self._last_s = self._last_s, time_s
+        if time_s is None or last_s is None or self._buffer_s is None:
+            return
+        self._steps_s.append(time_s - last_s)
+        kept_s = max(self._buffer_s, LEAST_PERIODS * median(self._steps_s))
+        self.tracker.maximum_time_without_update = kept_s
+        if time_s - last_s > kept_s and not self._is_told:
+            self._is_told = True
+            source = (request.get("context") or {}).get("source", "")
+            text = (
+                "Track has no frame of %s for %.1f s, and keeps lost tracks for %.1f s: its objects get new numbers; "
+                "settings = {lost_track_buffer = N} keeps them for N / 30 s"
+            )
+            _LOG.warning(text, source, time_s - last_s, kept_s)
 
 
 def _copy(detections: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
+from headrace_vision.damage import Damage
 from headrace_vision.frames import NoFrameError, Shot, check_pixels, too_large
 from headrace_vision.network import FILE_PROTOCOLS, FORMATS
 from headrace_vision.options import check_name
@@ -55,8 +56,9 @@ _NO_DECODING_OF_FLV = {"codec_whitelist": _NO_DECODING, "analyzeduration": "5000
 """The same for FLV over the network, and what other formats have: at most 5 s (in microseconds) to find that out."""
 
 _NO_TIMES = 0x80
-_NO_INDEX = 0x100 | 0x200
-"""FFmpeg's ``AVFMT_NOTIMESTAMPS``, ``AVFMT_GENERIC_INDEX`` and ``AVFMT_TS_DISCONT`` (avformat.h)."""
+_BREAKS = 0x200
+_NO_INDEX = 0x100 | _BREAKS
+"""FFmpeg's ``AVFMT_NOTIMESTAMPS``, ``AVFMT_TS_DISCONT`` and ``AVFMT_GENERIC_INDEX`` (avformat.h)."""
 
 _LOOKS = ("colorspace", "color_range", "color_primaries", "color_trc")
 """What PyAV calls the parts of `Frame.color`."""
@@ -216,6 +218,7 @@ def open_address(
             yield container
     elif address.lower().startswith("rtsp"):
         transport = options.setdefault("rtsp_transport", "tcp")
+        options["allowed_media_types"] = "video"
         protocols = "tcp" if transport == "tcp" else "tcp,rtp,udp"
         options |= {"protocol_whitelist": protocols, "format_whitelist": "rtsp"}
         with closing(RtspRelay(address, timeout_s)) as relay:
@@ -307,9 +310,12 @@ def _set_up(codec: Any, options: SourceOptions, *, is_live: bool) -> None:
     """Bound a decoder before its first packet."""
     check_pixels(codec.width, codec.height, options.max_pixels)
     codec.options = _limits(options.max_pixels)
-    # Slices that are decoded by several threads hide which pictures are whole, and most cameras send one slice a picture.
-    threads = 1 if is_live else codec.thread_count
-    codec.thread_count = int((options.ffmpeg or {}).get("threads", threads))
+    threads = (options.ffmpeg or {}).get("threads")
+    if threads is not None:
+        codec.thread_count, codec.thread_type = int(threads), "FRAME"
+    elif is_live or codec.name == "h264":
+        # Slices that are decoded by several threads hide which of its pictures are whole.
+        codec.thread_count = 1
 
 
 def _is_passed_over(time_s: float | None, start_s: float | None, after_s: float | None) -> bool:
@@ -329,23 +335,23 @@ def video_shots(
     *,
     is_live: bool = False,
 ) -> Iterator[Shot | None]:
-    """Yield the pictures of an open video, and None for each that cannot be decoded, or lacks a part.
+    """Yield the pictures of an open video, and None for each that cannot be decoded, lacks a part, or is not wanted for damage.
 
     Args:
         container: What one of the functions that open returned. It is left open.
-        options: ``start`` and ``stop``, in seconds of the video, and ``max_pixels``.
+        options: ``start`` and ``stop``, in seconds of the video, ``skip_damaged`` and ``max_pixels``.
         path: The file it is, for the shots.
         times: Says the times of the pictures.
         after_s: Pictures up to this time, in seconds of the video, are passed over.
         seen: Gets each packet before it is decoded.
-        is_live: Whether it may be cut off at any time. It is decoded in one thread, unless ``options`` say another number.
+        is_live: Whether it may be cut off at any time. It is decoded in one thread, as H.264 always is, unless ``options`` say
+            another number: then several pictures are decoded at a time.
 
     Raises:
         InputError: `MAX_DAMAGED_PACKETS` in a row cannot be decoded, or a picture is too large.
         NoFrameError: There is no picture, not even outside of ``start`` and ``stop``.
         av.FFmpegError, OSError: Reading goes no further.
     """
-    import av
     from av.video.reformatter import VideoReformatter
 
     stream = container.streams.best("video")
@@ -354,46 +360,74 @@ def video_shots(
     begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
-    damaged, gap, said, is_empty, matrix = 0, False, "no packet with one", True, None
+    said, is_empty, matrix = "no packet with one", True, None
     captured, reformatter = CaptureTimes(), VideoReformatter()
-    for packet in _packets(container, stream):
+    damage = Damage(may_lose=is_live or bool(container.format.flags & _BREAKS))
+
+    def note(packet: Any) -> None:
         seen(packet)
         captured.note(packet)
-        try:
-            pictures = packet.decode()
-        except (av.FFmpegError, ValueError) as error:
-            _refuse_size(codec, error, options.max_pixels)
-            damaged, gap, said = damaged + 1, True, str(error)
+        damage.note(packet)
+
+    for picture in _pictures(container, stream, options.max_pixels, note):
+        if isinstance(picture, Exception):
+            damage.note_error()
+            said = str(picture)
             yield None
-            if damaged >= MAX_DAMAGED_PACKETS:
-                raise InputError(
-                    f"{damaged} packets in a row are damaged", got=str(error)
-                ) from error
             continue
-        for picture in pictures:
-            check_pixels(picture.width, picture.height, options.max_pixels)
-            damaged, is_empty = 0, False
-            if picture.is_corrupt:  # as where a camera is cut off: what is missing is made up
-                gap = True
-                yield None
-                continue
-            # FFmpeg says it of the first picture of an APNG, for all.
-            matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
-            time_s, begins_again = times.stamp(picture)
-            when = captured.of(picture)
-            gap = gap or begins_again
-            if _is_passed_over(time_s, options.start, after_s):
-                continue
-            if options.stop is not None and time_s is not None and time_s >= options.stop:
-                return
-            yield _shot_of(picture, stream, reformatter, matrix, time_s, gap, path, when)
-            gap = False
+        check_pixels(picture.width, picture.height, options.max_pixels)
+        is_empty = False
+        # FFmpeg says it of the first picture of an APNG, for all.
+        matrix = matrix_of(picture) or (matrix if codec.name == "apng" else None)
+        time_s, begins_again = times.stamp(picture)
+        when = captured.of(picture)
+        is_damaged = damage.reaches(picture)
+        damage.gap = damage.gap or begins_again
+        if _is_passed_over(time_s, options.start, after_s):
+            continue
+        if options.stop is not None and time_s is not None and time_s >= options.stop:
+            return
+        if picture.is_corrupt or (is_damaged and options.skip_damaged):
+            yield None
+            continue
+        gap, damage.gap = damage.gap, False
+        shot = _shot_of(picture, stream, reformatter, matrix, time_s, gap, path, when)
+        shot.damaged = is_damaged
+        yield shot
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
         raise NoFrameError(
             "the video has no frame",
             expected="a frame that can be decoded; it may be cut off, or damaged",
             got=said,
         )
+
+
+def _pictures(
+    container: Any, stream: Any, max_pixels: int, note: Callable[[Any], object]
+) -> Iterator[Any]:
+    """Yield the pictures of an open video in order, and the error of each packet that cannot be decoded.
+
+    Raises:
+        InputError: See `video_shots`.
+        av.FFmpegError, OSError: Reading goes no further.
+    """
+    import av
+
+    in_a_row = 0
+    for packet in _packets(container, stream):
+        note(packet)
+        try:
+            pictures = packet.decode()
+        except (av.FFmpegError, ValueError) as error:
+            _refuse_size(stream.codec_context, error, max_pixels)
+            in_a_row += 1
+            yield error
+            if in_a_row >= MAX_DAMAGED_PACKETS:
+                text = f"{in_a_row} packets in a row are damaged"
+                raise InputError(text, got=str(error)) from error
+            continue
+        in_a_row = 0 if pictures else in_a_row
+        yield from pictures
 
 
 def _shot_of(
@@ -404,7 +438,7 @@ def _shot_of(
     time_s: float | None,
     gap: bool,
     path: str | None,
-    when: tuple[float, str],
+    when: tuple[float | None, float | None],
 ) -> Shot:
     aspect = stream.sample_aspect_ratio or Fraction(1)
     if matrix and turns(*matrix):
@@ -417,8 +451,8 @@ def _shot_of(
         aspect=(aspect.numerator, aspect.denominator),
         color=tuple(int(getattr(picture, one)) for one in _LOOKS),  # type: ignore[arg-type]
         stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
-        time=when[0],
-        time_from=when[1],
+        came=when[0],
+        told=when[1],
     )
 
 
