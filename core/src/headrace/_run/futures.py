@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from headrace._run import threads
 from headrace._run.box import ask, is_inside, refuse_inside
 from headrace._run.entry import DONE, refuses_change
-from headrace._run.parts import are_read
 from headrace._run.refusals import endless_wait, withdrawn
 from headrace._run.threads import Signal, took_token, warn_in_coroutine
 
@@ -239,16 +238,10 @@ class LoopWaker:
 
     def take(self, work: Work) -> bool:
         """Take a batch that the loop can begin, while it runs the steps. False where it may not."""
-        node = work.node
-        if (
-            work.instance.start_there is None
-            or work.instance.thread is not None
-            or node.reporter is not None
-            or are_read(work.entries)
-        ):
-            return False
-        self._taken.append(work)
-        return True
+        may = work.may_start_there()
+        if may:
+            self._taken.append(work)
+        return may
 
     def rest(self, _: Box) -> None:
         """Do nothing: the loop does not sleep here."""

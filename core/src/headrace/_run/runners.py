@@ -73,6 +73,12 @@ class Work:
             work, worker.work = worker.work, None
             work.run(worker)
 
+    def may_start_there(self) -> bool:
+        """Tell whether an event loop can begin it."""
+        instance = self.instance
+        may = instance.start_there is not None and instance.thread is None
+        return may and self.node.reporter is None and not are_read(self.entries)
+
     def start(self, waker: Any) -> None:
         """Let its backend begin it in the thread of an event loop, which goes on; where it does not, a thread runs it."""
         instance = self.instance
