@@ -9,6 +9,7 @@ import itertools
 import struct
 import subprocess
 import sys
+import threading
 from fractions import Fraction
 
 import av
@@ -243,10 +244,17 @@ def test_a_copy_is_said_in_a_file(tmp_path):
 def test_what_a_killed_program_leaves_of_a_copy_lacks_two_seconds_at_most(tmp_path, rate):
     """A copy of the file at each frame is what the end of the process would leave."""
     given = film(tmp_path / "door.mp4", rate=rate, count=max(6, 3 * rate), key=max(rate, 2))
-    with VideoRunner(
-        {"backend": "Identity"}, sinks=[SaveVideo(tmp_path / "out", codec="copy")]
-    ) as runner:
+    sink = SaveVideo(tmp_path / "out", codec="copy")
+    wrote, write = threading.Semaphore(0), sink.write
+
+    def written(frame):
+        write(frame)
+        wrote.release()
+
+    sink.write = written
+    with VideoRunner({"backend": "Identity"}, sinks=[sink]) as runner:
         for frame in runner.run(given):
+            assert wrote.acquire(timeout=120)
             part = tmp_path / "out" / "door.mp4.part"
             if frame.timestamp >= 2 and part.exists():
                 with av.open(io.BytesIO(part.read_bytes())) as container:

@@ -117,6 +117,7 @@ class Frame:
         time: When it was captured: seconds since 1970 in UTC, as ``time.time()`` says them.
         time_from: Who says so: ``"camera"`` (the sender reports of RTSP, RFC 3550), or ``"arrival"``, where this machine took it
             at that time. A camera is asked as soon as it has sent its first report, and again behind each gap.
+        live: Whether its source is live, so that its times pass as those of a clock do.
     """
 
     source: str
@@ -133,6 +134,7 @@ class Frame:
     models: dict[str, Frame] = field(default_factory=dict, repr=False)
     time: float | None = None
     time_from: str = "arrival"
+    live: bool = False
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""

@@ -58,11 +58,6 @@ class _Output:
         self._kept += data
         return len(data)
 
-    @property
-    def kept_bytes(self) -> int:
-        """How many bytes wait for the disk."""
-        return len(self._kept)
-
     def flush(self) -> None:
         """Write what is kept. What was written stays whole.
 
@@ -94,6 +89,7 @@ class VideoFile:
         count: How many of its pictures were written without an error.
         has_failed: Whether it cannot be gone on with.
         error: Why.
+        has_event: Whether a frame with events was seen while it was written.
     """
 
     def __init__(
@@ -105,7 +101,7 @@ class VideoFile:
         self.size = size
         self.first_s = float("inf")
         self.last_s = float("-inf")
-        self.has_failed = False
+        self.has_failed = self.has_event = False
         self.error: str | None = None
         self.path = path
         self._part = path.with_name(f"{path.name}.part")
@@ -258,13 +254,11 @@ class CopiedFile(VideoFile):
     Args:
         path: Where it goes.
         connection: Where its packets come from.
-        most_bytes: Most bytes that are kept while the disk is full.
         title: Its title.
     """
 
-    def __init__(self, path: Path, connection: Connection, most_bytes: int, *, title: str) -> None:
+    def __init__(self, path: Path, connection: Connection, *, title: str) -> None:
         self.connection = connection
-        self._most_bytes = most_bytes
         self._base: int | None = None
         super().__init__(path, (0, 0), "copy", {}, title=title)
 
@@ -293,7 +287,6 @@ class CopiedFile(VideoFile):
         packet.pts, packet.dts = max(pts - self._base, self._last), self._last
         self._container.mux(packet)
         self.count += 1
-        self.has_failed = self.has_failed or self._output.kept_bytes > self._most_bytes
 
 
 def _packets(container: Any) -> Iterator[Any]:

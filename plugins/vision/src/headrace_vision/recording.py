@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import re
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = ["SaveVideo"]
+
+TICK_S = 0.5
+"""Seconds after which what waits is written, though no frame comes."""
 
 
 class SaveVideo(Sink):
@@ -80,6 +84,7 @@ class SaveVideo(Sink):
         self._has_time = self._is_around or every_s is not None
         if keep_s is not None and not self._has_time:
             raise ValueError("keep_s needs every_s, before_s or after_s: it deletes whole videos")
+        self.tick_s = TICK_S
         self._every_s = math.inf if every_s is None else every_s
         self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
         self._keep_s = keep_s
@@ -98,7 +103,7 @@ class SaveVideo(Sink):
         self._files: dict[str, VideoFile] = {}
         self._counts: dict[str, int] = {}
         self._titles: dict[str, str] = {}
-        self._copies: dict[str, Packets] = {}
+        self._copies: dict[str, list[Packets]] = {}
         self._lost = 0
         self._is_copy = codec == "copy"
         self.needs_image = not self._is_copy
@@ -113,15 +118,18 @@ class SaveVideo(Sink):
         """Return what gets the packets of a source, which are copied without decoding."""
         if not self._is_copy:
             return None
-        self._copies[source] = Packets(self._span, partial(self._begin_copy, source))
-        return self._copies[source]
+        packets = Packets(
+            self._span, partial(self._begin_copy, source), partial(self._end_copy, source)
+        )
+        self._copies.setdefault(source, []).append(packets)  # one that has ended is still written
+        return packets
 
     def write(self, frame: Frame) -> None:
         """Add a frame to the video of its source."""
         if self._is_copy:
             is_event = bool(frame.request.get("events"))
-            self._copies[frame.source].see(frame.timestamp, is_event=is_event)
-            self._finish_copies(frame.source)
+            self._copies[frame.source][0].see(frame.timestamp, is_event=is_event)
+            self.tick()
             return
         image = picture_of(frame, draw=self._draw)
         if image is None:
@@ -147,6 +155,22 @@ class SaveVideo(Sink):
                 time_s, data, time = ring.pictures[0]
                 self._record(frame.source, _decoded(data), time_s, time)
                 ring.pictures.popleft()  # not before: a full disk gets it again
+        ring.is_live, ring.came_s = frame.live, self.clock.now()  # behind what a slow disk takes
+
+    def tick(self) -> None:
+        """Write what waits for the disk, and end clips of live sources that are silent."""
+        now_s = self.clock.now()
+        errors = []
+        for packets in itertools.chain(*list(self._copies.values())):
+            try:
+                packets.advance(now_s)
+            except OSError as error:  # the others are written all the same
+                errors.append(error)
+        for source, ring in self._rings.items():
+            if ring.is_live and now_s - ring.came_s >= self._after_s:
+                self._end(source)
+        if errors:
+            raise errors[0]
 
     def _record(self, source: str, image: Any, timestamp: float, time: float | None) -> None:
         """Add a picture to the video of a source, or begin one."""
@@ -181,18 +205,16 @@ class SaveVideo(Sink):
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
 
-    def _finish_copies(self, source: str) -> None:
-        packets = self._copies[source]
-        for file in list(packets.ended):
-            packets.lost += file.finish()
-            packets.ended.remove(file)
-            self._delete_old(source, file.path)
-
     def _begin_copy(self, source: str, connection: Connection, ago_s: float) -> CopiedFile:
         path, title = self._place_of(source, "part", utc() - ago_s)
-        file = CopiedFile(path, connection, self._span.most_bytes, title=title)
+        file = CopiedFile(path, connection, title=title)
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
+
+    def _end_copy(self, source: str, file: CopiedFile) -> int:
+        missing = file.finish()
+        self._delete_old(source, file.path)
+        return missing
 
     def _place_of(self, source: str, kind: str, time: float | None) -> tuple[Path, str]:
         """Return the path of the next video of a source, and its title."""
@@ -244,10 +266,9 @@ class SaveVideo(Sink):
 
     def source_ended(self, source: str) -> None:
         """Finish the video of a source."""
-        if source in self._copies:
-            self._copies[source].end()
-            self._finish_copies(source)
-            self._lost += self._copies.pop(source).lost
+        if packets := self._copies.get(source):
+            packets[0].advance(is_over=True)
+            self._lost += packets.pop(0).lost
         self._rings.pop(source, None)
         self._end(source)
         self._looks.pop(source, None)
@@ -255,7 +276,7 @@ class SaveVideo(Sink):
     def close(self) -> None:
         """Finish all videos."""
         errors = []
-        for source in [*self._files, *self._copies]:
+        for source in [*self._files, *(name for name, all_ in self._copies.items() for _ in all_)]:
             try:
                 self.source_ended(source)
             except Exception as error:  # noqa: BLE001 - the others are finished all the same
@@ -266,8 +287,8 @@ class SaveVideo(Sink):
     def give_up(self) -> int:
         """Finish all videos with what the disk has room for. Return how many frames are lost."""
         lost = 0
-        for packets in self._copies.values():
-            self._lost += packets.lost + sum(one.finish(is_last=True) for one in packets.ended)
+        for packets in itertools.chain(*self._copies.values()):
+            packets.give_up()
         for file in self._files.values():
             try:
                 lost += file.finish(is_last=True)
@@ -283,7 +304,7 @@ class SaveVideo(Sink):
         """
         if not self._is_copy:
             return {"missing": self.missing}
-        copies = list(self._copies.values())
+        copies = list(itertools.chain(*list(self._copies.values())))
         errors = [one.error for one in copies if one.error]
         lost = self._lost + sum(one.lost for one in copies)
         return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
@@ -294,13 +315,15 @@ class _Ring:
 
     Attributes:
         pictures: Times in seconds, pictures, and when they were captured.
+        is_live: Whether the source is live.
+        came_s: When the last one came, by the clock of the sink.
         until_s: The time until which pictures are recorded.
     """
 
     def __init__(self) -> None:
         self.pictures: deque[tuple[float, bytes, float | None]] = deque()
-        self.until_s = -math.inf
-        self._last_s = -math.inf
+        self.until_s = self._last_s = -math.inf
+        self.is_live, self.came_s = False, math.inf
 
     def add(self, image: Any, time_s: float, time: float | None) -> None:
         """Keep a picture. One that is there already, as it could not be written, is not kept again."""

@@ -160,7 +160,7 @@ class Source:
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
-        frame.aspect, frame.color = shot.aspect, shot.color
+        frame.aspect, frame.color, frame.live = shot.aspect, shot.color, self.live
         frame.time, frame.time_from = when, shot.time_from
         if shot.error is None:
             try:

@@ -1,0 +1,221 @@
+"""Recordings by the clock: of cameras that are silent, on disks that are full or slow."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from quick_clock import Quick
+
+from headrace_vision import Frame, SaveVideo, Sink, VideoRunner
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 2 MB, and a function that fills it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user may mount no disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder):
+    path = folder / "filler"
+    with suppress(OSError):
+        path.write_bytes(bytes(4 << 20))
+    return path
+
+
+class Camera:
+    """A live source of ten pictures a second, a key frame each second, that sends what a test says."""
+
+    def __init__(self, sink, path):
+        self.sink, self.number, self.clock = sink, 0, Quick()
+        sink.clock = self.clock
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("libx264", rate=10, options={"bf": "0", "g": "10"})
+            stream.height, stream.width = 48, 64
+            for number in range(100):
+                image = np.random.default_rng(number).integers(0, 255, (48, 64, 3), np.uint8)
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, format="bgr24")))
+            container.mux(stream.encode())
+        sink.open()
+        self.packets = sink.packets_of("cam")
+        with av.open(str(path)) as container:
+            (stream,) = container.streams
+            self.pictures = [one.to_ndarray(format="bgr24") for one in container.decode(stream)]
+            container.seek(0)
+            self.sent = [one for one in container.demux(stream) if one.size]
+            if self.packets is not None:
+                self.packets.begin(stream, None, is_live=True)
+
+    def send(self, count, event=None):
+        """Send pictures, of which one has an event; return the error of the last one that the sink could not take."""
+        error = None
+        for _ in range(count):
+            number, self.number = self.number, self.number + 1
+            if self.packets is not None:
+                self.packets.put(self.sent[number], number / 10)
+                self.packets.note(number / 10, number / 10)
+            request = {"events": [{"type": "line"}]} if number == event else {}
+            image = None if self.packets else self.pictures[number]
+            frame = Frame("cam", number, number / 10, image=image, request=request, live=True)
+            self.clock.time += 0.1
+            try:
+                self.sink.write(frame)
+            except OSError as found:
+                error = found
+        return error
+
+    def be_silent(self, seconds):
+        for _ in range(round(2 * seconds)):
+            self.clock.time += 0.5
+            self.sink.tick()
+
+
+def pictures_in(folder, pattern="*.mp4*"):
+    count = 0
+    for path in folder.glob(pattern):
+        with av.open(str(path)) as container:
+            count += sum(1 for one in container.demux(video=0) if one.size)
+    return count
+
+
+@pytest.mark.parametrize("codec", ["copy", "libx264"])
+def test_the_clip_of_the_last_event_before_a_camera_falls_silent_ends_by_the_clock(tmp_path, codec):
+    sink = SaveVideo(tmp_path / "out", codec=codec, before_s=3, after_s=5)
+    camera = Camera(sink, tmp_path / "cam.mp4")
+    camera.send(50, event=49)
+    camera.be_silent(4)
+    assert not list((tmp_path / "out").glob("*.mp4"))
+    assert list((tmp_path / "out").glob("*.mp4.part"))
+    camera.be_silent(2)
+    assert 30 <= pictures_in(tmp_path / "out", "*.mp4") <= 40
+    camera.send(10)  # it is back, and still within the time of the event
+    sink.source_ended("cam")
+    assert 40 <= pictures_in(tmp_path / "out", "*.mp4") <= 50
+
+
+@pytest.mark.parametrize("begun", [0, 45])
+def test_packets_that_waited_for_a_full_disk_are_written_though_the_camera_is_silent(
+    disk, tmp_path, begun
+):
+    camera = Camera(SaveVideo(disk / "out", codec="copy"), tmp_path / "cam.mp4")
+    camera.send(begun)
+    filler = fill(disk)
+    assert "No space" in str(camera.send(90 - begun))
+    assert "No space" in camera.sink.status()["copy_error"]
+    with pytest.raises(OSError, match="No space"):
+        camera.sink.tick()
+    filler.unlink()
+    camera.be_silent(1)
+    assert pictures_in(disk / "out") >= 89  # FFmpeg holds one back
+    assert camera.sink.status() == {"missing": 0, "lost_packets": 0, "copy_error": None}
+    camera.sink.close()
+
+
+class Slow:
+    """A file whose disk takes nothing while its gate is shut."""
+
+    def __init__(self, file, gate, reached):
+        self.file, self.gate, self.reached = file, gate, reached
+
+    def write(self, data):
+        self.reached.set()
+        assert self.gate.wait(120)
+        return self.file.write(data)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_a_slow_disk_does_not_hold_the_thread_that_reads_a_camera(tmp_path, monkeypatch):
+    """The disk takes nothing more until the camera has sent all."""
+    opened, gate, reached = Path.open, threading.Event(), threading.Event()
+
+    def slow(path, *args, **options):
+        file = opened(path, *args, **options)
+        return Slow(file, gate, reached) if path.name == "cam.mp4.part" else file
+
+    gate.set()
+    monkeypatch.setattr(Path, "open", slow)
+    sink = SaveVideo(tmp_path / "out", codec="copy")
+    camera = Camera(sink, tmp_path / "cam.mp4")
+    camera.send(20)
+    gate.clear()
+    reached.clear()
+    for packet in camera.sent[20:40]:
+        camera.packets.put(packet, 0.0)
+    thread = threading.Thread(target=sink.tick)
+    thread.start()
+    assert reached.wait(120)
+    for packet in camera.sent[40:]:
+        camera.packets.put(packet, 0.0)
+    assert not gate.is_set()
+    gate.set()
+    thread.join()
+    sink.close()
+    assert pictures_in(tmp_path / "out", "*.mp4") == 100
+
+
+class Ticking(Sink):
+    """Counts its ticks, which fail as it is told."""
+
+    tick_s = 2.0
+
+    def __init__(self):
+        self.ticks, self.error, self.ticked = [], None, threading.Semaphore(0)
+
+    def tick(self):
+        self.ticks.append(self.clock.now())
+        self.ticked.release()
+        if self.error is not None:
+            raise self.error
+
+    def write(self, frame):
+        pass
+
+
+class Gate(Quick):
+    """A clock on which a wait passes when the test lets it."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = threading.Semaphore(0)
+
+    def wait(self, stop, seconds):
+        while not self.gate.acquire(timeout=0.01):  # `stop` is set without a word to this clock
+            if stop.is_set():
+                return True
+        return super().wait(stop, seconds)
+
+
+def test_a_sink_ticks_though_no_frame_comes_and_says_once_that_it_fails(caplog):
+    clock, sink = Gate(), Ticking()
+    with VideoRunner({"backend": "Identity"}, sinks={"ticks": sink}, machine_clock=clock) as runner:
+        assert sink.ticked.acquire(timeout=120)
+        for number in range(12):
+            if number == 4:
+                sink.error = OSError("full")
+            if number == 8:
+                assert runner.status()["sinks"]["ticks"]["state"] == "failed"
+                sink.error = None
+            clock.gate.release()
+            if sink.error is None or number % 2:
+                assert sink.ticked.acquire(timeout=120)
+    steps = np.diff(sink.ticks)
+    assert (steps[:3] == 2).all()
+    assert steps.max() <= 4
+    said = [one.getMessage() for one in caplog.records if "sink ticks" in one.getMessage()]
+    assert len(said) == 2
+    assert "fails" in said[0]
+    assert "works again" in said[1]
