@@ -9,7 +9,7 @@ import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,7 @@ class Sink:
         needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
         missing: How many frames that `write` took are in no file after all, because it failed. They do not count as written.
         tick_s: Seconds between two calls of `tick`, which comes also while no frame does. None for no calls.
-        clock: The seconds of the machine, which the runner sets before `open`.
+        clock, known_as, names: The seconds of the machine, its name and those of all sinks. The runner sets them before `open`.
     """
 
     full: str = "wait"
@@ -75,6 +75,8 @@ class Sink:
     missing: int = 0
     tick_s: float | None = None
     clock = Clock()
+    known_as: str | None = None
+    names: Collection[str] = ()
 
     def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
         """Check and note what is kept while the sink fails.
@@ -184,6 +186,7 @@ class SinkThread:
         self.name = name
         self.sink = sink
         self._clock = sink.clock = clock
+        sink.known_as = name
         self._queue: deque[_Entry] = deque()
         self._frames = self._bytes = 0
         self._changed = threading.Condition()

@@ -1,0 +1,167 @@
+"""How long files of a sink stay: by age, bytes and room on the disk."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from headrace_vision.clock import utc
+
+if TYPE_CHECKING:
+    from headrace_vision.owner import Mark
+
+__all__ = ["TICK_S", "Bounds", "Retention"]
+
+TICK_S = 0.5
+"""Seconds after which a sink that writes files looks at the clock, though no frame comes."""
+
+SCAN_S = 60.0
+"""Seconds after which a folder is listed again, as other programs write and delete there too."""
+
+_LOG = logging.getLogger("headrace.vision")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What files stay. None bounds nothing. Numbers are at least 0.
+
+    Attributes:
+        keep_s: Seconds for which a file is kept.
+        keep_bytes: Most bytes of all files of the sink. The oldest goes first.
+        keep_free_bytes: Bytes that are left free on the disk. The oldest file goes first.
+        keep_events_s: Seconds for which a file with events is kept.
+        adopt: Whether files of sinks that there are no more are bounded with the others.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    keep_s: float | None = None
+    keep_bytes: int | None = None
+    keep_free_bytes: int | None = None
+    keep_events_s: float | None = None
+    adopt: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("keep_s", "keep_bytes", "keep_free_bytes", "keep_events_s"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise ValueError(f"{name} is at least 0, not {value!r}")
+
+    @property
+    def is_any(self) -> bool:
+        """Whether something is bounded."""
+        return self != Bounds(adopt=self.adopt)
+
+    def check_parts(self, has_parts: bool, needed: str) -> None:
+        """Refuse bounds of what is one file without end.
+
+        Raises:
+            ValueError: Something is bounded, and there are no parts.
+        """
+        if self.is_any and not has_parts:
+            raise ValueError(f"keep_s and keep_bytes delete whole files: they need {needed}")
+
+    def stays_s(self, *, is_event: bool) -> float:
+        """Return for how many seconds a file is kept."""
+        wanted = [self.keep_events_s if is_event else None, self.keep_s]
+        return next((one for one in wanted if one is not None), math.inf)
+
+
+class Retention:
+    """The files of a sink below a folder, the first to go in front.
+
+    Args:
+        folder: The folder, whose disk is meant.
+        bounds: What stays.
+        stored: Lists finished files: path, status, and whose each is.
+        open_bytes: Returns how many bytes the files have that are being written.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bounds: Bounds,
+        stored: Callable[[], Iterable[tuple[Path, os.stat_result, Mark]]],
+        open_bytes: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self.bounds = bounds
+        self._folder, self._stored, self._open_bytes = folder, stored, open_bytes
+        self._queue: list[tuple[float, float, Path, int]] = []
+        self._bytes = 0
+        self._looked_s = self._scanned_s = -math.inf
+        self._told: set[str] = set()
+
+    def look(self, mark: Mark, names: Collection[str], *, is_begin: bool = False) -> None:
+        """Delete what may not stay, each half second at most.
+
+        Args:
+            mark: Whose files they are.
+            names: All sinks that there are.
+            is_begin: Whether it is time in any case: a file is about to begin.
+
+        Raises:
+            OSError: The folder cannot be read.
+        """
+        now_s = utc()
+        if 0 <= now_s - self._looked_s < TICK_S and not is_begin:
+            return
+        if not 0 <= now_s - self._scanned_s < SCAN_S:
+            self._scan(mark, names)
+            self._scanned_s = now_s
+        self._looked_s = now_s
+        self._clear()
+
+    def _clear(self) -> None:
+        while self._queue and (self._queue[0][0] <= utc() or self._is_full()):
+            _, _, path, size_bytes = heapq.heappop(self._queue)
+            self._bytes -= size_bytes
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                if str(path) not in self._told:
+                    _LOG.warning("%s is to be deleted, and cannot be: %s", path, error.strerror)
+                self._told.add(str(path))
+
+    def add(self, path: Path, *, is_event: bool = False) -> None:
+        """Note that a file was finished. Its time is that of the clock by which it goes, whatever a share says."""
+        if self.bounds.is_any and path.exists():
+            os.utime(path, (utc(), utc()))
+            self._put(path, path.stat(), is_event=is_event)
+            self._clear()
+
+    def _put(self, path: Path, found: os.stat_result, *, is_event: bool) -> None:
+        goes_s = found.st_mtime + self.bounds.stays_s(is_event=is_event)
+        heapq.heappush(self._queue, (goes_s, found.st_mtime, path, found.st_size))
+        self._bytes += found.st_size
+
+    def _is_full(self) -> bool:
+        most_bytes, free_bytes = self.bounds.keep_bytes, self.bounds.keep_free_bytes
+        if most_bytes is not None and self._bytes + self._open_bytes() > most_bytes:
+            return True
+        return free_bytes is not None and shutil.disk_usage(self._folder).free < free_bytes
+
+    def _scan(self, mark: Mark, names: Collection[str]) -> None:
+        self._queue, self._bytes = [], 0
+        orphans: Counter[str] = Counter()
+        for path, found, theirs in self._stored():
+            if theirs.owner != mark.owner:
+                continue
+            is_orphan = theirs.sink not in names
+            if theirs.sink == mark.sink or (is_orphan and self.bounds.adopt):
+                self._put(path, found, is_event=theirs.is_event)
+            elif is_orphan:
+                orphans[theirs.sink] += 1
+        for sink, count in orphans.items():
+            if sink not in self._told:
+                text = "sink %s: %s has %d files of a sink %r that there is not: they stay, unless adopt = true"
+                _LOG.warning(text, mark.sink, self._folder, count, sink)
+            self._told.add(sink)
