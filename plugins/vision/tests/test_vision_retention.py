@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import time
@@ -12,7 +13,7 @@ import av
 import pytest
 from live_camera import Camera
 
-from headrace_vision import Frame, SaveVideo, VideoRunner
+from headrace_vision import Frame, SaveImages, SaveJSONL, SaveVideo, VideoRunner
 
 DAY_S = 86_400.0
 
@@ -265,3 +266,95 @@ def test_runners_tell_sinks_their_names(kit, tmp_path):
                 turn_back(path, 60)
     ages_s = [time.time() - path.stat().st_mtime for path in tmp_path.glob("*.mp4")]
     assert sum(age_s > 50 for age_s in ages_s) == 1
+
+
+def opened(sink, name="pictures"):
+    sink.known_as, sink.names = name, (name,)
+    sink.open()
+    return sink
+
+
+def test_images_stay_in_their_bounds_of_any_source_and_run(kit, tmp_path, calendar):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "000000.jpg").write_bytes(b"somebody's")
+    turn_back(other / "000000.jpg", 9 * DAY_S)
+    for day in range(6):
+        sink = opened(SaveImages(tmp_path, keep_s=3 * DAY_S, keep_bytes=20_000))
+        for number in range(4):
+            calendar.now_s += DAY_S / 4
+            sink.write(Frame(f"cam{day % 2}", number, number, image=kit.picture(number)))
+            sink.tick()
+            there = [path for path in tmp_path.rglob("*.jpg") if path.parent != other]
+            assert sum(path.stat().st_size for path in there) <= 20_000
+            assert min(path.stat().st_mtime for path in there) > calendar.now_s - 3 * DAY_S
+            assert len(there) == min(4 * day + number + 1, 12)
+        (notes := tmp_path / "cam0" / "notes.txt").touch()
+        turn_back(notes, 9 * DAY_S)
+    opened(SaveImages(tmp_path, keep_bytes=5000)).close()
+    there = [path for path in tmp_path.rglob("*.jpg") if path.parent != other]
+    assert sum(path.stat().st_size for path in there) <= 5000
+    assert (other / "000000.jpg").exists()
+    assert notes.exists()
+
+
+def lines_of(path):
+    return [json.loads(line)["frame"] for line in path.read_text().splitlines()]
+
+
+def test_lines_are_in_files_of_an_hour_which_go_by_age(tmp_path, calendar):
+    calendar.now_s = 1_900_000_800.0 // 3600 * 3600 + 60
+    path, options = tmp_path / "all.jsonl", {"every_s": 3600, "keep_s": 5 * 3600}
+    theirs = tmp_path / "all-20200101-000000.txt"
+    theirs.touch()
+    sink = opened(SaveJSONL(path, **options), "lines")
+    for number in range(40):
+        sink.write(Frame("cam", number, number))
+        calendar.now_s += 900
+        if number == 17:
+            os.utime(path, (calendar.now_s - 900,) * 2)
+            sink.close()
+            sink = opened(SaveJSONL(path, **options), "lines")
+    calendar.now_s += 3600
+    sink.tick()  # no line comes, and the hour is over
+    sink.close()
+    files = sorted(tmp_path.glob("all-*.jsonl"))
+    assert [lines_of(file) for file in files] == [
+        list(range(first, first + 4)) for first in range(40 - 4 * len(files), 40, 4)
+    ]
+    assert 4 <= len(files) <= 6
+    assert lines_of(path) == []
+    assert theirs.exists()
+
+
+def test_lines_are_in_files_of_a_size_and_all_files_have_a_bound(tmp_path, calendar):
+    path = tmp_path / "all.jsonl"
+    sink = opened(SaveJSONL(path, every_bytes=1000, keep_bytes=5000), "lines")
+    for number in range(100):
+        calendar.now_s += 1
+        sink.write(Frame("cam", number, number))
+        sink.tick()
+        files = [*sorted(tmp_path.glob("all-*.jsonl")), path]
+        assert all(file.stat().st_size <= 1000 for file in files)
+        assert sum(file.stat().st_size for file in files) <= 5000
+    found = [number for file in files for number in lines_of(file)]
+    assert found == list(range(100 - len(found), 100))
+    assert sum(file.stat().st_size for file in files) > 3500
+    sink.close()
+
+
+def test_lines_go_on_in_a_new_file_where_somebody_moves_theirs_or_cuts_it(tmp_path):
+    path, moved = tmp_path / "all.jsonl", tmp_path / "all.jsonl.1"
+    sink = opened(SaveJSONL(path))
+    for number in range(6):
+        if number == 2:
+            path.rename(moved)
+        if number == 4:
+            os.truncate(path, 0)
+        sink.write(Frame("cam", number, number))
+    sink.close()
+    assert (lines_of(moved), lines_of(path)) == ([0, 1], [4, 5])
+    with pytest.raises(ValueError, match="they need every_s or every_bytes"):
+        SaveJSONL(path, keep_s=1)
+    with pytest.raises(ValueError, match="every_s is more than 0"):
+        SaveJSONL(path, every_s=0)

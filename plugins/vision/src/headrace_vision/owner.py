@@ -15,7 +15,7 @@ try:
 except ImportError:  # Windows: what nobody has touched for a while is taken for dead
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["OWNER", "Mark", "is_locked", "lock", "owner_of"]
+__all__ = ["OWNER", "Mark", "is_locked", "lock", "mark_beside", "owner_of"]
 
 OWNER = ".headrace-owner"
 """The file with the id of a folder. Its time is when something was last begun in there."""
@@ -70,6 +70,13 @@ def owner_of(folder: Path) -> str:
     if not re.fullmatch("[0-9a-f]{32}", found):
         raise OSError(f"{path} is cut: remove it, and nothing that was written before is deleted")
     return found
+
+
+def mark_beside(path: Path) -> Mark | None:
+    """Return what the small file says whose the files beside it are, or None."""
+    with suppress(OSError):
+        return Mark.found_in(path.read_text(encoding="utf-8", errors="replace"))
+    return None
 
 
 def lock(file: object) -> bool:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 from headrace_vision.clock import utc
 from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
-from headrace_vision.owner import Mark, is_locked, owner_of
+from headrace_vision.owner import Mark, is_locked
 from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
-from headrace_vision.retention import TICK_S, Bounds, Retention
+from headrace_vision.retention import TICK_S, Bounds, FileSink
 from headrace_vision.saving import Names, encoded, picture_of
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,7 @@ DEAD_S = 60.0
 """Seconds after which a video that nobody has locked, and nobody has touched, is one of a run that was killed."""
 
 
-class SaveVideo(Sink):
+class SaveVideo(FileSink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
     A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
@@ -95,17 +95,13 @@ class SaveVideo(Sink):
         self._is_around = before_s is not None or after_s is not None
         self._has_time = self._is_around or every_s is not None
         bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
+        self._bound(Path(folder), bounds)
         bounds.check_parts(self._has_time, "every_s, before_s or after_s")
         self.tick_s = TICK_S
         self._every_s = math.inf if every_s is None else every_s
         self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
         self._rings: dict[str, _Ring] = {}
         self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
-        self._folder = Path(folder)
-        self._retention = Retention(
-            self._folder, bounds, self._stored, lambda: sum(one.written_bytes for one in self._open)
-        )
-        self._mark: Mark | None = None
         self._marks: dict[tuple[str, int, int], Mark | None] = {}
         if codec == "copy" and (draw or options):
             raise ValueError(
@@ -222,7 +218,7 @@ class SaveVideo(Sink):
         self, source: str, size: tuple[int, ...], kind: str, time: float | None
     ) -> VideoFile:
         path, title = self._place_of(source, kind, time)
-        mark = self._look(is_begin=True)
+        mark = self._begin_mark()
         file = VideoFile(path, size, self._codec, self._options, title=title, mark=mark)
         file.set_look(*self._looks[source])
         self._counts[source] = self._counts.get(source, 0) + 1
@@ -230,22 +226,20 @@ class SaveVideo(Sink):
 
     def _begin_copy(self, source: str, connection: Connection, ago_s: float) -> CopiedFile:
         path, title = self._place_of(source, "part", utc() - ago_s)
-        file = CopiedFile(path, connection, title=title, mark=self._look(is_begin=True))
+        file = CopiedFile(path, connection, title=title, mark=self._begin_mark())
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
 
     def _finish(self, file: VideoFile) -> int:
         missing = file.finish()
-        self._retention.add(file.path, is_event=file.has_event)
+        self._note_finished(file.path, is_event=file.has_event)
         return missing
 
-    def _look(self, *, is_begin: bool = False) -> Mark:
-        """Delete what may not stay; return the mark of what is written now."""
-        if self._mark is None or is_begin:
-            owner = owner_of(self._folder)
-            self._mark = Mark(owner, self.known_as or self.name, is_event=self._is_around)
-        self._retention.look(self._mark, self.names, is_begin=is_begin)
-        return self._mark
+    def _begin_mark(self) -> Mark:
+        return self._look(is_begin=True)._replace(is_event=self._is_around)
+
+    def _open_bytes(self) -> int:
+        return sum(one.written_bytes for one in self._open)
 
     @property
     def _open(self) -> list[VideoFile]:
@@ -264,7 +258,7 @@ class SaveVideo(Sink):
                     is_late = found.st_mtime > utc() - DEAD_S or path.stem in being_written
                     if is_late or is_locked(path):
                         continue
-                elif path.suffix != ".mp4" or not self._retention.bounds.is_any:
+                elif path.suffix != ".mp4" or not self._bounds.is_any:
                     continue
                 key = (path.name, found.st_mtime_ns, found.st_size)
                 mark = self._marks[key] = before[key] if key in before else mark_in(path)

@@ -8,24 +8,20 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from headrace_vision.clock import utc
+from headrace_vision.owner import Mark, owner_of
+from headrace_vision.sinks import Sink
 
-if TYPE_CHECKING:
-    from headrace_vision.owner import Mark
-
-__all__ = ["TICK_S", "Bounds", "Retention"]
+__all__ = ["TICK_S", "Bounds", "FileSink"]
 
 TICK_S = 0.5
 """Seconds after which a sink that writes files looks at the clock, though no frame comes."""
 
-SCAN_S = 60.0
-"""Seconds after which a folder is listed again, as other programs write and delete there too."""
-
+_ORPHANS = "sink %s: %s has %d files of a sink %r that there is not: they stay, unless adopt = true"
 _LOG = logging.getLogger("headrace.vision")
 
 
@@ -76,51 +72,68 @@ class Bounds:
         return next((one for one in wanted if one is not None), math.inf)
 
 
-class Retention:
-    """The files of a sink below a folder, the first to go in front.
+class FileSink(Sink):
+    """A sink whose files stay within bounds: those of any source and run that bear its name and the id of the folder.
 
-    Args:
-        folder: The folder, whose disk is meant.
-        bounds: What stays.
-        stored: Lists finished files: path, status, and whose each is.
-        open_bytes: Returns how many bytes the files have that are being written.
+    Attributes:
+        scan_s: Seconds after which the folder is listed again, as other programs write and delete there too.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        bounds: Bounds,
-        stored: Callable[[], Iterable[tuple[Path, os.stat_result, Mark]]],
-        open_bytes: Callable[[], int] = lambda: 0,
-    ) -> None:
-        self.bounds = bounds
-        self._folder, self._stored, self._open_bytes = folder, stored, open_bytes
-        self._queue: list[tuple[float, float, Path, int]] = []
+    scan_s = 60.0
+
+    def _bound(self, folder: Path, bounds: Bounds) -> None:
+        """Note what is bounded, and in which folder."""
+        self._folder, self._bounds = folder, bounds
+        self._mark: Mark | None = None
+        self._queue: list[tuple[float, float, Path, int]] = []  # the first to go in front
         self._bytes = 0
         self._looked_s = self._scanned_s = -math.inf
         self._told: set[str] = set()
+        if bounds.is_any:
+            self.tick_s = TICK_S
 
-    def look(self, mark: Mark, names: Collection[str], *, is_begin: bool = False) -> None:
-        """Delete what may not stay, each half second at most.
+    def _stored(self) -> Iterable[tuple[Path, os.stat_result, Mark]]:
+        """Return the finished files in the folder that bear a mark: path, status, and whose each is."""
+        raise NotImplementedError
 
-        Args:
-            mark: Whose files they are.
-            names: All sinks that there are.
-            is_begin: Whether it is time in any case: a file is about to begin.
+    def _open_bytes(self) -> int:
+        """Return how many bytes the files have that are being written."""
+        return 0
+
+    def tick(self) -> None:
+        """Delete what may not stay."""
+        self._look()
+
+    def _look(self, *, is_begin: bool = False) -> Mark:
+        """Delete what may not stay, each half second at most, or as a file is about to begin. Return the mark of what is written now.
 
         Raises:
-            OSError: The folder cannot be read.
+            OSError: The folder cannot be read, or not be marked.
         """
+        if self._mark is None or is_begin:
+            self._mark = Mark(owner_of(self._folder), self.known_as or self.name)
         now_s = utc()
-        if 0 <= now_s - self._looked_s < TICK_S and not is_begin:
-            return
-        if not 0 <= now_s - self._scanned_s < SCAN_S:
-            self._scan(mark, names)
-            self._scanned_s = now_s
-        self._looked_s = now_s
-        self._clear()
+        if is_begin or not 0 <= now_s - self._looked_s < TICK_S:
+            if not 0 <= now_s - self._scanned_s < self.scan_s:
+                self._scan(self._mark)
+                self._scanned_s = now_s
+            self._looked_s = now_s
+            self._delete()
+        return self._mark
 
-    def _clear(self) -> None:
+    def _note_finished(self, path: Path, *, is_event: bool = False) -> None:
+        """Note that a file was finished. Its time is that of the clock by which it goes, whatever a share says."""
+        if self._bounds.is_any and path.exists():
+            os.utime(path, (utc(), utc()))
+            self._put(path, path.stat(), is_event=is_event)
+            self._delete()
+
+    def _put(self, path: Path, found: os.stat_result, *, is_event: bool) -> None:
+        goes_s = found.st_mtime + self._bounds.stays_s(is_event=is_event)
+        heapq.heappush(self._queue, (goes_s, found.st_mtime, path, found.st_size))
+        self._bytes += found.st_size
+
+    def _delete(self) -> None:
         while self._queue and (self._queue[0][0] <= utc() or self._is_full()):
             _, _, path, size_bytes = heapq.heappop(self._queue)
             self._bytes -= size_bytes
@@ -131,37 +144,22 @@ class Retention:
                     _LOG.warning("%s is to be deleted, and cannot be: %s", path, error.strerror)
                 self._told.add(str(path))
 
-    def add(self, path: Path, *, is_event: bool = False) -> None:
-        """Note that a file was finished. Its time is that of the clock by which it goes, whatever a share says."""
-        if self.bounds.is_any and path.exists():
-            os.utime(path, (utc(), utc()))
-            self._put(path, path.stat(), is_event=is_event)
-            self._clear()
-
-    def _put(self, path: Path, found: os.stat_result, *, is_event: bool) -> None:
-        goes_s = found.st_mtime + self.bounds.stays_s(is_event=is_event)
-        heapq.heappush(self._queue, (goes_s, found.st_mtime, path, found.st_size))
-        self._bytes += found.st_size
-
     def _is_full(self) -> bool:
-        most_bytes, free_bytes = self.bounds.keep_bytes, self.bounds.keep_free_bytes
+        most_bytes, free_bytes = self._bounds.keep_bytes, self._bounds.keep_free_bytes
         if most_bytes is not None and self._bytes + self._open_bytes() > most_bytes:
             return True
         return free_bytes is not None and shutil.disk_usage(self._folder).free < free_bytes
 
-    def _scan(self, mark: Mark, names: Collection[str]) -> None:
+    def _scan(self, mark: Mark) -> None:
         self._queue, self._bytes = [], 0
         orphans: Counter[str] = Counter()
         for path, found, theirs in self._stored():
-            if theirs.owner != mark.owner:
-                continue
-            is_orphan = theirs.sink not in names
-            if theirs.sink == mark.sink or (is_orphan and self.bounds.adopt):
+            is_orphan = theirs.sink not in (mark.sink, *self.names)
+            if theirs.owner == mark.owner and is_orphan and not self._bounds.adopt:
+                orphans[theirs.sink] += theirs.sink not in self._told
+            elif theirs.owner == mark.owner and (is_orphan or theirs.sink == mark.sink):
                 self._put(path, found, is_event=theirs.is_event)
-            elif is_orphan:
-                orphans[theirs.sink] += 1
         for sink, count in orphans.items():
-            if sink not in self._told:
-                text = "sink %s: %s has %d files of a sink %r that there is not: they stay, unless adopt = true"
-                _LOG.warning(text, mark.sink, self._folder, count, sink)
-            self._told.add(sink)
+            if count:
+                _LOG.warning(_ORPHANS, mark.sink, self._folder, count, sink)
+        self._told |= orphans.keys()
