@@ -580,7 +580,7 @@ def test_a_file_that_packets_wait_for_is_called_by_when_the_first_of_them_came(f
         waited_s.append(ago_s)
         raise OSError(errno.ENOSPC, "full")
 
-    packets = Packets(Span(None, 0.0, 60.0, 1 << 20), make)
+    packets = Packets(Span(None, 0.0, 60.0, 1 << 20), make, int)
     with av.open(str(film)) as container:
         packets.begin(container.streams.video[0], None)
         for second, packet in enumerate(container.demux(video=0)):

@@ -13,7 +13,6 @@ from fractions import Fraction
 from typing import Any
 
 from headrace.errors import InputError
-from headrace_vision.recorded_files import CopiedFile
 
 __all__ = ["Connection", "Packets", "Span"]
 
@@ -136,12 +135,12 @@ class Packets:
     def __init__(
         self,
         span: Span,
-        make: Callable[[Connection, float], CopiedFile],
-        end: Callable[[CopiedFile], int] = CopiedFile.finish,
+        make: Callable[[Connection, float], Any],
+        end: Callable[[Any], int],
     ) -> None:
         self.lost = 0
         self.error: str | None = None
-        self.file: CopiedFile | None = None
+        self.file: Any = None
         self._span, self._make, self._end = span, make, end
         self._is_whole = span.before_s is None
         self._windows = [[-math.inf, math.inf]] if self._is_whole else []
@@ -375,9 +374,14 @@ class Packets:
         if self.file is not None:
             self.file.copy(one.packet, one.pts, one.dts)
         elif one.connection is self._cut:  # in the middle of what was recorded
-            self.lost += 1
+            self._count_lost(1)
+
+    def _count_lost(self, count: int) -> None:
+        with self._lock:  # the reader counts as well
+            self.lost += count
 
     def _end_file(self) -> None:
         if self.file is not None:
-            self.lost += self._end(self.file)
+            missing = self._end(self.file)
+            self._count_lost(missing)
             self._cut, self.file = self.file.connection, None

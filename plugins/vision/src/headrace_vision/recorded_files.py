@@ -321,7 +321,7 @@ def mark_in(path: Path) -> Mark | None:
 
     try:
         with av.open(f"file:{path}") as container:
-            return Mark.found_in(container.metadata.get("comment", ""))
+            return Mark.found_in("\0".join(container.metadata.values()))
     except (OSError, av.FFmpegError):
         with suppress(OSError), path.open("rb") as file:
             return Mark.found_in(file.read(HEAD_BYTES).decode("latin-1"))

@@ -270,8 +270,10 @@ class SaveVideo(FileSink):
                 if mark is not None:
                     yield path, found, mark
 
-    def _place_of(self, source: str, kind: str, time: float | None) -> tuple[Path, str]:
-        """Return the path of the next video of a source, and its title."""
+    def _place_of(
+        self, source: str, kind: str, time: float | None, suffix: str = ".mp4"
+    ) -> tuple[Path, str]:
+        """Take a path for the next video of a source, and return it with its title."""
         count = self._counts.get(source, 0) + 1
         name = self._names.of(source)
         if self._has_time:
@@ -279,21 +281,23 @@ class SaveVideo(FileSink):
         elif count > 1:
             name += f"-{kind}{count}"
         stem, number = name, 2
-        while not self._takes(name):
+        while not self._takes(name, suffix):
             name, number = f"{stem}-{number}", number + 1
-        path = self._folder / f"{name}.mp4"
+        path = self._folder / f"{name}{suffix}"
         if is_address(source):  # which may have a key
             return path, self._names.of(source)
         return path, self._titles.get(source, source)
 
-    def _takes(self, name: str) -> bool:
+    def _takes(self, name: str, suffix: str) -> bool:
         """Take a name that no other sink or program has."""
-        with suppress(FileExistsError):
-            (self._folder / f"{name}.mp4.part").touch(exist_ok=False)
-            if not (self._folder / f"{name}.mp4").exists():
-                return True
-            (self._folder / f"{name}.mp4.part").unlink()
-        return False
+        part = self._folder / f"{name}{suffix}.part"
+        if self._is_there(name):
+            return False
+        try:
+            part.touch(exist_ok=False)
+        except FileExistsError:  # since
+            return False
+        return True
 
     def _is_there(self, name: str) -> bool:
         return any((self._folder / f"{name}.mp4{end}").exists() for end in ("", ".part"))

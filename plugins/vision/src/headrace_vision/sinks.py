@@ -435,10 +435,7 @@ class SinkThread:
                     return _Entry(("tick",), 0)
                 if self._queue or is_closing:
                     return self._queue[0] if self._queue else None
-            if tick_s is None:
-                self._woken.wait()
-            else:
-                self._clock.wait(self._woken, self._tick_at_s - now_s)
+            self._woken.wait(None if tick_s is None else self._tick_at_s - now_s)
 
     def _write(self, entry: _Entry) -> bool:
         """Hand something over to the sink; return whether there was something."""
