@@ -414,6 +414,32 @@ def test_outages_leave_no_memory_no_thread_and_no_file(tmp_path):
     assert status["written"] + status["lost"] == 800
 
 
+def test_a_frame_that_is_lost_while_it_is_saved_leaves_no_file(tmp_path, monkeypatch):
+    """The sink's thread saves the first frame when it fails, and meanwhile so many come that this one is lost."""
+    opened, reached, gate = Path.open, threading.Event(), threading.Event()
+
+    def slow(path, *args, **options):
+        if path.suffix == ".part" and not reached.is_set():
+            reached.set()
+            assert gate.wait(PATIENCE_S)
+        return opened(path, *args, **options)
+
+    def feed():
+        yield pictures(1)[0]
+        assert reached.wait(PATIENCE_S)
+        yield from pictures(20)
+
+    monkeypatch.setattr(Path, "open", slow)
+    clock, sink = Steps(), Broken(OSError("away"), spool=tmp_path, spool_bytes=20_000)
+    with runner_of(sink, clock) as runner:
+        assert sum(1 for _ in runner.run({"a": feed()})) == 21
+        gate.set()
+        clock.until_waits(1)
+        assert 0 < status_of(runner)["waiting"] < 20
+        assert len(list(tmp_path.glob("*.npz"))) == status_of(runner)["waiting"]
+        clock.free()
+
+
 # What is written to a disk that is full for a moment.
 
 
