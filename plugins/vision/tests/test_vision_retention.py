@@ -307,6 +307,8 @@ def test_lines_are_in_files_of_an_hour_which_go_by_age(tmp_path, calendar):
     path, options = tmp_path / "all.jsonl", {"every_s": 3600, "keep_s": 5 * 3600}
     theirs = tmp_path / "all-20200101-000000.txt"
     theirs.touch()
+    opened(SaveJSONL(renamed := tmp_path / "of_an_earlier_name.jsonl", **options), "lines").close()
+    turn_back(renamed, DAY_S)
     sink = opened(SaveJSONL(path, **options), "lines")
     for number in range(40):
         sink.write(Frame("cam", number, number))
@@ -325,6 +327,7 @@ def test_lines_are_in_files_of_an_hour_which_go_by_age(tmp_path, calendar):
     assert 4 <= len(files) <= 6
     assert lines_of(path) == []
     assert theirs.exists()
+    assert not renamed.exists()
 
 
 def test_lines_are_in_files_of_a_size_and_all_files_have_a_bound(tmp_path, calendar):

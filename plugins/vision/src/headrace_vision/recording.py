@@ -17,7 +17,7 @@ from headrace_vision.copying import Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.owner import Mark, is_locked
 from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
-from headrace_vision.retention import TICK_S, Bounds, FileSink
+from headrace_vision.retention import TICK_S, Bounds, FileSink, files_in
 from headrace_vision.saving import Names, encoded, picture_of
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
@@ -250,15 +250,12 @@ class SaveVideo(FileSink):
         """Yield the videos that bear a mark. What a dead run has begun is finished before."""
         before, self._marks = self._marks, {}
         being_written = {one.path.name for one in self._open}
-        for entry in list(os.scandir(self._folder)):
+        pattern = r".+\.mp4(\.part)?" if self._bounds.is_any else r".+\.mp4\.part"
+        for path, found in files_in(self._folder, pattern):
             with suppress(OSError):  # another program deletes too
-                path, found = Path(entry.path), entry.stat()
-                is_part = path.name.endswith(".mp4.part")
-                if is_part:
-                    is_late = found.st_mtime > utc() - DEAD_S or path.stem in being_written
-                    if is_late or is_locked(path):
-                        continue
-                elif path.suffix != ".mp4" or not self._bounds.is_any:
+                is_part = path.suffix == ".part"
+                is_late = found.st_mtime > utc() - DEAD_S or path.stem in being_written
+                if is_part and (is_late or is_locked(path)):
                     continue
                 key = (path.name, found.st_mtime_ns, found.st_size)
                 mark = self._marks[key] = before[key] if key in before else mark_in(path)

@@ -6,9 +6,11 @@ import heapq
 import logging
 import math
 import os
+import re
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,13 +18,21 @@ from headrace_vision.clock import utc
 from headrace_vision.owner import Mark, owner_of
 from headrace_vision.sinks import Sink
 
-__all__ = ["TICK_S", "Bounds", "FileSink"]
+__all__ = ["TICK_S", "Bounds", "FileSink", "files_in"]
 
 TICK_S = 0.5
 """Seconds after which a sink that writes files looks at the clock, though no frame comes."""
 
 _ORPHANS = "sink %s: %s has %d files of a sink %r that there is not: they stay, unless adopt = true"
 _LOG = logging.getLogger("headrace.vision")
+
+
+def files_in(folder: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
+    """Yield the files of a folder whose whole names fit a regular expression, each with its status."""
+    for one in list(os.scandir(folder)):
+        with suppress(FileNotFoundError):  # another program deletes too
+            if re.fullmatch(pattern, one.name):
+                yield Path(one.path), one.stat()
 
 
 @dataclass(frozen=True)

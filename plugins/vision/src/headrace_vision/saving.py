@@ -17,7 +17,7 @@ from headrace_formats import write_json
 from headrace_vision.clock import utc
 from headrace_vision.owner import Mark, mark_beside
 from headrace_vision.records import frame_record, is_detections
-from headrace_vision.retention import Bounds, FileSink
+from headrace_vision.retention import Bounds, FileSink, files_in
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
@@ -226,9 +226,8 @@ class SaveImages(FileSink):
         """Yield the images of folders that bear a mark."""
         for folder in self._folder.iterdir():
             if (mark := mark_beside(folder / _BESIDE)) is not None:
-                for one in os.scandir(folder):
-                    if re.fullmatch(r"\d{6,}\.\w+", one.name):
-                        yield Path(one.path), one.stat(), mark
+                for path, found in files_in(folder, r"\d{6,}\.\w+(\.part)?"):
+                    yield path, found, mark
 
 
 class SaveJSONL(FileSink):
@@ -348,10 +347,10 @@ class SaveJSONL(FileSink):
         """Yield the files that have ended, of each file of this folder that bears a mark."""
         for beside in self._folder.glob(".*.headrace"):
             name, mark = Path(beside.stem[1:]), mark_beside(beside)
-            pattern = rf"{re.escape(name.stem)}-\d{{8}}-\d{{6}}(-\d+)?{re.escape(name.suffix)}"
-            for one in os.scandir(self._folder) if mark else ():
-                if re.fullmatch(pattern, one.name) and mark:
-                    yield Path(one.path), one.stat(), mark
+            stem, suffix = re.escape(name.stem), re.escape(name.suffix)
+            for path, found in files_in(self._folder, rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?)?{suffix}"):
+                if mark is not None and path != self._path:
+                    yield path, found, mark
 
     def close(self) -> None:
         """Close the file."""
