@@ -32,7 +32,7 @@ class Camera:
 
     def __init__(self, sink, path, count=100, size=(48, 64)):
         self.sink, self.number, self.clock = sink, 0, Quick()
-        sink.clock = self.clock
+        sink.runner_clock = self.clock
         path.write_bytes(film(count, size))
         sink.open()
         self.packets = sink.packets_of("cam")

@@ -115,7 +115,7 @@ class Ticking(Sink):
         self.ticks, self.error, self.ticked = [], None, threading.Semaphore(0)
 
     def tick(self):
-        self.ticks.append(self.clock.now())
+        self.ticks.append(self.runner_clock.now())
         self.ticked.release()
         if self.error is not None:
             raise self.error

@@ -34,7 +34,7 @@ def calendar(monkeypatch):
 def recorder(folder, name="clips", names=("clips",), **options):
     """A sink as a runner opens it."""
     sink = SaveVideo(folder, **{"every_s": 60, **options})
-    sink.known_as, sink.names = name, names
+    sink.known_as, sink.runner_names = name, names
     sink.open()
     return sink
 
@@ -269,7 +269,7 @@ def test_runners_tell_sinks_their_names(kit, tmp_path):
 
 
 def opened(sink, name="pictures"):
-    sink.known_as, sink.names = name, (name,)
+    sink.known_as, sink.runner_names = name, (name,)
     sink.open()
     return sink
 

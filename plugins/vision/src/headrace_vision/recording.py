@@ -169,7 +169,10 @@ class SaveVideo(FileSink):
                 time_s, data, time = ring.pictures[0]
                 self._record(frame.source, _decoded(data), time_s, time)
                 ring.pictures.popleft()  # not before: a full disk gets it again
-        ring.is_live, ring.came_s = frame.live, self.clock.now()  # behind what a slow disk takes
+        ring.is_live, ring.came_s = (
+            frame.live,
+            self.runner_clock.now(),
+        )  # behind what a slow disk takes
 
     def tick(self) -> None:
         """Delete what may not stay, write what waits for the disk, and end clips of live sources that are silent."""
@@ -177,7 +180,7 @@ class SaveVideo(FileSink):
         self._advance()
 
     def _advance(self) -> None:
-        now_s = self.clock.now()
+        now_s = self.runner_clock.now()
         errors = []
         for packets in itertools.chain(*list(self._copies.values())):
             try:

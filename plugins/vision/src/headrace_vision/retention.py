@@ -164,7 +164,7 @@ class FileSink(Sink):
         self._queue, self._bytes = [], 0
         orphans: Counter[str] = Counter()
         for path, found, theirs in self._stored():
-            is_orphan = theirs.sink not in (mark.sink, *self.names)
+            is_orphan = theirs.sink not in (mark.sink, *self.runner_names)
             if theirs.owner == mark.owner and is_orphan and not self._bounds.adopt:
                 orphans[theirs.sink] += theirs.sink not in self._told
             elif theirs.owner == mark.owner and (is_orphan or theirs.sink == mark.sink):

@@ -100,7 +100,7 @@ class SinkThreads:
             if folders.count(folder) > 1:
                 raise ValueError(f"{folder} is the spool of one sink: give each its own folder")
         for sink in sinks.values():
-            sink.names = tuple(sinks)
+            sink.runner_names = tuple(sinks)
         self._threads = [SinkThread(name, sink, clock) for name, sink in sinks.items()]
 
     def start(self) -> None:

@@ -60,7 +60,7 @@ class Sink:
         needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
         missing: How many frames that `write` took are in no file after all, because it failed. They do not count as written.
         tick_s: Seconds between two calls of `tick`, which comes also while no frame does. None for no calls.
-        clock, known_as, names: The seconds of the machine, its name and those of all sinks. The runner sets them before `open`.
+        runner_clock, known_as, runner_names: The seconds of the machine, its name and those of all sinks, which the runner sets.
     """
 
     full: str = "wait"
@@ -74,9 +74,9 @@ class Sink:
     needs_model: bool = False
     missing: int = 0
     tick_s: float | None = None
-    clock = Clock()
+    runner_clock = Clock()
     known_as: str | None = None
-    names: Collection[str] = ()
+    runner_names: Collection[str] = ()
 
     def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
         """Check and note what is kept while the sink fails.
@@ -118,7 +118,7 @@ class Sink:
         raise NotImplementedError(f"{type(self).__name__} has no write(self, frame)")
 
     def tick(self) -> None:
-        """Do what is due by the `clock`, though no frame comes. What it raises is handled as of `write`."""
+        """Do what is due by `runner_clock`, though no frame comes. What it raises is handled as of `write`."""
 
     def packets_of(self, source: str) -> Packets | None:
         """Return what gets the packets of a source as they are read; None for nothing. Called before the first frame."""
@@ -185,7 +185,7 @@ class SinkThread:
     def __init__(self, name: str, sink: Sink, clock: Clock) -> None:
         self.name = name
         self.sink = sink
-        self._clock = sink.clock = clock
+        self._clock = sink.runner_clock = clock
         sink.known_as = name
         self._queue: deque[_Entry] = deque()
         self._frames = self._bytes = 0
