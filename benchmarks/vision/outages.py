@@ -401,7 +401,7 @@ def judged_events(found: dict[str, Any], took: Taken) -> dict[str, Any]:
 def judged_recordings(folder: Path, begun_s: float, took: Taken) -> dict[str, Any]:
     """Return how many pictures that the program took are in no recording, and how many seconds are missing at once."""
     there: dict[str, set[int]] = defaultdict(set)
-    paths = sorted(folder.iterdir())
+    paths = sorted(folder.glob("*.mp4*"))
     unplayable = 0
     for path in paths:
         source, date, clock = path.name.split(".")[0].split("-")[:3]

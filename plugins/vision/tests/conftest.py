@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import shutil
+import subprocess
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -92,3 +94,15 @@ def _patient():
 def _words():
     headrace.register("VisionNetwork", network)
     headrace.register("VisionDecode", lambda data: np.zeros((10, 20, 3), np.uint8))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A disk of 1 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user may mount no disk")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)

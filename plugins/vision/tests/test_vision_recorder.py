@@ -145,19 +145,6 @@ def test_recordings_that_overlap_are_one_without_a_gap(kit, tmp_path, events, sp
     assert lengths == [[n / 4 for n in range(round(4 * (end - begin)) + 1)] for begin, end in spans]
 
 
-def test_videos_of_a_source_that_are_too_old_are_deleted_and_nothing_else(kit, tmp_path):
-    names = ["door-20200101-000000.mp4", "door-20200101-000000-2.mp4", "door.mp4"]
-    names += ["door-2-20200101-000000.mp4", "door-20200101-000000.txt", "door-20990101-000000.mp4"]
-    for name in names:
-        (tmp_path / name).write_bytes(b"old")
-        if "2099" not in name:
-            os.utime(tmp_path / name, (1_500_000_000, 1_500_000_000))
-    record(SaveVideo(tmp_path, every_s=60, keep_s=3600), frames(kit, [0, 1]))
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left & set(names) == set(names[2:])
-    assert len(left) == len(names[2:]) + 1
-
-
 def test_a_second_run_replaces_nothing(kit, tmp_path):
     for run in range(2):
         sinks = [SaveVideo(tmp_path), SaveImages(tmp_path / "images"), SaveJSONL(tmp_path / "all")]
@@ -186,7 +173,7 @@ def test_the_title_of_a_video_says_whose_it_is(kit, tmp_path):
     with VideoRunner({"backend": "Identity"}, sinks=[SaveVideo(tmp_path / "out")]) as runner:
         list(runner.run(paths))
     titles = set()
-    for path in (tmp_path / "out").iterdir():
+    for path in (tmp_path / "out").glob("*.mp4*"):
         with av.open(str(path)) as container:
             titles.add(container.metadata["title"])
     assert titles == set(paths)
@@ -230,7 +217,7 @@ def test_a_name_is_bounded_and_distinct_and_has_no_key_of_an_address(kit, tmp_pa
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
     found = written(tmp_path / "one")
-    assert found == written(tmp_path / "two")  # another run has the same names
+    assert found.keys() == written(tmp_path / "two").keys()  # another run has the same names
     for path, data in found.items():
         assert (
             max(map(len, map(os.fsencode, path.split("/")))) <= 120
@@ -251,7 +238,7 @@ def test_keys_of_a_recorder_are_in_the_file_and_checked(kit, tmp_path):
     with headrace_vision.open(tmp_path / "vision.toml") as vision:
         assert len(list(vision.run())) == 20
     assert sorted(map(len, videos(tmp_path / "out").values())) == [5, 5, 5, 5]
-    with pytest.raises(ValueError, match="keep_s needs every_s"):
+    with pytest.raises(ValueError, match="they need every_s"):
         SaveVideo(tmp_path, keep_s=1)
     with pytest.raises(ValueError, match="before_s is at least 0"):
         SaveVideo(tmp_path, before_s=-1)
@@ -312,7 +299,7 @@ def test_a_folder_of_any_name_is_a_folder(kit, tmp_path, monkeypatch, name):
         server.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody has called
             server.accept()
-    (path,) = (one for one in tmp_path.rglob("*") if one.is_file())
+    (path,) = tmp_path.rglob("*.mp4*")
     assert path.relative_to(tmp_path) == Path(folder) / "door.mp4"
     with path.open("rb") as file, av.open(file) as container:
         assert [one.time for one in container.decode(video=0)] == [0, 0.5, 1]
@@ -396,5 +383,5 @@ def test_a_source_whose_pixels_change_their_shape_goes_on_in_another_file(kit, t
     written = list(frames(kit, [0, 1, 2, 3]))
     written[2].aspect = written[3].aspect = (2, 1)
     record(SaveVideo(tmp_path), written)
-    found = {path.name: look_of(path)[0] for path in tmp_path.iterdir()}
+    found = {path.name: look_of(path)[0] for path in tmp_path.glob("*.mp4*")}
     assert found == {"door.mp4": 1, "door-part2.mp4": 2}

@@ -25,7 +25,7 @@ from headrace_vision.network import check_address
 from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.ordered import Ordered
 from headrace_vision.runner import VideoRunner
-from headrace_vision.sinks import as_sink, named_sinks
+from headrace_vision.sink_threads import as_sink, named_sinks
 from headrace_vision.tables import (
     SINKS,
     CropTable,

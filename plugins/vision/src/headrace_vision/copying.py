@@ -17,6 +17,9 @@ __all__ = ["CONTAINERS", "Connection", "Packets", "Span"]
 CONTAINERS = {".mp4": "mp4", ".mkv": "matroska"}
 """FFmpeg's format by the suffix of a video. Matroska holds what MP4 has no place for."""
 
+WAIT_S = 10.0
+"""Most seconds for which a packet of a file waits for the disk, before the oldest one is lost."""
+
 
 class Connection:
     """What packets share that belong into one file: they come from one connection, or one round of a file.
@@ -111,36 +114,50 @@ class Span:
 
 
 class Packets:
-    """The last packets of a source, bounded in bytes. The reader writes those that are to be recorded.
+    """The last packets of a source, bounded in bytes. Its reader puts them, and the thread of the sink writes those to be recorded.
 
     Args:
         span: What is recorded.
         make: Begins a file, a `headrace_vision.recorded_files.CopiedFile`, whose first packet came so many seconds ago.
+        end: Finishes it, or raises OSError, and is called again. It returns how many packets the file lacks.
 
     Attributes:
         lost: How many packets that were to be recorded are in no file.
         error: Why packets cannot be written now, or None.
-        ended: Files that get no more packets, to be finished by the sink.
+        file: What is being written, or None.
     """
 
-    def __init__(self, span: Span, make: Callable[[Connection, float], Any]) -> None:
+    def __init__(
+        self,
+        span: Span,
+        make: Callable[[Connection, float], Any],
+        end: Callable[[Any], int],
+    ) -> None:
         self.lost = 0
         self.error: str | None = None
-        self.ended: list[Any] = []
-        self._span, self._make = span, make
+        self.file: Any = None
+        self._span, self._make, self._end = span, make, end
         self._is_whole = span.before_s is None
         self._windows = [[-math.inf, math.inf]] if self._is_whole else []
-        self._horizon_s = -math.inf
+        self._horizon_s = self._seen_s = -math.inf
         self._lock = threading.Lock()
+        self._has_room = threading.Condition(self._lock)
         self._kept: list[_Kept] = []
         self._bytes = self._done = 0
         self._connection: Connection | None = None
-        self._refusal = 'codec = "copy" has no packets to record: this source is no video'
-        self._file: Any = None
+        self._refusal: str | None = (
+            'codec = "copy" has no packets to record: this source is no video'
+        )
+        self._cut: Connection | None = None
+        self._is_live = False
+        self._came = self._came_then = 0
+        self._quiet_from_s = math.inf
 
-    def begin(self, stream: Any, begun_s: float | None) -> None:
-        """Note that a connection or file was opened. See `Connection`."""
-        connection = None
+    # The thread that reads the source calls these.
+
+    def begin(self, stream: Any, begun_s: float | None, *, is_live: bool = False) -> None:
+        """Note that a connection or file was opened. See `Connection`. One that is not live waits for the disk."""
+        connection = self._refusal = None
         try:
             connection = Connection(stream, begun_s)
         except ValueError as error:  # which `see` says
@@ -149,10 +166,16 @@ class Packets:
                 "Record it with an encoder, or ask the camera for another format"
             )
         with self._lock:
+            self._is_live = is_live
             self._follow(connection)
 
+    def hang_up(self) -> None:
+        """Note that no packet of the connection follows, so that its file can be finished."""
+        with self._lock:
+            self._follow(None)
+
     def put(self, packet: Any, now_s: float) -> None:
-        """Keep a packet that came at a time in seconds, and write what is to be recorded."""
+        """Keep a packet that came at a time in seconds."""
         import av
 
         connection = self._connection
@@ -165,6 +188,7 @@ class Packets:
         pts, dts = (packet.pts, packet.dts) if connection.has_times else (None, None)
         pts, dts = dts if pts is None else pts, pts if dts is None else dts
         with self._lock:
+            self._wait_for_room(connection, packet.size)
             self._follow(connection := belongs)
             if dts is None and connection.known is not None:
                 ticks, then_s = connection.known
@@ -182,30 +206,33 @@ class Packets:
             own.is_keyframe, own.duration = packet.is_keyframe, packet.duration
             self._kept.append(_Kept(own, connection, now_s, pts, dts))
             self._bytes += own.size
+            self._came += 1
             while self._bytes > self._span.most_bytes and len(self._kept) > 1:
                 count = self._next_key()
                 self.lost += max(count - self._done, 0) if self._windows else 0
                 self._drop(count)
-            self._advance()
 
     def note(self, time_s: float | None, timestamp: float) -> None:
         """Note that a picture, with a time of the stream in seconds, became a frame with this timestamp."""
-        connection = self._connection
-        if connection is None:
-            return
-        if not connection.size[0]:
-            connection.size = (connection.codec.width, connection.codec.height)
-            # FFmpeg takes pictures for shown as they are stored where nobody decoded one. They are not more than a second apart.
-            first = next((one for one in self._kept if one.connection is connection), None)
-            is_wrong = (
-                first is not None and connection.codec.has_b_frames and first.dts == first.pts
-            )
-            connection.early = round(1 / connection.unit) if is_wrong else 0
-        if not connection.has_times or time_s is None:
-            if connection.offset_s is not None or connection.known is None:
+        with self._lock:
+            connection = self._connection
+            if connection is None:
                 return
-            time_s = float(connection.known[0] * connection.unit)
-        connection.offset_s = timestamp - time_s
+            if not connection.size[0]:
+                connection.size = (connection.codec.width, connection.codec.height)
+                # FFmpeg takes pictures for shown as they are stored where nobody decoded one. They are not more than a second apart.
+                first = next((one for one in self._kept if one.connection is connection), None)
+                is_wrong = (
+                    first is not None and connection.codec.has_b_frames and first.dts == first.pts
+                )
+                connection.early = round(1 / connection.unit) if is_wrong else 0
+            if not connection.has_times or time_s is None:
+                if connection.offset_s is not None or connection.known is None:
+                    return
+                time_s = float(connection.known[0] * connection.unit)
+            connection.offset_s = timestamp - time_s
+
+    # The thread of the sink calls these.
 
     def see(self, timestamp: float, *, is_event: bool) -> None:
         """Note how far frames were seen, and that what is around this one is recorded if it has an event.
@@ -213,23 +240,55 @@ class Packets:
         Raises:
             ValueError: The source has no packets that can be recorded.
         """
-        if self._connection is None:
+        if self._refusal is not None:
             raise ValueError(self._refusal)
-        if self._span.before_s is None:
+        if is_event and self.file is not None:
+            self.file.has_event = True
+        if self._span.before_s is None or timestamp == self._seen_s:
             return
         with self._lock:
-            self._horizon_s = timestamp - self._span.before_s
+            self._seen_s, self._horizon_s = timestamp, timestamp - self._span.before_s
             until_s = timestamp + self._span.after_s
             if is_event and self._windows and self._horizon_s <= self._windows[-1][1]:
                 self._windows[-1][1] = until_s
             elif is_event:
                 self._windows.append([self._horizon_s, until_s])
 
-    def end(self) -> None:
-        """Write what is left: no packet follows."""
-        with self._lock:
-            self._advance(is_over=True)
-            self._follow(None)
+    def advance(self, now_s: float = -math.inf, *, is_over: bool = False) -> None:
+        """Write what is to be recorded by now.
+
+        Args:
+            now_s: The time by a clock. A clip ends once its live source sends nothing for ``after_s``.
+            is_over: Whether no packet follows.
+
+        Raises:
+            OSError: It cannot be written now. It is kept for the next call.
+        """
+        try:
+            self._advance(is_over=is_over, is_quiet=self._is_quiet(now_s))
+            self.error = None
+        except OSError as error:
+            self.error = error.strerror or str(error)
+            raise
+
+    def give_up(self) -> None:
+        """Finish the file with what the disk has room for. The rest is lost."""
+        until_s = self._windows[-1][1] if self._windows else -math.inf
+        self.lost += sum(self._is_due(one, until_s) for one in self._kept[self._done :])
+        if self.file is not None:
+            self.lost += self.file.finish(is_last=True)
+
+    def _is_quiet(self, now_s: float) -> bool:
+        if self._came != self._came_then:
+            self._came_then, self._quiet_from_s = self._came, now_s
+        is_clip = self._is_live and not self._is_whole
+        return is_clip and now_s - self._quiet_from_s >= self._span.after_s
+
+    def _wait_for_room(self, connection: Connection, size_bytes: int) -> None:
+        """Let a file be read no faster than the disk takes it. A camera does not wait."""
+        if self._is_whole and not self._is_live and connection.size[0]:
+            most_bytes = self._span.most_bytes - size_bytes
+            self._has_room.wait_for(lambda: self.error or self._bytes <= most_bytes, WAIT_S)
 
     def _follow(self, connection: Connection | None) -> None:
         """Go on with a connection. Forget those packets of the last one that nothing will tell the time of: no picture did."""
@@ -259,11 +318,11 @@ class Packets:
         if self._is_whole:
             self._drop(self._done)
             return
-        windows = self._windows[1:] if self._file else self._windows
+        windows = self._windows[1:] if self.file else self._windows
         start_s = min([self._horizon_s, *(begin_s for begin_s, _ in windows)])
         while (count := self._next_key()) < len(self._kept):
             one = self._kept[count]
-            is_needed = self._file is not None and count > self._done
+            is_needed = self.file is not None and count > self._done
             if is_needed or one.connection.seconds(one.pts) > start_s:
                 return
             self._drop(count)
@@ -274,49 +333,60 @@ class Packets:
             return False
         return self._is_whole or connection.seconds(one.dts - connection.early) <= until_s
 
-    def _advance(self, *, is_over: bool = False) -> None:
+    def _advance(self, *, is_over: bool, is_quiet: bool) -> None:
         while True:
-            self._trim()
-            if not self._windows:
-                return
-            until_s = self._windows[0][1]
-            one = self._kept[self._done] if self._done < len(self._kept) else None
-            if one is not None and self._is_due(one, until_s):
-                if not self._write(one):
-                    if not is_over:
-                        return
-                    self.lost += 1
-                self._done += 1
-            elif is_over or self._horizon_s > until_s:
+            if self.file is not None and not self.file.has_failed:
+                self.file.flush()
+            with self._lock:
+                self._trim()
+                self._has_room.notify_all()
+                until_s = self._windows[0][1] if self._windows else -math.inf
+                one = self._kept[self._done] if self._done < len(self._kept) else None
+                if one is not None and not (self._windows and self._is_due(one, until_s)):
+                    one = None
+                ago_s = 0.0 if one is None else self._kept[-1].came_s - one.came_s
+                is_left = self.file is not None and self.file.connection is not self._connection
+            if one is not None:
+                self._write(one, ago_s)
+                with self._lock:
+                    if self._done < len(self._kept) and self._kept[self._done] is one:
+                        self._done += 1
+                    else:  # it was let go while it was written
+                        self.lost -= 1
+            elif self._windows and (is_over or self._horizon_s > until_s):
                 self._end_file()
-                self._windows.pop(0)
-                self._done = 0
+                with self._lock:
+                    self._windows.pop(0)
+                    self._done = 0
             else:
+                if is_left or is_quiet:
+                    self._end_file()
+                if is_over:
+                    self._cut = None
                 return
 
-    def _write(self, one: _Kept) -> bool:
-        """Write a packet. Return False where a file cannot be begun with it: it is kept until one can."""
-        file, is_key = self._file, one.packet.is_keyframe
+    def _write(self, one: _Kept, ago_s: float) -> None:
+        """Hand a packet over to its file. What is no key frame begins none."""
+        file, is_key = self.file, one.packet.is_keyframe
         if file is not None and (
             file.connection is not one.connection
             or file.has_failed
             or (is_key and file.seconds_at(one.dts) >= self._span.every_s)
         ):
             self._end_file()
-        try:
-            if self._file is None and is_key:
-                self._file = self._make(one.connection, self._kept[-1].came_s - one.came_s)
-            if self._file is not None:
-                self._file.copy(one.packet, one.pts, one.dts)
-                self._file.flush()
-                self.error = None
-        except OSError as error:  # the file keeps what the disk has no room for
-            self.error = error.strerror or str(error)
-        if self._file is None and not is_key and self.error:
-            self.lost += 1
-        return self._file is not None or not is_key
+        if self.file is None and is_key:
+            self.file = self._make(one.connection, ago_s)
+        if self.file is not None:
+            self.file.copy(one.packet, one.pts, one.dts)
+        elif one.connection is self._cut:  # in the middle of what was recorded
+            self._count_lost(1)
+
+    def _count_lost(self, count: int) -> None:
+        with self._lock:  # the reader counts as well
+            self.lost += count
 
     def _end_file(self) -> None:
-        if self._file is not None:
-            self.ended.append(self._file)
-            self._file = None
+        if self.file is not None:
+            missing = self._end(self.file)
+            self._count_lost(missing)
+            self._cut, self.file = self.file.connection, None

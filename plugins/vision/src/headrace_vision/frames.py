@@ -122,6 +122,7 @@ class Frame:
         time_from: Who says so: ``"camera"`` (the sender reports of RTSP, RFC 3550), or ``"arrival"``, where this machine took it
             at that time. A camera is asked as soon as it has sent its first report, and again behind each gap, and is believed up to
             ``clock_tolerance_s`` from the arrival.
+        live: Whether its source is live, so that its times pass as those of a clock do.
     """
 
     source: str
@@ -139,6 +140,7 @@ class Frame:
     time: float | None = None
     time_from: str = "arrival"
     damaged: bool = False
+    live: bool = False
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""

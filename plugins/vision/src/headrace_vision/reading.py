@@ -319,7 +319,7 @@ def _shots_of(
 
     for packets in source.packets:
         begun_s = None if has_times(container) else now_s()
-        packets.begin(container.streams.best("video"), begun_s)
+        packets.begin(container.streams.best("video"), begun_s, is_live=source.live)
 
     def put(packet: Any) -> None:
         for packets in source.packets:
@@ -328,11 +328,15 @@ def _shots_of(
     shots = video_shots(
         container, source.options, one.name, times, after_s, put, is_live=source.live
     )
-    for found in shots:
-        if found is None:
-            source.damaged()
-        else:
-            yield found
+    try:
+        for found in shots:
+            if found is None:
+                source.damaged()
+            else:
+                yield found
+    finally:
+        for packets in source.packets:
+            packets.hang_up()
 
 
 def _ffmpeg(source: Source, one: Input) -> dict[str, str]:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.copying import CONTAINERS
+from headrace_vision.owner import Mark, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace_vision.copying import Connection
 
-__all__ = ["CopiedFile", "VideoFile"]
+__all__ = ["CopiedFile", "VideoFile", "mark_in", "write_index"]
 
 _TICKS = 60_000
 """Units of time per second in a video; MPEG-4 has room for 65535."""
@@ -24,6 +25,9 @@ _MATRICES = (1, 4, 5, 6, 7, 9)
 """Matrices of colours that FFmpeg converts to: BT.709, FCC, BT.601 (625 and 525 lines), SMPTE 240M, BT.2020 (``AVColorSpace``)."""
 
 _BT601, _LIMITED = 6, 1
+
+HEAD_BYTES = 65536
+"""Bytes at the beginning of a video that was not finished, which have its tags."""
 
 _PROMPT = {
     "libx264": {"tune": "zerolatency"},
@@ -43,6 +47,7 @@ class _Output:
     def __init__(self, path: Path) -> None:
         self.name = str(path)
         self._file = path.open("wb", buffering=0)
+        lock(self._file)
         self._kept = bytearray()
         self._whole_bytes = 0
         try:
@@ -55,15 +60,15 @@ class _Output:
                 path.unlink()
             raise
 
+    @property
+    def whole_bytes(self) -> int:
+        """How many bytes are on the disk."""
+        return self._whole_bytes
+
     def write(self, data: bytes) -> int:
         """Keep what FFmpeg writes; `flush` brings it to the disk."""
         self._kept += data
         return len(data)
-
-    @property
-    def kept_bytes(self) -> int:
-        """How many bytes wait for the disk."""
-        return len(self._kept)
 
     def flush(self) -> None:
         """Write what is kept. What was written stays whole.
@@ -96,10 +101,18 @@ class VideoFile:
         count: How many of its pictures were written without an error.
         has_failed: Whether it cannot be gone on with.
         error: Why.
+        has_event: Whether a frame with events was seen while it was written.
     """
 
     def __init__(
-        self, path: Path, size: tuple[int, ...], codec: str, options: dict[str, str], *, title: str
+        self,
+        path: Path,
+        size: tuple[int, ...],
+        codec: str,
+        options: dict[str, str],
+        *,
+        title: str,
+        mark: Mark,
     ) -> None:
         import av
         from av.video.reformatter import VideoReformatter
@@ -107,9 +120,9 @@ class VideoFile:
         self.size = size
         self.first_s = float("inf")
         self.last_s = float("-inf")
-        self.has_failed = False
+        self.has_failed, self.has_event = False, mark.is_event
         self.error: str | None = None
-        self.path = path
+        self.path, self._mark = path, mark
         self._part = path.with_name(f"{path.name}.part")
         self._last, self._step = -1, 0
         self.count = 0
@@ -125,6 +138,7 @@ class VideoFile:
         kind = CONTAINERS[path.suffix]
         self._container: Any = av.open(self._output, "w", format=kind, options=flags)
         self._container.metadata["title"] = title.encode(errors="replace").decode()
+        self._container.metadata["comment"] = str(mark)
         try:
             self._stream = self._add_stream(codec, options)
         except BaseException:
@@ -138,6 +152,11 @@ class VideoFile:
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, _TICKS)
         return stream
+
+    @property
+    def written_bytes(self) -> int:
+        """How many bytes of it are on the disk."""
+        return self._output.whole_bytes
 
     def set_look(self, aspect: tuple[int, int], color: tuple[int, int, int, int]) -> None:
         """Say the shape of pixels and how colours are stored; see `headrace_vision.Frame`. Call it before `add`."""
@@ -215,7 +234,7 @@ class VideoFile:
             if not self.has_failed and not is_last:
                 raise
         self._output.close()
-        found = self._with_index()
+        found = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
         if found:  # something that can be played
             self._part.replace(self.path)
         elif not self._part.stat().st_size:
@@ -223,56 +242,21 @@ class VideoFile:
         is_whole = found and not self.has_failed and not is_last
         return 0 if is_whole else max(self.count - found, 0)
 
-    def _with_index(self) -> int:
-        """Write the video again with its index at the beginning, as players want it; return how many pictures it has."""
-        import av
-
-        whole = self._part.with_name(f"{self._part.name}.part")
-        kind = CONTAINERS[self.path.suffix]
-        flags = {"movflags": "+faststart+write_colr"} if kind == "mp4" else {}
-        try:
-            _Output(whole).close()  # PyAV never closes a file whose beginning there is no room for
-            with (
-                av.open(f"file:{self._part}") as source,
-                av.open(f"file:{whole}", "w", format=kind, options=flags) as target,
-            ):
-                target.metadata.update(source.metadata)
-                stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
-                found = last = 0
-                for packet in _packets(source):
-                    found += 1
-                    # FFmpeg says none of VP9, and a last picture without one is not shown.
-                    packet.duration = packet.duration or packet.dts - last or 1
-                    packet.stream, last = stream, packet.dts
-                    target.mux(packet)
-            whole.replace(self._part)
-        except (OSError, av.FFmpegError, LookupError):
-            with suppress(OSError):
-                whole.unlink(missing_ok=True)
-            # There is no room, where fragments are played as well; or there is nothing.
-            try:
-                with av.open(f"file:{self._part}") as source:
-                    return sum(1 for _ in _packets(source))
-            except (OSError, av.FFmpegError, LookupError):
-                return 0
-        return found
-
 
 class CopiedFile(VideoFile):
     """A video of packets as they came.
 
     Args:
-        path: Where it goes. Its suffix becomes that of a container with a place for the packets.
+        path: Where it goes, with the suffix of the connection.
         connection: Where its packets come from.
-        most_bytes: Most bytes that are kept while the disk is full.
         title: Its title.
+        mark: Whose it is.
     """
 
-    def __init__(self, path: Path, connection: Connection, most_bytes: int, *, title: str) -> None:
+    def __init__(self, path: Path, connection: Connection, *, title: str, mark: Mark) -> None:
         self.connection = connection
-        self._most_bytes = most_bytes
         self._base: int | None = None
-        super().__init__(path.with_suffix(connection.suffix), (0, 0), "copy", {}, title=title)
+        super().__init__(path, (0, 0), "copy", {}, title=title, mark=mark)
 
     def _add_stream(self, codec: str, options: dict[str, str]) -> Any:
         stream = self._container.add_stream_from_template(self.connection.template, opaque=True)
@@ -300,7 +284,54 @@ class CopiedFile(VideoFile):
         packet.pts, packet.dts = max(pts - self._base, self._last), self._last
         self._container.mux(packet)
         self.count += 1
-        self.has_failed = self.has_failed or self._output.kept_bytes > self._most_bytes
+
+
+def write_index(part: Path, mark: str) -> int:
+    """Write a video again with its index at the beginning, as players want it; return how many pictures it has."""
+    import av
+
+    whole = part.with_name(f"{part.name}.part")
+    kind = CONTAINERS[part.with_suffix("").suffix]
+    flags = {"movflags": "+faststart+write_colr"} if kind == "mp4" else {}
+    try:
+        _Output(whole).close()  # PyAV never closes a file whose beginning there is no room for
+        with (
+            av.open(f"file:{part}") as source,
+            av.open(f"file:{whole}", "w", format=kind, options=flags) as target,
+        ):
+            target.metadata.update(source.metadata, comment=mark)
+            stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
+            found = last = 0
+            for packet in _packets(source):
+                found += 1
+                # FFmpeg says none of VP9, and a last picture without one is not shown.
+                packet.duration = packet.duration or packet.dts - last or 1
+                packet.stream, last = stream, packet.dts
+                target.mux(packet)
+        whole.replace(part)
+    except (OSError, av.FFmpegError, LookupError):
+        with suppress(OSError):
+            whole.unlink(missing_ok=True)
+        # There is no room, where fragments are played as well; or there is nothing.
+        try:
+            with av.open(f"file:{part}") as source:
+                return sum(1 for _ in _packets(source))
+        except (OSError, av.FFmpegError, LookupError):
+            return 0
+    return found
+
+
+def mark_in(path: Path) -> Mark | None:
+    """Return whose a video is. Of one whose beginning alone is there, that says it too."""
+    import av
+
+    try:
+        with av.open(f"file:{path}") as container:
+            return Mark.found_in("\0".join(container.metadata.values()))
+    except (OSError, av.FFmpegError):
+        with suppress(OSError), path.open("rb") as file:
+            return Mark.found_in(file.read(HEAD_BYTES).decode("latin-1"))
+    return None
 
 
 def _packets(container: Any) -> Iterator[Any]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-import re
 from collections import deque
 from contextlib import suppress
 from functools import partial
@@ -15,18 +15,25 @@ from typing import TYPE_CHECKING, Any
 from headrace_vision.clock import utc
 from headrace_vision.copying import CONTAINERS, Packets, Span
 from headrace_vision.network import is_address
-from headrace_vision.recorded_files import CopiedFile, VideoFile
+from headrace_vision.owner import Mark, is_locked
+from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
+from headrace_vision.retention import TICK_S, Bounds, FileSink, files_in
 from headrace_vision.saving import Names, encoded, picture_of
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace_vision.copying import Connection
     from headrace_vision.frames import Frame
 
 __all__ = ["SaveVideo"]
 
+DEAD_S = 60.0
+"""Seconds after which a video that nobody has locked, and nobody has touched, is one of a run that was killed."""
 
-class SaveVideo(Sink):
+
+class SaveVideo(FileSink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
     A video is called like its source, with a number where an earlier run has one of that name, and ``NAME.mp4.part`` until it is finished, at the end of the source. What it has by then
@@ -51,7 +58,12 @@ class SaveVideo(Sink):
         every_s: Seconds after which a video ends, and another one begins. None for one of any length.
         before_s: Seconds that are recorded before an event. They are kept as JPEG until then.
         after_s: Seconds that are recorded after an event.
-        keep_s: Finished videos with a time in their name are deleted once they are so many seconds old. None keeps all.
+        keep_s: Videos of this sink in the folder, of any source and run, are deleted once they are so many seconds old. None keeps all.
+            A sink knows its videos by a tag with its name, so that it deletes no others.
+        keep_bytes: Most bytes of its videos. Beyond that the oldest is deleted.
+        keep_free_bytes: Bytes that are left free on the disk, as far as its videos go. The oldest is deleted first.
+        keep_events_s: Seconds for which videos are kept in which events were seen, in place of ``keep_s``.
+        adopt: Whether videos of sinks that there are no more are treated as its own. Otherwise a warning says that they are there.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`. Of each source that is copied
             ``spool_bytes`` of packets are kept.
     """
@@ -67,25 +79,30 @@ class SaveVideo(Sink):
         before_s: float | None = None,
         after_s: float | None = None,
         keep_s: float | None = None,
+        keep_bytes: int | None = None,
+        keep_free_bytes: int | None = None,
+        keep_events_s: float | None = None,
+        adopt: bool = False,
         spool_bytes: int = SPOOL_BYTES,
         spool: str | os.PathLike[str] | None = None,
         close_s: float = CLOSE_S,
     ) -> None:
         self._keep(spool_bytes, spool, close_s)
-        given = {"every_s": every_s, "before_s": before_s, "after_s": after_s, "keep_s": keep_s}
+        given = {"every_s": every_s, "before_s": before_s, "after_s": after_s}
         for name, value in given.items():
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is at least 0, not {value!r}")
         self._is_around = before_s is not None or after_s is not None
         self._has_time = self._is_around or every_s is not None
-        if keep_s is not None and not self._has_time:
-            raise ValueError("keep_s needs every_s, before_s or after_s: it deletes whole videos")
+        bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
+        self._bound(Path(folder), bounds)
+        bounds.check_parts(self._has_time, "every_s, before_s or after_s")
+        self.tick_s = TICK_S
         self._every_s = math.inf if every_s is None else every_s
         self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
-        self._keep_s = keep_s
         self._rings: dict[str, _Ring] = {}
         self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
-        self._folder = Path(folder)
+        self._marks: dict[tuple[str, int, int], Mark | None] = {}
         if codec == "copy" and (draw or options):
             raise ValueError(
                 'codec = "copy" records what the camera encoded, without boxes and options of an encoder: '
@@ -98,7 +115,7 @@ class SaveVideo(Sink):
         self._files: dict[str, VideoFile] = {}
         self._counts: dict[str, int] = {}
         self._titles: dict[str, str] = {}
-        self._copies: dict[str, Packets] = {}
+        self._copies: dict[str, list[Packets]] = {}
         self._lost = 0
         self._is_copy = codec == "copy"
         self.needs_image = not self._is_copy
@@ -108,20 +125,24 @@ class SaveVideo(Sink):
     def open(self) -> None:
         """Make the folder."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._look()
 
     def packets_of(self, source: str) -> Packets | None:
         """Return what gets the packets of a source, which are copied without decoding."""
         if not self._is_copy:
             return None
-        self._copies[source] = Packets(self._span, partial(self._begin_copy, source))
-        return self._copies[source]
+        packets = Packets(self._span, partial(self._begin_copy, source), self._finish)
+        self._copies.setdefault(source, []).append(packets)  # one that has ended is still written
+        return packets
 
     def write(self, frame: Frame) -> None:
         """Add a frame to the video of its source."""
+        with suppress(OSError):  # what is written next says it again
+            self._look()
         if self._is_copy:
             is_event = bool(frame.request.get("events"))
-            self._copies[frame.source].see(frame.timestamp, is_event=is_event)
-            self._finish_copies(frame.source)
+            self._copies[frame.source][0].see(frame.timestamp, is_event=is_event)
+            self._advance()
             return
         image = picture_of(frame, draw=self._draw)
         if image is None:
@@ -134,6 +155,7 @@ class SaveVideo(Sink):
         self._looks[frame.source] = look
         if not self._is_around:
             self._record(frame.source, image, frame.timestamp, frame.time)
+            self._files[frame.source].has_event |= bool(frame.request.get("events"))
             return
         ring = self._rings.setdefault(frame.source, _Ring())
         ring.add(image, frame.timestamp, frame.time)
@@ -147,6 +169,29 @@ class SaveVideo(Sink):
                 time_s, data, time = ring.pictures[0]
                 self._record(frame.source, _decoded(data), time_s, time)
                 ring.pictures.popleft()  # not before: a full disk gets it again
+        ring.is_live, ring.came_s = (
+            frame.live,
+            self.runner_clock.now(),
+        )  # behind what a slow disk takes
+
+    def tick(self) -> None:
+        """Delete what may not stay, write what waits for the disk, and end clips of live sources that are silent."""
+        self._look()
+        self._advance()
+
+    def _advance(self) -> None:
+        now_s = self.runner_clock.now()
+        errors = []
+        for packets in itertools.chain(*list(self._copies.values())):
+            try:
+                packets.advance(now_s)
+            except OSError as error:  # the others are written all the same
+                errors.append(error)
+        for source, ring in self._rings.items():
+            if ring.is_live and now_s - ring.came_s >= self._after_s:
+                self._end(source)
+        if errors:
+            raise errors[0]
 
     def _record(self, source: str, image: Any, timestamp: float, time: float | None) -> None:
         """Add a picture to the video of a source, or begin one."""
@@ -169,61 +214,94 @@ class SaveVideo(Sink):
             kind = "part" if file is None or file.size == size else "size"
             self._files[source] = self._begin(source, size, kind, time)
             if file is not None and file.has_failed:
-                self._note(source, file.finish(), file.error)
+                self._note(source, self._finish(file), file.error)
         self._files[source].add(image, timestamp)
 
     def _begin(
         self, source: str, size: tuple[int, ...], kind: str, time: float | None
     ) -> VideoFile:
         path, title = self._place_of(source, kind, time)
-        file = VideoFile(path, size, self._codec, self._options, title=title)
+        mark = self._begin_mark()
+        file = VideoFile(path, size, self._codec, self._options, title=title, mark=mark)
         file.set_look(*self._looks[source])
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
 
-    def _finish_copies(self, source: str) -> None:
-        packets = self._copies[source]
-        for file in list(packets.ended):
-            packets.lost += file.finish()
-            packets.ended.remove(file)
-            self._delete_old(source, file.path)
-
     def _begin_copy(self, source: str, connection: Connection, ago_s: float) -> CopiedFile:
-        path, title = self._place_of(source, "part", utc() - ago_s)
-        file = CopiedFile(path, connection, self._span.most_bytes, title=title)
+        path, title = self._place_of(source, "part", utc() - ago_s, connection.suffix)
+        file = CopiedFile(path, connection, title=title, mark=self._begin_mark())
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
 
-    def _place_of(self, source: str, kind: str, time: float | None) -> tuple[Path, str]:
-        """Return the path of the next video of a source, and its title."""
+    def _finish(self, file: VideoFile) -> int:
+        missing = file.finish()
+        self._note_finished(file.path, is_event=file.has_event)
+        return missing
+
+    def _begin_mark(self) -> Mark:
+        return self._look(is_begin=True)._replace(is_event=self._is_around)
+
+    def _open_bytes(self) -> int:
+        return sum(one.written_bytes for one in self._open)
+
+    @property
+    def _open(self) -> list[VideoFile]:
+        copies = (one.file for one in itertools.chain(*list(self._copies.values())) if one.file)
+        return [*self._files.values(), *copies]
+
+    def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
+        """Yield the videos that bear a mark. What a dead run has begun is finished before."""
+        before, self._marks = self._marks, {}
+        being_written = {one.path.name for one in self._open}
+        pattern = r".+\.(mp4|mkv)(\.part)?" if self._bounds.is_any else r".+\.(mp4|mkv)\.part"
+        for path, found in files_in(self._folder, pattern):
+            with suppress(OSError):  # another program deletes too
+                is_part = path.suffix == ".part"
+                is_late = found.st_mtime > utc() - DEAD_S or path.stem in being_written
+                if is_part and (is_late or is_locked(path)):
+                    continue
+                key = (path.name, found.st_mtime_ns, found.st_size)
+                mark = self._marks[key] = before[key] if key in before else mark_in(path)
+                if is_part and not found.st_size:  # it holds nothing
+                    mark = self._mark
+                elif is_part and mark and self._mark and mark[:2] == self._mark[:2]:
+                    path = _finished(path, mark)
+                    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+                if mark is not None:
+                    yield path, found, mark
+
+    def _place_of(
+        self, source: str, kind: str, time: float | None, suffix: str = ".mp4"
+    ) -> tuple[Path, str]:
+        """Take a path for the next video of a source, and return it with its title."""
         count = self._counts.get(source, 0) + 1
         name = self._names.of(source)
         if self._has_time:
-            stem = name = f"{name}-{strftime('%Y%m%d-%H%M%S', gmtime(time))}"
-            number = 2
-            while self._is_there(name):
-                name, number = f"{stem}-{number}", number + 1
+            name += f"-{strftime('%Y%m%d-%H%M%S', gmtime(time))}"
         elif count > 1:
             name += f"-{kind}{count}"
-        path = self._folder / f"{name}.mp4"
+        stem, number = name, 2
+        while not self._takes(name, suffix):
+            name, number = f"{stem}-{number}", number + 1
+        path = self._folder / f"{name}{suffix}"
         if is_address(source):  # which may have a key
             return path, self._names.of(source)
         return path, self._titles.get(source, source)
 
+    def _takes(self, name: str, suffix: str) -> bool:
+        """Take a name that no other sink or program has."""
+        part = self._folder / f"{name}{suffix}.part"
+        if self._is_there(name):
+            return False
+        try:
+            part.touch(exist_ok=False)
+        except FileExistsError:  # since
+            return False
+        return True
+
     def _is_there(self, name: str) -> bool:
         ends = [f"{suffix}{end}" for suffix in CONTAINERS for end in ("", ".part")]
         return any((self._folder / f"{name}{end}").exists() for end in ends)
-
-    def _delete_old(self, source: str, newest: Path) -> None:
-        """Delete the finished videos of a source that are too old, when the newest one is finished."""
-        if self._keep_s is None or not newest.exists():
-            return
-        name = re.compile(re.escape(self._names.of(source)) + r"-\d{8}-\d{6}(-\d+)?\.(mp4|mkv)")
-        oldest_s = newest.stat().st_mtime - self._keep_s
-        for path in self._folder.iterdir():
-            with suppress(OSError):  # another program may have deleted it
-                if name.fullmatch(path.name) and path.stat().st_mtime < oldest_s:
-                    path.unlink()
 
     def _end(self, source: str) -> None:
         """Finish the file of a source.
@@ -233,9 +311,8 @@ class SaveVideo(Sink):
         """
         if source in self._files:
             file = self._files[source]
-            missing = file.finish()
+            missing = self._finish(file)
             del self._files[source]
-            self._delete_old(source, file.path)
             self._note(source, missing, file.error)
 
     def _note(self, source: str, missing: int, error: str | None) -> None:
@@ -245,10 +322,9 @@ class SaveVideo(Sink):
 
     def source_ended(self, source: str) -> None:
         """Finish the video of a source."""
-        if source in self._copies:
-            self._copies[source].end()
-            self._finish_copies(source)
-            self._lost += self._copies.pop(source).lost
+        if packets := self._copies.get(source):
+            packets[0].advance(is_over=True)
+            self._lost += packets.pop(0).lost
         self._rings.pop(source, None)
         self._end(source)
         self._looks.pop(source, None)
@@ -256,7 +332,7 @@ class SaveVideo(Sink):
     def close(self) -> None:
         """Finish all videos."""
         errors = []
-        for source in [*self._files, *self._copies]:
+        for source in [*self._files, *(name for name, all_ in self._copies.items() for _ in all_)]:
             try:
                 self.source_ended(source)
             except Exception as error:  # noqa: BLE001 - the others are finished all the same
@@ -267,8 +343,8 @@ class SaveVideo(Sink):
     def give_up(self) -> int:
         """Finish all videos with what the disk has room for. Return how many frames are lost."""
         lost = 0
-        for packets in self._copies.values():
-            self._lost += packets.lost + sum(one.finish(is_last=True) for one in packets.ended)
+        for packets in itertools.chain(*self._copies.values()):
+            packets.give_up()
         for file in self._files.values():
             try:
                 lost += file.finish(is_last=True)
@@ -284,7 +360,7 @@ class SaveVideo(Sink):
         """
         if not self._is_copy:
             return {"missing": self.missing}
-        copies = list(self._copies.values())
+        copies = list(itertools.chain(*list(self._copies.values())))
         errors = [one.error for one in copies if one.error]
         lost = self._lost + sum(one.lost for one in copies)
         return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
@@ -295,13 +371,15 @@ class _Ring:
 
     Attributes:
         pictures: Times in seconds, pictures, and when they were captured.
+        is_live: Whether the source is live.
+        came_s: When the last one came, by the clock of the sink.
         until_s: The time until which pictures are recorded.
     """
 
     def __init__(self) -> None:
         self.pictures: deque[tuple[float, bytes, float | None]] = deque()
-        self.until_s = -math.inf
-        self._last_s = -math.inf
+        self.until_s = self._last_s = -math.inf
+        self.is_live, self.came_s = False, math.inf
 
     def add(self, image: Any, time_s: float, time: float | None) -> None:
         """Keep a picture. One that is there already, as it could not be written, is not kept again."""
@@ -316,6 +394,14 @@ class _Ring:
         """Keep no picture from before a time."""
         while self.pictures and self.pictures[0][0] < before_s:
             self.pictures.popleft()
+
+
+def _finished(part: Path, mark: Mark) -> Path:
+    """Finish the video that a run has left. Return its path, also where it cannot be played."""
+    path = part.with_suffix("")
+    if path.exists() or not write_index(part, str(mark)):
+        return part
+    return part.replace(path)
 
 
 def _decoded(data: bytes) -> Any:

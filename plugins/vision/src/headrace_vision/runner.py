@@ -16,8 +16,7 @@ from headrace_vision.group import Group, Handle, check_input
 from headrace_vision.lanes import VideoModel, lanes_of, open_lanes
 from headrace_vision.loop import Loop
 from headrace_vision.options import SourceOptions, check_name, options_of
-from headrace_vision.sink_threads import SinkThreads
-from headrace_vision.sinks import named_sinks
+from headrace_vision.sink_threads import SinkThreads, named_sinks
 from headrace_vision.stills import DECODE, StillDecoder
 
 if TYPE_CHECKING:

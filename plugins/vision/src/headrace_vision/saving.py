@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 import os
 import re
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
 
 from headrace_formats import write_json
+from headrace_vision.clock import utc
+from headrace_vision.owner import Mark, mark_beside
 from headrace_vision.records import frame_record, is_detections
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+from headrace_vision.retention import Bounds, FileSink, files_in
+from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import IO
 
     import numpy as np
@@ -41,6 +47,9 @@ MOST_NAME_BYTES = 80
 
 KEY_LENGTH = 32
 """A last part of an address that has so many characters is taken for a key."""
+
+_BESIDE = ".headrace"
+"""The small file that says whose the images of a folder are."""
 
 _ADDRESS = re.compile(r"[^:/]*://(?:[^/?#]*@)?([^/?#]*)([^?#;]*).*", re.DOTALL)
 
@@ -160,94 +169,188 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
-class SaveImages(Sink):
+class SaveImages(FileSink):
     """Writes an image per frame, ``FOLDER/SOURCE/000012.jpg``, with boxes on it. ``SOURCE-2`` where an earlier run has that folder.
 
     Args:
         folder: Where the images go. It is made.
         draw: Whether detections are drawn.
         suffix: The format: ``".jpg"``, ``".png"``, ``".webp"``.
+        keep_s, keep_bytes, keep_free_bytes, adopt: How long images stay, of those written with a bound. See `SaveVideo`.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, by name
         self,
         folder: str | os.PathLike[str],
         *,
         draw: bool = True,
         suffix: str = ".jpg",
+        keep_s: float | None = None,
+        keep_bytes: int | None = None,
+        keep_free_bytes: int | None = None,
+        adopt: bool = False,
         spool_bytes: int = SPOOL_BYTES,
         spool: str | os.PathLike[str] | None = None,
         close_s: float = CLOSE_S,
     ) -> None:
         self._keep(spool_bytes, spool, close_s)
-        self._folder = Path(folder)
+        self._bound(Path(folder), Bounds(keep_s, keep_bytes, keep_free_bytes, adopt=adopt))
         self._draw = draw
         self._suffix = suffix
         self._names = Names(lambda name: (self._folder / name).exists())
+        self.scan_s = 3600.0  # there may be a million
+
+    def open(self) -> None:
+        """Delete what may not stay."""
+        if self._bounds.is_any:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._look()
 
     def write(self, frame: Frame) -> None:
         """Write the image of a frame; one without an image is left out."""
         image = picture_of(frame, draw=self._draw)
-        if image is not None:
-            name = f"{frame.frame:06d}{self._suffix}"
-            write_image(self._folder / self._names.of(frame.source) / name, image)
+        if image is None:
+            return
+        folder = self._folder / self._names.of(frame.source)
+        path = folder / f"{frame.frame:06d}{self._suffix}"
+        if self._bounds.is_any:
+            folder.mkdir(parents=True, exist_ok=True)
+            mark = self._look()
+            if not (folder / _BESIDE).exists():
+                write_whole(folder / _BESIDE, str(mark).encode())
+        write_image(path, image)
+        self._note_finished(path)
+
+    def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
+        """Yield the images of folders that bear a mark."""
+        for folder in self._folder.iterdir():
+            if (mark := mark_beside(folder / _BESIDE)) is not None:
+                for path, found in files_in(folder, r"\d{6,}\.\w+(\.part)?"):
+                    yield path, found, mark
 
 
-class SaveJSONL(Sink):
+class SaveJSONL(FileSink):
     """Writes a line of JSON per frame, of all sources into one file: see `headrace_vision.frame_record`.
 
     No line is cut: what a full disk took half of is taken back, and written again later.
 
     Args:
-        path: The file. Lines are added to what it holds.
+        path: The file. Lines are added to what it holds. Where somebody moves it away, another one begins.
+        every_s: Seconds of the clock for which lines go into one file, as 3600 from hour to hour. Then it is called by that time
+            (UTC), ``NAME-20300131-235900.jsonl``, and another one begins. None for no end.
+        every_bytes: Bytes after which another one begins. None for no end.
+        keep_s, keep_bytes, keep_free_bytes, adopt: How long files stay that have ended. See `SaveVideo`.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
     needs_image = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - settings, by name
         self,
         path: str | os.PathLike[str],
         *,
+        every_s: float | None = None,
+        every_bytes: int | None = None,
+        keep_s: float | None = None,
+        keep_bytes: int | None = None,
+        keep_free_bytes: int | None = None,
+        adopt: bool = False,
         spool_bytes: int = SPOOL_BYTES,
         spool: str | os.PathLike[str] | None = None,
         close_s: float = CLOSE_S,
     ) -> None:
         self._keep(spool_bytes, spool, close_s)
+        for name, value in (("every_s", every_s), ("every_bytes", every_bytes)):
+            if value is not None and not value > 0:
+                raise ValueError(f"{name} is more than 0, not {value!r}")
         self._path = Path(path)
+        self._bound(self._path.parent, Bounds(keep_s, keep_bytes, keep_free_bytes, adopt=adopt))
+        self._every_s, self._every_bytes = every_s or math.inf, every_bytes or math.inf
+        has_parts = every_s is not None or every_bytes is not None
+        self._bounds.check_parts(has_parts, "every_s or every_bytes")
         self._file: IO[bytes] | None = None
-        self._size_bytes = 0
+        self._begun_s = 0.0
 
     def open(self) -> None:
         """Make the file."""
+        self._file = self._opened()
+
+    def _opened(self) -> IO[bytes]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = self._path.open("ab", buffering=0)
-        self._size_bytes = self._file.tell()
-        if self._is_cut():  # by the end of an earlier run: its half line stays apart
-            self._size_bytes += self._file.write(b"\n")
+        if self._bounds.is_any:
+            mark = self._look(is_begin=True)
+            beside = self._path.with_name(f".{self._path.name}.headrace")
+            if mark != mark_beside(beside):
+                write_whole(beside, str(mark).encode())
+        file = self._path.open("ab", buffering=0)
+        found = os.fstat(file.fileno())
+        self._begun_s = found.st_mtime if found.st_size else utc()
+        try:
+            if found.st_size and self._is_cut():  # by the end of an earlier run
+                file.write(b"\n")  # its half line stays apart
+        except OSError:
+            file.close()
+            raise
+        return file
 
     def _is_cut(self) -> bool:
-        if not self._size_bytes:
-            return False
         with self._path.open("rb") as file:
             file.seek(-1, os.SEEK_END)
             return file.read(1) != b"\n"
 
+    def tick(self) -> None:
+        """End a file whose time is over, and delete what may not stay."""
+        self._turn()
+        self._look()
+
     def write(self, frame: Frame) -> None:
         """Write a line, so that others see it at once."""
-        if self._file is None:
-            return
         left = memoryview(write_json(frame_record(frame)).encode() + b"\n")
-        size_bytes = self._size_bytes + len(left)
+        file = self._turn(len(left))
+        size_bytes = os.fstat(file.fileno()).st_size
         try:
             while left:
-                left = left[self._file.write(left) :]
+                left = left[file.write(left) :]
         except OSError:
             with suppress(OSError):  # a device has no size
-                self._file.truncate(self._size_bytes)
+                file.truncate(size_bytes)
             raise
-        self._size_bytes = size_bytes
+
+    def _turn(self, more_bytes: int = 0) -> IO[bytes]:
+        """Return the file for the next line: another one where this one is full, its time is over, or somebody has moved it."""
+        if self._file is not None:
+            found = os.fstat(self._file.fileno())
+            with suppress(FileNotFoundError):
+                if os.path.samestat(found, self._path.stat()):
+                    is_over = self._begun_s // self._every_s != utc() // self._every_s
+                    is_over = is_over or found.st_size + more_bytes > self._every_bytes
+                    self._begun_s = self._begun_s if found.st_size else utc()
+                    if not (is_over and found.st_size):
+                        return self._file
+                    self._note_finished(self._path.rename(self._dated()))
+            self._file.close()
+            self._file = None
+        self._file = self._opened()
+        return self._file
+
+    def _dated(self) -> Path:
+        stem = f"{self._path.stem}-{strftime('%Y%m%d-%H%M%S', gmtime(utc()))}"
+        ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
+        paths = (self._path.with_name(f"{stem}{end}{self._path.suffix}") for end in ends)
+        return next(path for path in paths if not path.exists())
+
+    def _open_bytes(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
+        """Yield the files that have ended, of each file of this folder that bears a mark."""
+        for beside in self._folder.glob(".*.headrace"):
+            name, mark = Path(beside.stem[1:]), mark_beside(beside)
+            stem, suffix = re.escape(name.stem), re.escape(name.suffix)
+            for path, found in files_in(self._folder, rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?)?{suffix}"):
+                if mark is not None and path != self._path:
+                    yield path, found, mark
 
     def close(self) -> None:
         """Close the file."""

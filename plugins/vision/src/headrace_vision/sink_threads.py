@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.options import check_name
@@ -16,10 +16,69 @@ if TYPE_CHECKING:
     from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
 
-__all__ = ["SinkThreads"]
+__all__ = ["CallableSink", "SinkThreads", "as_sink", "named_sinks"]
 
 LAST_S = 60.0
 """Most seconds for which the end of the process waits for a sink that was closed and still writes."""
+
+
+class CallableSink(Sink):
+    """Calls a function with each frame.
+
+    Args:
+        function: Gets a `headrace_vision.Frame`.
+    """
+
+    def __init__(self, function: Callable[[Frame], object]) -> None:
+        self._function = function
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return str(getattr(self._function, "__name__", type(self._function).__name__))
+
+    def write(self, frame: Frame) -> None:
+        """Call the function."""
+        self._function(frame)
+
+
+def as_sink(value: Any) -> Sink:
+    """Return a sink for what was passed in ``sinks``.
+
+    Raises:
+        TypeError: It is neither a sink nor callable.
+    """
+    if isinstance(value, Sink):
+        return value
+    if callable(value) and not isinstance(value, type):
+        return CallableSink(value)
+    hint = f"; write {value.__name__}(...)" if isinstance(value, type) else ""
+    raise TypeError(
+        f"a sink is a headrace_vision.Sink or a function of a frame, not {value!r}{hint}"
+    )
+
+
+def named_sinks(
+    sinks: Iterable[Any] | Mapping[str, Any], beside: Mapping[str, Sink] | None = None
+) -> dict[str, Sink]:
+    """Return sinks by name. Without names of yours it is that of the class or function, and later equal ones get a number.
+
+    Args:
+        sinks: Sinks and functions.
+        beside: Others that come first and keep their names.
+
+    Raises:
+        TypeError: One is neither a sink nor callable.
+    """
+    if isinstance(sinks, Mapping):
+        return {name: as_sink(one) for name, one in sinks.items()}
+    found: dict[str, Sink] = dict(beside or {})
+    for sink in map(as_sink, sinks):
+        name, number = sink.name, 2
+        while name in found:
+            name, number = f"{sink.name}#{number}", number + 1
+        found[name] = sink
+    return found
 
 
 class SinkThreads:
@@ -40,6 +99,8 @@ class SinkThreads:
         for folder in folders:
             if folders.count(folder) > 1:
                 raise ValueError(f"{folder} is the spool of one sink: give each its own folder")
+        for sink in sinks.values():
+            sink.runner_names = tuple(sinks)
         self._threads = [SinkThread(name, sink, clock) for name, sink in sinks.items()]
 
     def start(self) -> None:

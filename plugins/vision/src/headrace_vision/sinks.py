@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import os
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headrace_vision.clock import Clock
 from headrace_vision.reading import back_off
 from headrace_vision.spool import SpoolFolder, bytes_of, read_frame, without_image
 
 if TYPE_CHECKING:
-    from headrace_vision.clock import Clock
     from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
 
-__all__ = ["CallableSink", "Sink", "SinkThread", "as_sink", "named_sinks"]
+__all__ = ["Sink", "SinkThread"]
 
 SPOOL_BYTES = 64 * 2**20
 """Most bytes that are kept for a sink that fails, unless it says another number."""
@@ -39,7 +40,7 @@ _LOG = logging.getLogger("headrace.vision")
 class Sink:
     """Base of everything that frames are written to. All methods run in the sink's own thread.
 
-    A method that raises is called again, with the same frame, after 0.5 s, then after twice that, up to 30 s, until it
+    A method that raises is called again, with the same frame, after 0.5 s, then after twice that, up to 30 s or `tick_s`, until it
     raises nothing. Frames that come meanwhile are kept, and written in their order. A frame that fails `attempts` times, with
     another error than OSError, while the next one can be written, is lost, so that it does not hold up the others.
 
@@ -58,6 +59,8 @@ class Sink:
             nothing. None for all.
         needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
         missing: How many frames that `write` took are in no file after all, because it failed. They do not count as written.
+        tick_s: Seconds between two calls of `tick`, which comes also while no frame does. None for no calls.
+        runner_clock, known_as, runner_names: The seconds of the machine, its name and those of all sinks, which the runner sets.
     """
 
     full: str = "wait"
@@ -70,6 +73,10 @@ class Sink:
     model: str | None = None
     needs_model: bool = False
     missing: int = 0
+    tick_s: float | None = None
+    runner_clock = Clock()
+    known_as: str | None = None
+    runner_names: Collection[str] = ()
 
     def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
         """Check and note what is kept while the sink fails.
@@ -110,6 +117,9 @@ class Sink:
         """
         raise NotImplementedError(f"{type(self).__name__} has no write(self, frame)")
 
+    def tick(self) -> None:
+        """Do what is due by `runner_clock`, though no frame comes. What it raises is handled as of `write`."""
+
     def packets_of(self, source: str) -> Packets | None:
         """Return what gets the packets of a source as they are read; None for nothing. Called before the first frame."""
         return None
@@ -135,65 +145,6 @@ class Sink:
         return {}
 
 
-class CallableSink(Sink):
-    """Calls a function with each frame.
-
-    Args:
-        function: Gets a `headrace_vision.Frame`.
-    """
-
-    def __init__(self, function: Callable[[Frame], object]) -> None:
-        self._function = function
-
-    @property
-    def name(self) -> str:
-        """The name of the function."""
-        return str(getattr(self._function, "__name__", type(self._function).__name__))
-
-    def write(self, frame: Frame) -> None:
-        """Call the function."""
-        self._function(frame)
-
-
-def as_sink(value: Any) -> Sink:
-    """Return a sink for what was passed in ``sinks``.
-
-    Raises:
-        TypeError: It is neither a sink nor callable.
-    """
-    if isinstance(value, Sink):
-        return value
-    if callable(value) and not isinstance(value, type):
-        return CallableSink(value)
-    hint = f"; write {value.__name__}(...)" if isinstance(value, type) else ""
-    raise TypeError(
-        f"a sink is a headrace_vision.Sink or a function of a frame, not {value!r}{hint}"
-    )
-
-
-def named_sinks(
-    sinks: Iterable[Any] | Mapping[str, Any], beside: Mapping[str, Sink] | None = None
-) -> dict[str, Sink]:
-    """Return sinks by name. Without names of yours it is that of the class or function, and later equal ones get a number.
-
-    Args:
-        sinks: Sinks and functions.
-        beside: Others that come first and keep their names.
-
-    Raises:
-        TypeError: One is neither a sink nor callable.
-    """
-    if isinstance(sinks, Mapping):
-        return {name: as_sink(one) for name, one in sinks.items()}
-    found: dict[str, Sink] = dict(beside or {})
-    for sink in map(as_sink, sinks):
-        name, number = sink.name, 2
-        while name in found:
-            name, number = f"{sink.name}#{number}", number + 1
-        found[name] = sink
-    return found
-
-
 @dataclass(eq=False)
 class _Entry:
     """What waits for a sink: a frame, in memory or in a file or in both, or a method and its arguments, about a source."""
@@ -205,6 +156,7 @@ class _Entry:
     is_exact: bool = True
     counted: str = "lost"
     """As what it counts where it is removed while it is written, until that is done."""
+    is_removed: bool = False
 
     @property
     def is_frame(self) -> bool:
@@ -233,12 +185,15 @@ class SinkThread:
     def __init__(self, name: str, sink: Sink, clock: Clock) -> None:
         self.name = name
         self.sink = sink
-        self._clock = clock
+        self._clock = sink.runner_clock = clock
+        sink.known_as = name
         self._queue: deque[_Entry] = deque()
         self._frames = self._bytes = 0
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._never = threading.Event()
+        self._woken = threading.Event()
+        self._tick_at_s = -math.inf
         self._close_at_s = 0.0
         self._state = "open"
         self._error: str | None = None
@@ -319,6 +274,7 @@ class SinkThread:
             if not self._closing.is_set():
                 self._close_at_s = self._clock.now() + self.sink.close_s
                 self._closing.set()
+            self._woken.set()
             self._changed.notify_all()
 
     def join(self, timeout_s: float, last_s: float = 0.0) -> bool:
@@ -370,12 +326,14 @@ class SinkThread:
             self._trim()
         if self._state == "closed":  # a frame that was on its way when the thread ended
             self._leave_behind()
+        self._woken.set()
         self._changed.notify_all()
 
     def _remove(self, entry: _Entry) -> bool:
         """Remove an entry, and its file; return whether it was there."""
         if entry not in self._queue:
             return False
+        entry.is_removed = True
         self._queue.remove(entry)
         self._frames -= entry.is_frame
         self._bytes -= entry.size_bytes
@@ -416,6 +374,8 @@ class SinkThread:
             return
         with self._changed:
             self._is_unsaved = False
+            if entry.is_removed:  # while it was written
+                entry.path.unlink(missing_ok=True)
             if not entry.is_exact or not (self._attempts or self._frames >= self.sink.queue_size):
                 return
             if entry in self._queue:
@@ -463,11 +423,19 @@ class SinkThread:
         self._give_up(is_closed=is_last)
 
     def _oldest(self) -> _Entry | None:
-        """Wait for something to write; None at the end."""
-        with self._changed:
-            while not self._queue and not self._closing.is_set():
-                self._changed.wait()
-            return self._queue[0] if self._queue else None
+        """Wait for something to write, or until a tick is due; None at the end."""
+        while True:
+            with self._changed:
+                self._woken.clear()
+                now_s, tick_s = self._clock.now(), self.sink.tick_s
+                is_closing = self._closing.is_set()
+                is_again = self._attempts and self._queue  # what failed comes first
+                if tick_s is not None and now_s >= self._tick_at_s and not (is_closing or is_again):
+                    self._tick_at_s = now_s + tick_s
+                    return _Entry(("tick",), 0)
+                if self._queue or is_closing:
+                    return self._queue[0] if self._queue else None
+            self._woken.wait(None if tick_s is None else self._tick_at_s - now_s)
 
     def _write(self, entry: _Entry) -> bool:
         """Hand something over to the sink; return whether there was something."""
@@ -506,7 +474,9 @@ class SinkThread:
             self._changed.notify_all()
         if attempts:
             text = "sink %s works again after %d attempts: %d frames were kept, %d were lost"
-            _LOG.warning(text, self.name, attempts, kept + 1 if entry else kept, lost)
+            _LOG.warning(
+                text, self.name, attempts, kept + (entry is not None and entry.is_frame), lost
+            )
 
     def _tries_again(self, error: Exception, entry: _Entry | None) -> bool:
         """Note why the sink fails, and wait until it is tried again; False if that is too late."""
@@ -530,6 +500,7 @@ class SinkThread:
             return True
         is_closing = self._closing.is_set()
         wait_s = back_off(0 if is_closing else self._attempts - 1, random.random)
+        wait_s = min(wait_s, self.sink.tick_s or wait_s)
         self._due_s = self._clock.now() + wait_s
         if is_closing and self._due_s > self._close_at_s:
             return False

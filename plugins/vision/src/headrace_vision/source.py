@@ -162,7 +162,7 @@ class Source:
         if not self._take_place():
             return not self.stopping.is_set()
         frame = Frame(self.name, number, stamp, gap=shot.gap, path=shot.path, error=shot.error)
-        frame.damaged = shot.damaged
+        frame.damaged, frame.live = shot.damaged, self.live
         frame.aspect, frame.color = shot.aspect, shot.color
         frame.time, frame.time_from = when, said_by
         if shot.error is None:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, PrivateAttr, T
 import headrace_vision
 from headrace_vision.cascade import Part
 from headrace_vision.options import SourceOptions
+from headrace_vision.retention import Bounds
 from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 from headrace_vision.stills import DECODE
 
@@ -148,7 +149,8 @@ _RANGES: dict[str, dict[str, float]] = {
 def _sink_table(kind: str) -> type[_SinkTable]:
     """Return the table of a sink: the arguments of its class, as its signature and docstring say them."""
     of = getattr(headrace_vision, kind)
-    texts = _documented(Sink, "Attributes") | _documented(of, "Args")
+    texts = _documented(Sink, "Attributes") | _documented(Bounds, "Attributes")
+    texts |= _documented(of, "Args")
     types = get_type_hints(of.__init__)
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
     for name, one in signature(of).parameters.items():
