@@ -138,18 +138,18 @@ def test_what_is_measured_takes_the_place_of_an_estimate_and_is_kept(says, tmp_p
     class Device:
         def __call__(self, device):
             assert device == "host"
-            return 5000 + 700 * says.living + heap[0]
+            return 5000 + 1700 * says.living + heap[0]
 
-    budget = Memory({"host": "2 KiB"}, measure=Device(), min_stay_s=0)
+    budget = Memory({"host": "4 KiB"}, measure=Device(), min_stay_s=0)
     models = {"a": {"backend": f"Says(model={str(file)!r})"}, "b": saying("b")}
     with Models(models, preload=False, memory=budget) as served:
         assert budget.used_bytes() == {}
         served("a", {"data": 0})
         about = served.status()["a"]
-        assert (about["memory"], about["memory_origin"]) == ({"host": 700}, "measured")
+        assert (about["memory"], about["memory_origin"]) == ({"host": 1700}, "measured")
         heap[0] = 9000  # of no model
         served("b", {"data": 0})
-        assert budget.used_bytes() == {"host": 1400}
+        assert budget.used_bytes() == {"host": 3400}
 
 
 def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(says):
@@ -255,7 +255,7 @@ class History:
         self.here, self.used, self.inside = {}, {}, {}
         self.waiting = {n: [] for n in self.sizes}
         self.coming, self.building, self.draining = {}, set(), set()
-        self.outcomes = {}
+        self.outcomes, self.updates = {}, set()
 
     def at(self, delay_s, call, *args):
         self.order += 1
@@ -265,6 +265,8 @@ class History:
         asked = self.draw.randint(5, 30)
         for number in range(asked):
             self.at(self.draw.uniform(0, 40), self.ask, number, self.draw.choice([*self.sizes]))
+        for _ in range(self.draw.randint(0, 4)):
+            self.at(self.draw.uniform(0, 40), self.update, self.draw.choice([*self.sizes]))
         for _ in range(10_000):
             if self.look():
                 continue
@@ -289,13 +291,22 @@ class History:
         if self.draw.random() < 0.3:
             self.at(self.draw.uniform(0, 8), self.give_up, request, name)
         if name not in self.coming and name not in self.building:
-            one = Holding(str(name), {"host": self.sizes[name]}, "given", name in self.kept)
-            one.last_use = lambda: self.used[one]
-            one.is_busy = lambda: self.inside[one] > 0
-            one.leave = lambda: self.leave(name, one)
-            self.coming[name] = one
-            self.memory.join(one)
+            self.join(name, None)
         return None
+
+    def join(self, name, old):
+        one = Holding(str(name), {"host": self.sizes[name]}, "given", name in self.kept)
+        one.replaces = old
+        one.last_use = lambda: self.used[one]
+        one.is_busy = lambda: self.inside[one] > 0
+        one.leave = lambda: self.leave(name, one)
+        self.coming[name] = one
+        self.memory.join(one)
+
+    def update(self, name):
+        if name in self.here and name not in self.coming and name not in self.building:
+            self.here[name].updating = True
+            self.join(name, self.here[name])
 
     def give_up(self, request, name):
         if request in self.waiting[name]:
@@ -322,9 +333,10 @@ class History:
                 victims = self.memory.step(one)
             except OutOfMemoryError:
                 victims = None
-                stay = [n for n in map(int, (each.title for each in self.inside)) if n in self.kept]
-                assert sum(map(self.sizes.get, [*stay, name])) > self.budget
-                self.refuse(name, "memory")
+                stay = {each for each in self.inside if int(each.title) in self.kept}
+                stay |= {each.replaces for each in self.coming.values() if each.replaces}
+                assert sum(self.sizes[int(each.title)] for each in [*stay, one]) > self.budget
+                self.refuse(name, one, "memory")
             else:
                 if victims is None:
                     self.building.add(name)
@@ -342,7 +354,11 @@ class History:
                 return True
         return False
 
-    def refuse(self, name, outcome):
+    def refuse(self, name, one, outcome):
+        if one.replaces is not None:
+            assert self.here[name] is one.replaces, "the old version left before the new one came"
+            one.replaces.updating = False
+            self.updates.add(f"not updated: {outcome}")
         for request in self.waiting[name]:
             self.end(request, outcome)
         self.waiting[name].clear()
@@ -350,9 +366,12 @@ class History:
     def built(self, name, one):
         self.building.discard(name)
         if self.draw.random() < 0.1:
-            self.refuse(name, "failed")
+            self.refuse(name, one, "failed")
             del self.inside[one]
             return self.memory.give(one)
+        if one.replaces is not None:
+            self.leave(name, one.replaces)
+            self.updates.add("updated")
         self.memory.open(one)
         self.here[name], self.used[one] = one, self.clock()
         one.opened = self.clock()
@@ -362,7 +381,8 @@ class History:
         return None
 
     def leave(self, name, one):
-        assert self.here.pop(name) is one
+        assert self.here.get(name) is one, "one left that had left"
+        del self.here[name]
         self.draining.add(one)
         self.close_if_idle(one)
         return True
@@ -384,18 +404,20 @@ class History:
             return self.inside[one] > 0, self.used[one]
 
         old = [one for one in before if self.clock() - one.opened >= self.min_stay_s]
-        may = [one for one in old if int(one.title) not in self.kept]
+        may = [one for one in old if int(one.title) not in self.kept and not one.updating]
         assert {*victims} <= {*may}, "one left that stays"
         assert sorted(may, key=rank)[: len(victims)] == victims, "another one should have left"
 
 
 def test_in_a_thousand_histories_the_budget_is_kept_and_no_request_is_lost():
-    outcomes = set()
+    outcomes, updates = set(), set()
     for seed in range(1000):
         history = History(seed)
         history.run()
         outcomes |= {*history.outcomes.values()}
+        updates |= history.updates
     assert outcomes == {"answered", "deadline", "failed", "memory"}
+    assert updates == {"updated", "not updated: failed", "not updated: memory"}
 
 
 class SendsAwayAnyone(Memory):
@@ -425,11 +447,20 @@ class ForgetsAWaiter(Memory):
         return victims
 
 
-class CountsTwice(Memory):
-    """Gives back twice what was taken."""
+class ForgetsAnUpdate(Memory):
+    """Lets a version leave that is being updated."""
+
+    def join(self, holding):
+        if holding.replaces is not None:
+            holding.replaces.updating = False
+        super().join(holding)
+
+
+class CountsHalf(Memory):
+    """Counts less than is taken."""
 
     def used_bytes(self):
-        return {one: size // 2 for one, size in super().used_bytes().items()} | {"host": 0}
+        return {"host": super().used_bytes()["host"] // 2}
 
 
 class GivesNothingBack(Memory):
@@ -444,7 +475,8 @@ class GivesNothingBack(Memory):
     [
         (SendsAwayAnyone, "should have left|one left that stays"),
         (ForgetsAWaiter, "a request was lost"),
-        (CountsTwice, "over the budget"),
+        (ForgetsAnUpdate, "one left that had left"),
+        (CountsHalf, "over the budget"),
         (GivesNothingBack, "a request was lost"),
     ],
 )

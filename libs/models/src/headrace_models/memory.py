@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import threading
@@ -66,7 +67,7 @@ class Memory:
     """The memory that models may take together. For them to fit, those leave that no request has used for the longest time.
 
     One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the files of a model until its first
-    build on the host has been measured. A request brings a model back that has left, and waits for it.
+    build on the host has been measured, which is at least its files. A request brings a model back that has left, and waits for it.
 
     Args:
         budget: The bytes by device, with a unit: ``{"cuda:0": "20 GiB", "host": "8 GiB"}``. What is not here has no bound.
@@ -166,7 +167,10 @@ class Memory:
         with self._changed:
             if holding.origin == "estimated" and self._moves == moves:  # nothing else came or went
                 for device in before.keys() & after.keys():
-                    holding.sizes_bytes[device] = max(0, after[device] - before[device])
+                    files = (
+                        holding.sizes_bytes[device] // 2
+                    )  # at least: freed memory may be taken again
+                    holding.sizes_bytes[device] = max(files, after[device] - before[device])
                     holding.origin = "measured"
             self._moves += 1
             over = self._missing(Holding("", dict.fromkeys(self.budget_bytes, 0)))
@@ -319,6 +323,8 @@ class Memory:
 
     def give(self, holding: Holding) -> None:
         """Give the room of a version back, whose pipeline is closed."""
+        if "host" in holding.sizes_bytes:
+            _trim()
         with self._changed:
             self._held.remove(holding)
             self._moves += 1
@@ -379,6 +385,16 @@ def _resident(device: str) -> int | None:
     except OSError:
         return None
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _trim() -> None:
+    """Give freed pages back to the system: glibc keeps those of large blocks after the first block was freed.
+
+    Source:
+        malloc_trim(3), and M_MMAP_THRESHOLD in mallopt(3).
+    """
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # other libraries of C have none
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
