@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import heapq
 import random
 import threading
@@ -152,6 +153,30 @@ def test_what_is_measured_takes_the_place_of_an_estimate_and_is_kept(says, tmp_p
         assert budget.used_bytes() == {"host": 3400}
 
 
+def test_builds_side_by_side_are_not_measured(says):
+    says.gate = threading.Event()
+    budget = Memory({"host": "2 KiB"}, measure=lambda _: 500 * says.living)
+    with Models({n: saying(n) for n in "ab"}, preload=False, memory=budget) as served:
+        answers = [served.submit(n, {"data": 0}) for n in "ab"]
+        assert all(says.building.acquire(timeout=60) for _ in answers)
+        says.gate.set()
+        assert [one.result(60)["result"] for one in answers] == ["a", "b"]
+        origins = {one["memory_origin"] for one in served.status().values()}
+        assert "measured" not in origins
+        says.gate = None
+        served.update("a", saying("new"))
+        assert served.status()["a"]["memory_origin"] == "measured"
+
+
+def test_a_model_without_a_size_may_take_the_whole_budget(tmp_path):
+    (tmp_path / "weights").write_text("a" * 1500)
+    config = {"a": {"backend": f"Says(model={str(tmp_path / 'weights')!r})"}}
+    with Models(config, preload=False, memory=Memory({"host": "2 KiB"})) as served:
+        assert served.status()["a"]["memory"] == {"host": 2048}
+    with pytest.raises(ConfigError, match="'a:1' takes 1500 bytes"):
+        Models(config, memory=Memory({"host": "1 KiB"}))
+
+
 def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(says):
     class Full(headrace.Backend):
         """Needs the memory of all others.
@@ -237,6 +262,29 @@ def test_many_threads_get_their_answers_and_the_budget_is_kept(says):
     assert says.living == 0
 
 
+def test_operations_beside_requests_end_with_room_for_two(says):
+    budget = memory("2 GiB")
+
+    def ask(models, seed):
+        for name in random.Random(seed).choices(LETTERS, k=25):
+            with contextlib.suppress(OutOfMemoryError):  # two are being updated
+                assert models(name, {"data": 0})["result"] == name
+
+    def operate(models, seed):
+        for name in random.Random(seed).choices(LETTERS, k=15):
+            with contextlib.suppress(OutOfMemoryError):
+                models.update(name, saying(name))
+
+    with Models({n: saying(n) for n in LETTERS}, memory=budget) as models:
+        with ThreadPoolExecutor(6) as pool:
+            done = [pool.submit(ask, models, seed) for seed in range(4)]
+            done += [pool.submit(operate, models, seed) for seed in range(2)]
+            for one in done:
+                one.result(60)
+        assert budget.used_bytes()["host"] <= 2 << 30
+    assert says.living == 0
+
+
 class History:
     """One random history of requests in virtual time, on a device that counts bytes by itself."""
 
@@ -274,7 +322,8 @@ class History:
             if not self.events and pause_s is None:
                 break
             due = self.events[0][0] - self.clock() if self.events else pause_s
-            self.clock.advance(due if pause_s is None else min(due, pause_s))
+            pause_s = due if pause_s is None else pause_s + 1e-9  # a sum may be rounded down
+            self.clock.advance(min(due, pause_s))
             if self.events and self.events[0][0] <= self.clock():
                 _, _, call, args = heapq.heappop(self.events)
                 call(*args)

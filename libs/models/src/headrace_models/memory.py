@@ -66,8 +66,9 @@ class Holding:
 class Memory:
     """The memory that models may take together. For them to fit, those leave that no request has used for the longest time.
 
-    One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the files of a model until its first
-    build on the host has been measured, which is at least its files. A request brings a model back that has left, and waits for it.
+    One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the
+    files of a model until its first build on the host has been measured, which is at least its files. A request brings a
+    model back that has left, and waits for it.
 
     Args:
         budget: The bytes by device, with a unit: ``{"cuda:0": "20 GiB", "host": "8 GiB"}``. What is not here has no bound.
@@ -99,7 +100,8 @@ class Memory:
         self._held: list[Holding] = []
         self._line: list[Holding] = []
         self._closed = False
-        self._moves = 0
+        self._moves = self._building = 0
+        self._looked = 0.0
 
     def check(self, names: Collection[str], holdings: Iterable[Holding]) -> None:
         """Check that sizes and ``keep`` name models, that each version fits, and all together that never leave.
@@ -138,8 +140,11 @@ class Memory:
             devices = {"host" if one == "cpu" else one for one in device.split(", ")}
             known = devices & {*self.budget_bytes} or {"host"} & {*self.budget_bytes}
             holding.origin = "given" if name in self._sizes else "estimated"
-            size_bytes = self._sizes.get(name, 2 * files_bytes)
-            holding.sizes_bytes = dict.fromkeys(known, size_bytes)
+            holding.sizes_bytes = {
+                one: self._sizes.get(name)
+                or max(files_bytes, min(2 * files_bytes, self.budget_bytes[one]))
+                for one in known
+            }
 
     def has_room(self, holding: Holding) -> bool:
         """Return whether a version could be built now without another one leaving."""
@@ -154,25 +159,29 @@ class Memory:
             ClosedError: The models were closed meanwhile.
         """
         self._take(holding)
+        with self._changed:
+            self._building += 1
+            self._moves += 1
+            moves = self._moves
         try:
-            with self._changed:
-                self._moves += 1
-                moves = self._moves
             before = self._measured_bytes(holding)
             made = self._made(holding, make)
             after = self._measured_bytes(holding)
         except BaseException:
             self.give(holding)
             raise
+        finally:
+            with self._changed:
+                self._building -= 1
+                alone = self._moves == moves and not self._building
+                self._moves += 1
         with self._changed:
-            if holding.origin == "estimated" and self._moves == moves:  # nothing else came or went
-                for device in before.keys() & after.keys():
-                    files = (
-                        holding.sizes_bytes[device] // 2
-                    )  # at least: freed memory may be taken again
-                    holding.sizes_bytes[device] = max(files, after[device] - before[device])
-                    holding.origin = "measured"
-            self._moves += 1
+            known = alone and holding.origin == "estimated"
+            for device in before.keys() & after.keys() if known else ():
+                # Memory that was free before the build does not show: the files are the least.
+                least = holding.sizes_bytes[device] // 2
+                holding.sizes_bytes[device] = max(least, after[device] - before[device])
+                holding.origin = "measured"
             over = self._missing(Holding("", dict.fromkeys(self.budget_bytes, 0)))
             victims = self._victims(over)
         if over:
@@ -220,6 +229,7 @@ class Memory:
     def _take(self, holding: Holding) -> None:
         with self._changed:
             self.join(holding)
+            self._changed.notify_all()  # what it replaces stays now, whoever waits for it
         try:
             while True:
                 with self._changed:
@@ -254,6 +264,7 @@ class Memory:
         """
         if self._closed:
             raise ClosedError("the models are closed")
+        self._looked = self._clock()
         if self._line[0] is not holding:
             return []
         missing = self._missing(holding)
@@ -290,7 +301,7 @@ class Memory:
         """Return those that may leave now: idle ones first, of these the least recently used."""
         now = self._clock()
         may = [one for one in self._held if not (one.stays or one.updating or one.leaving)]
-        may = [one for one in may if one.since is not None and now - one.since >= self._min_stay_s]
+        may = [one for one in may if one.since is not None and one.since + self._min_stay_s <= now]
         return sorted(may, key=lambda one: (one.is_busy(), one.last_use()))
 
     def _check_possible(self, holding: Holding) -> None:
@@ -308,10 +319,10 @@ class Memory:
                 raise OutOfMemoryError(what, hint=hint)
 
     def pause_s(self) -> float | None:
-        """Return the seconds until a model may leave that may not yet. None: no time changes that."""
-        now = self._clock()
-        ends = [one.since + self._min_stay_s - now for one in self._held if one.since is not None]
-        return min((one for one in ends if one > 0), default=None)
+        """Return the seconds until a model may leave that could not in the last `step`. None: no time changes that."""
+        ends = [one.since + self._min_stay_s for one in self._held if one.since is not None]
+        end = min((one for one in ends if one > self._looked), default=None)
+        return None if end is None else max(0.0, end - self._clock())
 
     def open(self, holding: Holding) -> None:
         """Note that a version takes requests: it may leave after its shortest stay."""

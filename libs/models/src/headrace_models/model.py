@@ -350,7 +350,7 @@ class Model:
     def _evict(self, version: Version) -> bool:
         """Let a version leave for another model, so that the next request builds it again. False: it is being replaced."""
         with self._guard:
-            if version.holding.updating or version.holding.prepared:
+            if version.holding.updating or version.holding.stays:
                 return False
             if self.closed or self.versions.get(version.number) is not version:
                 return True  # it leaves already

@@ -389,9 +389,13 @@ class Operations(Requests):
         Raises:
             HeadraceError: As `__call__` does.
         """
-        with self.lease(f"{name}:{version}") as pipe:
-            self._models[name].versions[version].holding.keep = True
-            return pipe
+        while True:
+            with self.lease(f"{name}:{version}") as pipe:
+                now = self._models[name].chosen(version)
+                now.holding.keep = True
+                stays = now.pipe is pipe  # else it has begun to leave
+                if stays:
+                    return pipe
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call a function at each change of a version's state, in the thread that makes the change.
