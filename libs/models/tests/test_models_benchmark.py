@@ -30,6 +30,16 @@ def test_it_measures_leases_and_requests_beside_builds(tmp_path):
 
 
 @pytest.mark.slow
+def test_no_request_is_lost_where_models_do_not_all_fit(tmp_path):
+    for needed in ("onnx", "onnxruntime", "headrace_ort"):
+        pytest.importorskip(needed)
+    figures = run("benchmarks.models.budget", tmp_path)
+    assert figures["lost"] == 0
+    assert figures["evicted"] > 0
+    assert 0 < figures["hits"] <= figures["best_hits"] <= 1
+
+
+@pytest.mark.slow
 def test_no_request_is_lost_while_files_change(tmp_path):
     for needed in ("watchfiles", "huggingface_hub", "headrace_serve", "headrace_triton"):
         pytest.importorskip(needed)

@@ -36,6 +36,14 @@ def test_every_command_is_run(tmp_path, monkeypatch):
         assert CliRunner().invoke(app, arguments).exit_code == 0
 
 
+def test_the_table_of_who_came_and_went_is_what_its_program_prints(capsys):
+    section = PAGES[1].read_text(encoding="utf-8").split("## Models that do not all fit")[1]
+    program = BLOCK.search(section)[2]
+    rows = re.search(r"^\|---.*\n((?:\|.*\n)+)", section, re.MULTILINE)[1]
+    exec(compile(program, "models.md", "exec"), {})
+    assert capsys.readouterr().out == rows
+
+
 def test_every_state_of_the_table_is_one_and_every_one_is_there():
     from typing import get_args
 

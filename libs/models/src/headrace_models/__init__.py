@@ -3,7 +3,8 @@
 from headrace_models.cache import Cached
 from headrace_models.calling import call_model, models_here
 from headrace_models.changes import Change
-from headrace_models.errors import UnknownModelError, UnloadedError
+from headrace_models.errors import OutOfMemoryError, UnknownModelError, UnloadedError
+from headrace_models.memory import Memory
 from headrace_models.models import Models
 from headrace_models.prepared import Prepared
 from headrace_models.requests import NamedModel
@@ -14,8 +15,10 @@ __version__ = "0.1.0"
 __all__ = [
     "Cached",
     "Change",
+    "Memory",
     "Models",
     "NamedModel",
+    "OutOfMemoryError",
     "Prepared",
     "UnknownModelError",
     "UnloadedError",

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.errors import HeadraceError, among
+from headrace.errors import HeadraceError, OverloadedError, among
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["UnknownModelError", "UnloadedError"]
+__all__ = ["OutOfMemoryError", "UnknownModelError", "UnloadedError"]
+
+
+class OutOfMemoryError(OverloadedError):
+    """There is no room for the model in the budget of memory, or too many requests wait for it to come."""
+
+    code = "memory"
 
 
 class UnknownModelError(HeadraceError, KeyError):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
 from headrace.hookspecs import attached
+from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
@@ -28,6 +28,8 @@ __all__ = ["Model"]
 
 _KEPT = 16
 """The most replaced versions of a model that can be brought back."""
+
+_EVICTED = "evicted: another model needs its memory"
 
 
 class _Instances:
@@ -155,7 +157,9 @@ class Model:
     def _load(self, version: Version, *, read: bool = True) -> None:
         """Build a version in place; requests that come meanwhile wait for it."""
         with self._guard:
-            building = version.building = version.building or Future()
+            building = version.building = version.building or Build(
+                version.title, version.queue_size
+            )
         outcome: BaseException | None = None
         try:
             version.reason = ""
@@ -181,10 +185,13 @@ class Model:
         """Let a version take requests, unless the models were closed while it was built."""
         with self._guard:
             if not self.closed:
+                version.holding.leave = partial(self._evict, version)
                 version.open(pipe)
                 self._watch(version)
                 return
-        pipe.close(timeout=2.0)
+        version.pipe = pipe
+        version.close(timeout=2.0)
+        version.pipe = None
         self._check_open()
 
     def update(
@@ -201,8 +208,7 @@ class Model:
         Raises:
             ConfigError, SetupError, PluginError: The new one could not be built. The old one is as it was.
         """
-        with self._operation():
-            old = self.chosen(number)
+        with self._operation(), self._replacing(number) as old:
             stays = number is not None or device is not None
             source = replace(old.source, device=device or old.source.device)
             if config is not None:
@@ -222,6 +228,7 @@ class Model:
             same: Whether its configuration must be the old one's, apart from the device.
         """
         self.coming, served = new, new.number == old.number
+        new.holding.replaces = old.holding
         try:
             if not served:
                 self._tell(new, "loading")
@@ -250,7 +257,7 @@ class Model:
             if not self.closed:
                 self._exchange(old, new, keep=keep)
         if self.closed and self.versions.get(new.number) is not new:
-            new.pipe.close(timeout=2.0)
+            new.close(timeout=2.0)
             self._check_open()
         self._tell(new, "ready", pipeline=new.pipe, replaces=old.number)
         self._retire(old, f"replaced by version {new.number}")
@@ -274,8 +281,7 @@ class Model:
             ConfigError: There is no previous version.
             SetupError, PluginError: It could not be built. The present one is as it was.
         """
-        with self._operation():
-            old = self.chosen(None)
+        with self._operation(), self._replacing(None) as old:
             if not self.previous:
                 what = f"model {self.name!r} has no replaced version that could come back"
                 raise ConfigError(Problem("models", what))
@@ -291,8 +297,8 @@ class Model:
     ) -> None:
         """Refuse requests, let the others end, and close: all versions, or the one; `load` makes it ready again."""
         with self._operation():
-            chosen = [*self.versions.values()] if number is None else [self.chosen(number)]
             with self._guard:
+                chosen = [*self.versions.values()] if number is None else [self.chosen(number)]
                 for version in chosen:
                     fresh = Version(self.name, version.number, version.source).like(version)
                     fresh.reason, fresh.last_use = reason, version.last_use
@@ -322,8 +328,46 @@ class Model:
         thread.start()
         return thread
 
+    def defer(self, version: Version) -> None:
+        """Let a request build a version for which there is no room now."""
+        with self._guard:
+            version.on_demand = True
+            self._settle()
+
+    @contextlib.contextmanager
+    def _replacing(self, number: str | None) -> Iterator[Version]:
+        """Give the version that an operation replaces: it leaves for no other model meanwhile."""
+        with self._guard:
+            old = self.chosen(number)
+            old.holding.updating = True
+        try:
+            yield old
+        finally:
+            old.holding.updating = False
+            if self._rules.memory is not None:
+                self._rules.memory.wake()
+
+    def _evict(self, version: Version) -> bool:
+        """Let a version leave for another model, so that the next request builds it again. False: it is being replaced."""
+        with self._guard:
+            if version.holding.updating or version.holding.stays:
+                return False
+            if self.closed or self.versions.get(version.number) is not version:
+                return True  # it leaves already
+            self._put(self._absent(version, _EVICTED))
+        self._drained_aside(version, _EVICTED)
+        return True
+
+    def _absent(self, version: Version, reason: str) -> Version:
+        """Return a version as it is, not built, for requests to build."""
+        fresh = Version(self.name, version.number, version.source, on_demand=True).like(version)
+        fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
+        fresh.lazy = version.lazy
+        return fresh
+
     def build_aside(self, version: Version) -> None:
         """Build a version of a model that is not served yet, from the configuration that was checked."""
+        version.holding.leave = partial(self._evict, version)
         version.open(version.built(self._rules, read=False))
         self._watch(version)
         self._settle()
@@ -364,12 +408,10 @@ class Model:
         """
         reason = f"all instances of the node {node!r} were lost"
         with contextlib.suppress(HeadraceError), self._operation():
-            if self.versions.get(version.number) is not version or version.pipe is None:
-                return
-            fresh = Version(self.name, version.number, version.source, on_demand=True).like(version)
-            fresh.reason, fresh.last_use, version.on_demand = reason, version.last_use, False
-            fresh.lazy = version.lazy
             with self._guard:
+                if self.versions.get(version.number) is not version or version.pipe is None:
+                    return
+                fresh = self._absent(version, reason)
                 self._put(fresh)
             self._retire(version, reason)
             self._load(fresh, read=False)
@@ -377,13 +419,13 @@ class Model:
     def _drain(self, version: Version) -> None:
         version.leases.wait()
         version.watch.__exit__(None, None, None)
-        version.pipe.close(timeout=None)
+        version.close(timeout=None)
         version.pipe = None
         with self._guard:
             self._leaving.discard(version)
         self._tell(version, "unloaded")
 
-    def wanted(self, place: Place, version: Version) -> Future[BaseException | None] | None:
+    def wanted(self, place: Place, version: Version) -> Build | None:
         """Return the build for which a request must wait. None: it is to look at its place again.
 
         Args:
@@ -409,7 +451,7 @@ class Model:
                 raise UnloadedError(version.title, version.reason, replaced=replaced)
             if version.error is not None and self._rules.clock() < version.retry_at:
                 raise again(version.error)
-            building = version.building = Future()
+            building = version.building = Build(version.title, version.queue_size)
         name = f"headrace-models-{version.title}"
         try:
             threading.Thread(
@@ -466,6 +508,8 @@ class Model:
             return  # of an operation that other models have overtaken
         told = reason or version.reason
         self._rules.listeners.tell(Change(self.name, version.number, state, reason=told, **more))
+        if state == "ready":
+            version.note_ready()
 
     def status(self) -> dict[str, Any]:
         """Return the state of the model and of each version, as plain data."""

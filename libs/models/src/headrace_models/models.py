@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from headrace import Pipeline, PipelineConfig
+    from headrace_models.memory import Memory
 
 __all__ = ["Models"]
 
@@ -47,6 +48,7 @@ class Models(Operations):
         adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None,
         allow_import: bool = True,
         drain_s: float = 30.0,
+        memory: Memory | None = None,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -71,6 +73,8 @@ class Models(Operations):
             allow_import: Whether configurations may import code.
             drain_s: The most seconds for which an operation waits for requests in an old pipeline. After that
                 it returns, and the pipeline is closed when its last request has ended.
+            memory: The memory that the models may take together. Those that do not fit are built by a request, for which
+                others leave. A pipeline that `pipeline` has given stays.
             clock: Returns the time in seconds.
             draw: Returns a random number in [0, 1), for shares.
 
@@ -81,7 +85,7 @@ class Models(Operations):
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
         here = weakref.ref(self)
-        rules = Rules(clock, drain_s, check, allow_import, Listeners(), adapt, here)
+        rules = Rules(clock, drain_s, check, allow_import, Listeners(), adapt, here, memory)
         super().__init__(rules, draw, preload=preload)
         self._watching: Watching | None = None
         entries, targets = read_entries(models)
@@ -95,7 +99,7 @@ class Models(Operations):
                 self._watching = Watching(self, models)
             if preload:
                 for model in self._models.values():
-                    model.load(read=False)
+                    self._load_what_fits(model)
             if self._watching is not None:
                 self._watching.start()
         except BaseException:
@@ -140,6 +144,8 @@ class Models(Operations):
             timeout: Seconds after which requests that are still open fail with ClosedError. None for never.
         """
         self._closed = True
+        if self._rules.memory is not None:
+            self._rules.memory.close()
         if self._watching is not None:
             self._watching.stop()
         close_all(partial(one.close, timeout) for one in [*self._models.values(), *self._left])

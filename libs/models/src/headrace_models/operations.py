@@ -51,6 +51,22 @@ class Operations(Requests):
                     problems += [_placed(one, title) for one in error.problems]
         if problems:
             raise ConfigError(problems)
+        if self._rules.memory is not None:
+            names = {*self._models, *(one.name for one in models)}
+            versions = [one for model in models for one in model.versions.values()]
+            self._rules.memory.check(names, [one.holding for one in versions])
+
+    def _load_what_fits(self, model: Model) -> None:
+        """Build the versions of a model for which no other must leave. Requests build the others."""
+        for number, version in [*model.versions.items()]:
+            if self._fits(version):
+                model.load(number, read=False)
+            else:
+                model.defer(version)
+
+    def _fits(self, version: Version) -> bool:
+        memory, holding = self._rules.memory, version.holding
+        return memory is None or holding.keep or memory.has_room(holding)
 
     def _added(self, name: str, number: str, source: Source) -> Version:
         model = self._models.get(name) or Model(name, self._rules)
@@ -220,13 +236,17 @@ class Operations(Requests):
             ClosedError: The models are closed.
         """
         fresh, shares = self._checked(models, keep_others=keep_others, lazy=lazy)
-        prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others))
+        memory = self._rules.memory
+        wake = (lambda: None) if memory is None else memory.wake
+        prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others), wake)
         try:
             for name, model in fresh.items():
                 old = self._models.get(name)
                 for version in [*model.versions.values()]:
                     before = None if old is None else old.versions.get(version.number)
                     was_built = before is not None and before.state == "ready"
+                    if not (version.on_demand or was_built or self._fits(version)):
+                        model.defer(version)
                     if not version.on_demand or (was_built and not self._preload):
                         prepared._build(version, before)
         except BaseException:
@@ -371,8 +391,13 @@ class Operations(Requests):
         Raises:
             HeadraceError: As `__call__` does.
         """
-        with self.lease(f"{name}:{version}") as pipe:
-            return pipe
+        while True:
+            with self.lease(f"{name}:{version}") as pipe:
+                now = self._models[name].chosen(version)
+                now.holding.keep = True
+                stays = now.pipe is pipe  # else it has begun to leave
+                if stays:
+                    return pipe
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call a function at each change of a version's state, in the thread that makes the change.

@@ -29,20 +29,25 @@ class Prepared:
         pipelines: The pipelines by name and version. Those that a request builds are not among them.
     """
 
-    def __init__(self, fresh: dict[str, Model], put: Callable[[], list[Model]]) -> None:
+    def __init__(
+        self, fresh: dict[str, Model], put: Callable[[], list[Model]], wake: Callable[[], None]
+    ) -> None:
         """Hold models that are checked.
 
         Args:
             fresh: The new models by name.
             put: Puts them in the place of others, and returns those that have left.
+            wake: Lets models look again that wait for memory.
         """
-        self._fresh, self._put = fresh, put
+        self._fresh, self._put, self._wake = fresh, put, wake
         self._switched = False
         self._draining: list[threading.Thread] = []
+        self._staying: list[Version] = []
         self.pipelines: dict[tuple[str, str], Pipeline] = {}
 
     def _build(self, version: Version, replaced: Version | None) -> None:
         """Build a version; if that fails, the one that it was to replace says so."""
+        self._stay(version, replaced)
         try:
             self._fresh[version.name].build_aside(version)
         except BaseException as error:
@@ -53,6 +58,18 @@ class Prepared:
                 raise known from known.__cause__
             raise
         self.pipelines[version.name, version.number] = version.pipe
+
+    def _stay(self, *versions: Version | None) -> None:
+        """Let none of them leave for another model before the end of `switch` or `close`."""
+        for one in versions:
+            if one is not None:
+                one.holding.prepared = True
+                self._staying.append(one)
+
+    def _end_stay(self) -> None:
+        for one in self._staying:
+            one.holding.prepared = False
+        self._wake()
 
     def switch(self) -> None:
         """Let all new models take the requests, in one step. It waits for no request.
@@ -73,6 +90,7 @@ class Prepared:
         for model in left:
             reason = "replaced" if model.name in self._fresh else "not among the models any more"
             self._draining += model.leave(reason)
+        self._end_stay()
 
     def wait(self, timeout_s: float) -> None:
         """Wait after `switch` until the replaced pipelines are closed, at most ``timeout_s`` seconds."""
@@ -88,7 +106,9 @@ class Prepared:
         """
         if not self._switched:
             self._switched = True
-            close_all(partial(one.close, timeout=timeout) for one in self.pipelines.values())
+            built = [self._fresh[name].versions[number] for name, number in self.pipelines]
+            close_all(partial(one.close, timeout) for one in built)
+            self._end_stay()
 
     def __enter__(self) -> Prepared:  # noqa: PYI034 - Self needs Python 3.11
         return self

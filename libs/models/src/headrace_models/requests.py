@@ -6,21 +6,22 @@ import asyncio
 import time
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDoneError  # not the builtin in Python 3.10
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, DeadlineExceededError, HeadraceError
 from headrace_models.errors import UnknownModelError
 from headrace_models.sources import split
-from headrace_models.version import Version, again
+from headrace_models.version import again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from headrace import Pipeline
+    from headrace_models.builds import Build
     from headrace_models.model import Model
     from headrace_models.shares import Shares
-    from headrace_models.version import Place
+    from headrace_models.version import Place, Version
 
 __all__ = ["NamedModel", "Requests"]
 
@@ -142,7 +143,8 @@ class Requests:
             if building is not None:
                 waiting = asyncio.shield(asyncio.wrap_future(building))
                 try:
-                    _raise_again(await asyncio.wait_for(waiting, _left(until)))
+                    with building.queued():
+                        _raise_again(await asyncio.wait_for(waiting, _left(until)))
                 except asyncio.TimeoutError:
                     raise _too_late(name) from None
         try:
@@ -182,7 +184,7 @@ class Requests:
             raise UnknownModelError(name, known)
         return place
 
-    def _building(self, name: str, key: str | bytes | None) -> Future[BaseException | None] | None:
+    def _building(self, name: str, key: str | bytes | None) -> Build | None:
         """Return the build for which a request waits, None if it is to look again; see `Model.wanted`."""
         place = self._places.get(name) or self._place(name, key)
         version = place.version
@@ -198,7 +200,8 @@ class Requests:
             building = self._building(name, key)
             if building is not None:
                 try:
-                    _raise_again(building.result(_left(until)))
+                    with building.queued():
+                        _raise_again(building.result(_left(until)))
                 except NotDoneError:
                     raise _too_late(name) from None
             version = self._lease(name, key)
@@ -215,8 +218,11 @@ class Requests:
             return self.submit(name, data, timeout=timeout, priority=priority, key=key)
         many = isinstance(data, list)
         futures: list[Future[Any]] = [Future() for _ in (data if many else [data])]
+        waiting = ExitStack()
+        waiting.enter_context(building.queued(len(futures)))
 
         def go_on(done: Future[BaseException | None]) -> None:
+            waiting.close()
             try:
                 _raise_again(done.result())
                 left = _left(until)

@@ -11,16 +11,18 @@ import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
 from headrace_models.calling import building_for
 from headrace_models.leases import Leases
+from headrace_models.memory import Holding
 from headrace_models.sources import files_of, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
     from contextlib import AbstractContextManager
     from pathlib import Path
 
     from headrace import Pipeline, PipelineConfig
+    from headrace_models.builds import Build
     from headrace_models.changes import Listeners, State
+    from headrace_models.memory import Memory
     from headrace_models.sources import Source
 
 __all__ = [
@@ -50,6 +52,7 @@ class Rules:
         listeners: They are told each change of a state.
         adapt: Called with the given configuration of a model and the checked one. Returns the configuration to build.
         models: Gives the models, for backends that call others.
+        memory: The budget of memory, None for no bound.
     """
 
     clock: Callable[[], float]
@@ -59,6 +62,7 @@ class Rules:
     listeners: Listeners
     adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None
     models: Callable[[], Any] = lambda: None
+    memory: Memory | None = None
 
 
 class Version:
@@ -80,6 +84,7 @@ class Version:
         deleted: Whether it is unloaded because its file is gone.
         last_use: When the last request came, by the clock of the models. None: there was none.
         building: The outcome of the build that is going on: None, or the error.
+        holding: What it takes of the budget of memory.
         error, failures, retry_at: The error of the last build, how many have failed in a row, and when a
             request may try again.
         seen: The stamps of its files when it was built, or when it was last tried.
@@ -101,7 +106,11 @@ class Version:
         self.on_demand = self.lazy = on_demand
         self.deleted = False
         self.last_use: float | None = None
-        self.building: Future[BaseException | None] | None = None
+        self.building: Build | None = None
+        self.holding = Holding(
+            self.title, last_use=lambda: self.last_use or 0.0, is_busy=self._is_busy
+        )
+        self._memory: Memory | None = None
         self.error: HeadraceError | None = None
         self.failures = 0
         self.retry_at = 0.0
@@ -125,6 +134,30 @@ class Version:
         self.state, self.reason = "ready", ""
         self.error, self.failures, self.deleted = None, 0, False
 
+    def note_ready(self) -> None:
+        """Let it leave for another model from now on, since all know that it is ready."""
+        if self._memory is not None and self.holding.since is None:
+            self._memory.open(self.holding)
+
+    def close(self, timeout: float | None) -> None:
+        """Close the pipeline, and give its memory back."""
+        self.pipe.close(timeout=timeout)
+        if self._memory is not None:
+            self._memory.give(self.holding)
+
+    def _is_busy(self) -> bool:
+        """Return whether requests are inside the pipeline."""
+        pipe = self.pipe  # None once it has left
+        nodes = [] if pipe is None else pipe.stats()["nodes"].values()
+        ended = [one["ok"] + sum(one["failed"].values()) + one["cancelled"] for one in nodes]
+        return bool(len(self.leases)) or [one["submitted"] for one in nodes] != ended
+
+    @property
+    def queue_size(self) -> int:
+        """How many requests may wait for it, by the first node."""
+        size: int = self._nodes[0]["keys"]["queue_size"]["value"] if self._nodes else 1024
+        return size
+
     def failed(self, error: HeadraceError, now: float) -> None:
         """Note a failed build; requests may try again later."""
         self.state, self.reason, self.error = "failed", first_line(error), error
@@ -146,6 +179,9 @@ class Version:
         nodes = [*headrace.explain(config)["nodes"].values()]
         self._see({*self.source.files(), *files_of(nodes), *self.written.files})
         self.config, self.device, self._nodes = config, _devices(nodes), nodes
+        if rules.memory is not None:
+            files = sum(path.stat().st_size for path in files_of(nodes) if path.is_file())
+            rules.memory.set_size(self.holding, self.name, self.device, files)
         return config
 
     def built(self, rules: Rules, *, read: bool) -> Pipeline:
@@ -159,6 +195,12 @@ class Version:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, or as the check does.
         """
         config = self.read(rules) if read or self.config is None else self.config
+        self._memory = memory = rules.memory
+        if memory is None:
+            return self._build(rules, config)
+        return memory.build(self.holding, lambda: self._build(rules, config))
+
+    def _build(self, rules: Rules, config: PipelineConfig) -> Pipeline:
         try:
             with building_for(rules.models()):
                 pipe = headrace.pipe(config)
@@ -186,6 +228,9 @@ class Version:
         """Take over what another version has read, and return this one; files count as seen as they are now."""
         self.written, self.config, self.device = other.written, other.config, other.device
         self.seen = {path: stamp(path) for path in other.seen}
+        self._nodes = other._nodes
+        self.holding.sizes_bytes = {**other.holding.sizes_bytes}
+        self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
         return self
 
     def check_same(self, other: Version) -> None:
@@ -212,6 +257,8 @@ class Version:
             "reason": self.reason,
             "deleted": self.deleted,
             "retry_after_s": max(0.0, self.retry_at - now) if self.state == "failed" else None,
+            "memory": {**self.holding.sizes_bytes},
+            "memory_origin": self.holding.origin if self.holding.sizes_bytes else None,
         }
 
 

@@ -8,7 +8,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, OverloadedError
 from headrace_serve.errors import NotBuiltError
 from headrace_serve.models.manager import Later
 
@@ -143,11 +143,13 @@ class Following:
     def _withdraw(self, name: str, version: str, reason: str | None) -> None:
         self._service.call(lambda: self._service.withdraw(name, version, reason))
 
-    def build(self, name: str, version: str) -> NotBuiltError:
+    def build(self, name: str, version: str) -> HeadraceError:
         """Have a model built without waiting, unless its last build has just failed; return what clients are told."""
         source = self._source_of(name, version)
         try:
             source.wake(f"{name}:{version}")
+        except OverloadedError as error:  # no room in the budget of memory
+            return error
         except HeadraceError as error:
             known = _status(source, name, version)
             why = f"could not be built ({type(error).__name__})"

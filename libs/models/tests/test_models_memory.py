@@ -1,0 +1,538 @@
+"""Models that do not all fit: who has room, who leaves, and that each request gets its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_models import Memory, Models, OutOfMemoryError
+from headrace_models.memory import Holding, read_bytes
+from headrace_testing import FakeClock
+
+LETTERS = "abcdef"
+
+
+def saying(text, **keys):
+    return {"backend": f"Says({text})", **keys}
+
+
+def memory(budget="2 GiB", names=LETTERS, **settings):
+    settings = {"min_stay_s": 0, "sizes": dict.fromkeys(names, "1 GiB"), **settings}
+    return Memory({"host": budget}, **settings)
+
+
+def states(models):
+    return {name: one["state"] for name, one in models.status().items()}
+
+
+def present(models):
+    return {name for name, state in states(models).items() if state == "ready"}
+
+
+def test_the_least_recently_used_leaves_and_comes_back_with_a_request(says):
+    clock = FakeClock()
+    with Models(
+        {name: saying(name) for name in "abc"}, memory=memory(names="abc"), clock=clock
+    ) as models:
+        assert states(models) == {"a": "ready", "b": "ready", "c": "unloaded"}
+        for name, here in (("b", "ab"), ("a", "ab"), ("c", "ac"), ("b", "bc"), ("a", "ab")):
+            clock.advance(1)
+            assert models(name, {"data": 0})["result"] == name
+            assert present(models) == {*here}
+        assert models.status()["c"]["reason"].startswith("evicted")
+        assert models.status()["c"]["memory"] == {"host": 1 << 30}
+        assert models.status()["c"]["memory_origin"] == "given"
+    assert says.living == 0
+
+
+def test_each_way_of_asking_brings_a_model_back():
+    with Models({n: saying(n) for n in "ab"}, memory=memory("1 GiB", "ab")) as models:
+        assert models.submit("b", {"data": 0}).result(60)["result"] == "b"
+        assert asyncio.run(models.call_async("a", {"data": 0}))["result"] == "a"
+        with models.lease("b") as pipe:
+            assert pipe({"data": 0})["result"] == "b"
+        assert models("a", {"data": 0})["result"] == "a"
+
+
+def test_one_that_is_kept_never_leaves_and_what_cannot_come_is_refused(says):
+    budget = memory("1 GiB", "ab", keep=["b"])
+    with Models({n: saying(n) for n in "ba"}, memory=budget) as models:
+        with pytest.raises(OutOfMemoryError, match=r"(?s)'a:1' needs .* These stay: b:1") as caught:
+            models("a", {"data": 0})
+        assert headrace.errors.code_of(caught.value) == "memory"
+        assert present(models) == {"b"}
+        assert models.status()["a"]["retry_after_s"] > 0
+    assert says.built == ["b"]
+
+
+def test_an_update_needs_room_for_both_versions_or_changes_nothing(says):
+    with Models({n: saying(n) for n in "ab"}, memory=memory("1 GiB", "ab")) as models:
+        with pytest.raises(OutOfMemoryError, match="These stay: a:1"):
+            models.update("a", saying("new"))
+        assert models("a", {"data": 0})["result"] == "a"
+        assert says.built == ["a"]
+    with Models({n: saying(n) for n in "ab"}, memory=memory("2 GiB", "ab")) as models:
+        models.update("a", saying("new"))
+        assert models("a", {"data": 0})["result"] == "new"
+        assert models("b", {"data": 0})["result"] == "b"
+        assert present(models) == {"a", "b"}
+
+
+def test_models_are_replaced_at_once_or_not_at_all(says):
+    given = {n: saying(n) for n in "ab"}
+    with Models(given, memory=memory("1 GiB", "ab")) as models:
+        with pytest.raises(OutOfMemoryError):
+            models.replace({n: saying(n + n) for n in "ab"})
+        assert models("a", {"data": 0})["result"] == "a"
+    with Models(given, memory=memory("3 GiB", "ab")) as models:
+        with pytest.raises(OutOfMemoryError):
+            models.replace({n: saying(n + n) for n in "ab"})
+        assert [models(n, {"data": 0})["result"] for n in "ab"] == ["a", "b"]
+    with Models(given, memory=memory("4 GiB", "ab")) as models:
+        models.replace({n: saying(n + n) for n in "ab"})
+        assert [models(n, {"data": 0})["result"] for n in "ab"] == ["aa", "bb"]
+    assert says.living == 0
+
+
+def test_one_that_is_always_busy_drains_and_leaves_without_a_lost_request():
+    with (
+        Models({n: saying(n) for n in "ab"}, memory=memory("1 GiB", "ab")) as models,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        draining = threading.Event()
+        models.subscribe(lambda change: change.state == "draining" and draining.set())
+        with models.lease("a") as pipe:
+            other = pool.submit(models, "b", {"data": 0})
+            assert draining.wait(60)
+            again = pool.submit(models, "a", {"data": 1})
+            assert not other.done()
+            assert pipe({"data": 0})["result"] == "a"
+        assert other.result(60)["result"] == "b"
+        assert again.result(60)["result"] == "a"
+
+
+def test_no_more_requests_wait_for_a_model_than_its_queue_holds(says):
+    says.gate = threading.Event()
+    with Models({"a": saying("a", queue_size=2)}, preload=False) as models:
+        waiting = [models.submit("a", {"data": n}) for n in range(2)]
+        with pytest.raises(OutOfMemoryError, match="2 requests wait for it"):
+            models.submit("a", {"data": 2})
+        with pytest.raises(OutOfMemoryError, match="2 requests wait for it"):
+            models("a", {"data": 3})
+        says.gate.set()
+        assert [one.result(60)["result"] for one in waiting] == ["a", "a"]
+
+
+def test_what_is_measured_takes_the_place_of_an_estimate_and_is_kept(says, tmp_path):
+    file = tmp_path / "weights"
+    file.write_text("a" * 1000)
+    heap = [0]
+
+    class Device:
+        def __call__(self, device):
+            assert device == "host"
+            return 5000 + 1700 * says.living + heap[0]
+
+    budget = Memory({"host": "4 KiB"}, measure=Device(), min_stay_s=0)
+    models = {"a": {"backend": f"Says(model={str(file)!r})"}, "b": saying("b")}
+    with Models(models, preload=False, memory=budget) as served:
+        assert budget.used_bytes() == {}
+        served("a", {"data": 0})
+        about = served.status()["a"]
+        assert (about["memory"], about["memory_origin"]) == ({"host": 1700}, "measured")
+        heap[0] = 9000  # of no model
+        served("b", {"data": 0})
+        assert budget.used_bytes() == {"host": 3400}
+
+
+def test_builds_side_by_side_are_not_measured(says):
+    says.gate = threading.Event()
+    budget = Memory({"host": "2 KiB"}, measure=lambda _: 500 * says.living)
+    with Models({n: saying(n) for n in "ab"}, preload=False, memory=budget) as served:
+        answers = [served.submit(n, {"data": 0}) for n in "ab"]
+        assert all(says.building.acquire(timeout=60) for _ in answers)
+        says.gate.set()
+        assert [one.result(60)["result"] for one in answers] == ["a", "b"]
+        origins = {one["memory_origin"] for one in served.status().values()}
+        assert "measured" not in origins
+        says.gate = None
+        served.update("a", saying("new"))
+        assert served.status()["a"]["memory_origin"] == "measured"
+
+
+def test_a_model_without_a_size_may_take_the_whole_budget(tmp_path):
+    (tmp_path / "weights").write_text("a" * 1500)
+    config = {"a": {"backend": f"Says(model={str(tmp_path / 'weights')!r})"}}
+    with Models(config, preload=False, memory=Memory({"host": "2 KiB"})) as served:
+        assert served.status()["a"]["memory"] == {"host": 2048}
+    with pytest.raises(ConfigError, match="'a:1' takes 1500 bytes"):
+        Models(config, memory=Memory({"host": "1 KiB"}))
+
+
+def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(says):
+    class Full(headrace.Backend):
+        """Needs the memory of all others.
+
+        Raises:
+            MemoryError: Another one is there.
+        """
+
+        tries = 0
+
+        def init(self, options, context):
+            Full.tries += 1
+            if says.living:
+                raise MemoryError
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = "full"
+
+    headrace.register("Full", Full)
+    given = {"a": saying("a"), "full": {"backend": "Full"}}
+    budget = memory("9 GiB", ["a", "full"])
+    with Models(given, preload=False, memory=budget) as models:
+        models("a", {"data": 0})
+        assert models("full", {"data": 0})["result"] == "full"
+        assert (Full.tries, present(models)) == (2, {"full"})
+    with Models(given, preload=False, memory=memory("9 GiB", ["a", "full"], keep="a")) as models:
+        models("a", {"data": 0})
+        with pytest.raises(OutOfMemoryError, match="no memory is left"):
+            models("full", {"data": 0})
+        assert models.status()["full"]["state"] == "failed"
+        assert models("a", {"data": 0})["result"] == "a"
+
+
+def test_a_pipeline_that_a_server_holds_stays():
+    with Models({n: saying(n) for n in "ab"}, memory=memory("1 GiB", "ab")) as models:
+        pipe = models.pipeline("a", "1")
+        with pytest.raises(OutOfMemoryError):
+            models("b", {"data": 0})
+        assert pipe({"data": 0})["result"] == "a"
+
+
+@pytest.mark.parametrize("text", ["8", "8.5", "GiB", "0 GiB", "-1 GiB", "", "many", "8 pears"])
+def test_a_size_needs_a_unit(text):
+    with pytest.raises(ConfigError, match=r"'host' is .* no size with a unit"):
+        Memory({"host": text})
+
+
+def test_units_are_those_of_the_field():
+    assert read_bytes("1.5 GiB", "host") == 3 << 29
+    assert read_bytes("2MB", "host") == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"sizes": {"a": "3 GiB"}}, "'a:1' takes 3221225472 bytes on host"),
+        ({"keep": ["a", "b"], "sizes": {"a": "2 GiB", "b": "1 GiB"}}, "that are kept take"),
+        ({"keep": ["aa"]}, "(?s)'aa', which is no model.*'a'"),
+        ({"sizes": {"z": "1 GiB"}}, "'z', which is no model"),
+    ],
+)
+def test_what_can_never_fit_is_refused_before_anything_is_built(settings, match, says):
+    with pytest.raises(ConfigError, match=match):
+        Models({n: saying(n) for n in "ab"}, memory=memory("2 GiB", "", **settings))
+    assert says.built == []
+
+
+def test_many_threads_get_their_answers_and_the_budget_is_kept(says):
+    budget = memory("3 GiB")
+    most = []
+    with Models({n: saying(n) for n in LETTERS}, memory=budget) as models:
+        models.subscribe(lambda _: most.append(says.living))
+
+        def ask(seed):
+            names = random.Random(seed).choices(LETTERS, [6, 5, 4, 3, 2, 1], k=40)
+            return [models(name, {"data": 0})["result"] for name in names] == names
+
+        with ThreadPoolExecutor(6) as pool:
+            assert all(pool.map(ask, range(6)))
+    assert max(most) <= 3
+    assert len(says.built) > 3
+    assert says.living == 0
+
+
+def test_operations_beside_requests_end_with_room_for_two(says):
+    budget = memory("2 GiB")
+
+    def ask(models, seed):
+        for name in random.Random(seed).choices(LETTERS, k=25):
+            with contextlib.suppress(OutOfMemoryError):  # two are being updated
+                assert models(name, {"data": 0})["result"] == name
+
+    def operate(models, seed):
+        for name in random.Random(seed).choices(LETTERS, k=15):
+            with contextlib.suppress(OutOfMemoryError):
+                models.update(name, saying(name))
+
+    with Models({n: saying(n) for n in LETTERS}, memory=budget) as models:
+        with ThreadPoolExecutor(6) as pool:
+            done = [pool.submit(ask, models, seed) for seed in range(4)]
+            done += [pool.submit(operate, models, seed) for seed in range(2)]
+            for one in done:
+                one.result(60)
+        assert budget.used_bytes()["host"] <= 2 << 30
+    assert says.living == 0
+
+
+class History:
+    """One random history of requests in virtual time, on a device that counts bytes by itself."""
+
+    def __init__(self, seed, make=Memory):
+        self.draw = random.Random(seed)
+        self.clock = FakeClock()
+        self.budget = self.draw.randint(4, 9)
+        self.min_stay_s = self.draw.choice([0, 3])
+        self.memory = make(
+            {"host": f"{self.budget} B"}, min_stay_s=self.min_stay_s, clock=self.clock
+        )
+        self.sizes = {n: self.draw.randint(1, self.budget) for n in range(self.draw.randint(2, 6))}
+        kept = [n for n, size in self.sizes.items() if size <= self.budget // 2]
+        self.kept = {*kept[:1]} if self.draw.random() < 0.3 else set()
+        self.events, self.order = [], 0
+        self.here, self.used, self.inside = {}, {}, {}
+        self.waiting = {n: [] for n in self.sizes}
+        self.coming, self.building, self.draining = {}, set(), set()
+        self.outcomes, self.updates = {}, set()
+
+    def at(self, delay_s, call, *args):
+        self.order += 1
+        heapq.heappush(self.events, (self.clock() + delay_s, self.order, call, args))
+
+    def run(self):
+        asked = self.draw.randint(5, 30)
+        for number in range(asked):
+            self.at(self.draw.uniform(0, 40), self.ask, number, self.draw.choice([*self.sizes]))
+        for _ in range(self.draw.randint(0, 4)):
+            self.at(self.draw.uniform(0, 40), self.update, self.draw.choice([*self.sizes]))
+        for _ in range(10_000):
+            if self.look():
+                continue
+            pause_s = self.memory.pause_s() if self.coming else None
+            if not self.events and pause_s is None:
+                break
+            due = self.events[0][0] - self.clock() if self.events else pause_s
+            pause_s = due if pause_s is None else pause_s + 1e-9  # a sum may be rounded down
+            self.clock.advance(min(due, pause_s))
+            if self.events and self.events[0][0] <= self.clock():
+                _, _, call, args = heapq.heappop(self.events)
+                call(*args)
+        assert sorted(self.outcomes) == [*range(asked)], "a request was lost"
+
+    def end(self, request, outcome):
+        assert request not in self.outcomes
+        self.outcomes[request] = outcome
+
+    def ask(self, request, name):
+        if name in self.here:
+            return self.serve(request, name)
+        self.waiting[name].append(request)
+        if self.draw.random() < 0.3:
+            self.at(self.draw.uniform(0, 8), self.give_up, request, name)
+        if name not in self.coming and name not in self.building:
+            self.join(name, None)
+        return None
+
+    def join(self, name, old):
+        one = Holding(str(name), {"host": self.sizes[name]}, "given", name in self.kept)
+        one.replaces = old
+        one.last_use = lambda: self.used[one]
+        one.is_busy = lambda: self.inside[one] > 0
+        one.leave = lambda: self.leave(name, one)
+        self.coming[name] = one
+        self.memory.join(one)
+
+    def update(self, name):
+        if name in self.here and name not in self.coming and name not in self.building:
+            self.here[name].updating = True
+            self.join(name, self.here[name])
+
+    def give_up(self, request, name):
+        if request in self.waiting[name]:
+            self.waiting[name].remove(request)
+            self.end(request, "deadline")
+
+    def serve(self, request, name):
+        one = self.here[name]
+        self.used[one] = self.clock()
+        self.inside[one] += 1
+        self.at(self.draw.uniform(0, 5), self.answer, request, one)
+
+    def answer(self, request, one):
+        assert one in self.inside, "closed under a request"
+        self.inside[one] -= 1
+        self.end(request, "answered")
+        self.close_if_idle(one)
+
+    def look(self):
+        """Let those that wait look for room; return whether something has changed."""
+        for name, one in [*self.coming.items()]:
+            before = [*self.here.values()]
+            try:
+                victims = self.memory.step(one)
+            except OutOfMemoryError:
+                victims = None
+                stay = {each for each in self.inside if int(each.title) in self.kept}
+                stay |= {each.replaces for each in self.coming.values() if each.replaces}
+                assert sum(self.sizes[int(each.title)] for each in [*stay, one]) > self.budget
+                self.refuse(name, one, "memory")
+            else:
+                if victims is None:
+                    self.building.add(name)
+                    self.inside[one] = 0
+                    self.check_bytes()
+                    self.at(self.draw.uniform(0, 4), self.built, name, one)
+                self.check_victims(victims or [], before)
+            if victims is None:
+                self.memory.quit(one)
+                del self.coming[name]
+                return True
+            for victim in victims:
+                assert victim.leave()
+            if victims:
+                return True
+        return False
+
+    def refuse(self, name, one, outcome):
+        if one.replaces is not None:
+            assert self.here[name] is one.replaces, "the old version left before the new one came"
+            one.replaces.updating = False
+            self.updates.add(f"not updated: {outcome}")
+        for request in self.waiting[name]:
+            self.end(request, outcome)
+        self.waiting[name].clear()
+
+    def built(self, name, one):
+        self.building.discard(name)
+        if self.draw.random() < 0.1:
+            self.refuse(name, one, "failed")
+            del self.inside[one]
+            return self.memory.give(one)
+        if one.replaces is not None:
+            self.leave(name, one.replaces)
+            self.updates.add("updated")
+        self.memory.open(one)
+        self.here[name], self.used[one] = one, self.clock()
+        one.opened = self.clock()
+        for request in self.waiting[name]:
+            self.serve(request, name)
+        self.waiting[name].clear()
+        return None
+
+    def leave(self, name, one):
+        assert self.here.get(name) is one, "one left that had left"
+        del self.here[name]
+        self.draining.add(one)
+        self.close_if_idle(one)
+        return True
+
+    def close_if_idle(self, one):
+        if one in self.draining and not self.inside[one]:
+            del self.inside[one]
+            self.draining.remove(one)
+            self.memory.give(one)
+
+    def check_bytes(self):
+        total = sum(one.sizes_bytes["host"] for one in self.inside)
+        assert total <= self.budget, "over the budget"
+
+    def check_victims(self, victims, before):
+        """Check victims by the rule itself: kept and young ones stay, idle ones go first, the longest unused first."""
+
+        def rank(one):
+            return self.inside[one] > 0, self.used[one]
+
+        old = [one for one in before if self.clock() - one.opened >= self.min_stay_s]
+        may = [one for one in old if int(one.title) not in self.kept and not one.updating]
+        assert {*victims} <= {*may}, "one left that stays"
+        assert sorted(may, key=rank)[: len(victims)] == victims, "another one should have left"
+
+
+def test_in_a_thousand_histories_the_budget_is_kept_and_no_request_is_lost():
+    outcomes, updates = set(), set()
+    for seed in range(1000):
+        history = History(seed)
+        history.run()
+        outcomes |= {*history.outcomes.values()}
+        updates |= history.updates
+    assert outcomes == {"answered", "deadline", "failed", "memory"}
+    assert updates == {"updated", "not updated: failed", "not updated: memory"}
+
+
+class SendsAwayAnyone(Memory):
+    """Lets those leave that came last, busy or not."""
+
+    def step(self, holding):
+        victims = super().step(holding)
+        for one in victims or []:
+            one.leaving = False
+        others = [one for one in self._held if one.since is not None and not one.leaving]
+        for one in others[-1:] if victims else []:
+            one.leaving = True
+            victims = [one]
+        return victims
+
+
+class ForgetsAWaiter(Memory):
+    """Does not look again for one that has waited for others to leave."""
+
+    def step(self, holding):
+        forgotten = self.__dict__.setdefault("forgotten", set())
+        if holding in forgotten:
+            return []
+        victims = super().step(holding)
+        if victims:
+            forgotten.add(holding)
+        return victims
+
+
+class ForgetsAnUpdate(Memory):
+    """Lets a version leave that is being updated."""
+
+    def join(self, holding):
+        if holding.replaces is not None:
+            holding.replaces.updating = False
+        super().join(holding)
+
+
+class CountsHalf(Memory):
+    """Counts less than is taken."""
+
+    def used_bytes(self):
+        return {"host": super().used_bytes()["host"] // 2}
+
+
+class GivesNothingBack(Memory):
+    """Counts what has left."""
+
+    def give(self, holding):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("fault", "match"),
+    [
+        (SendsAwayAnyone, "should have left|one left that stays"),
+        (ForgetsAWaiter, "a request was lost"),
+        (ForgetsAnUpdate, "one left that had left"),
+        (CountsHalf, "over the budget"),
+        (GivesNothingBack, "a request was lost"),
+    ],
+)
+def test_a_planted_fault_is_found(fault, match):
+    def run_all():
+        for seed in range(100):
+            History(seed, fault).run()
+
+    with pytest.raises(AssertionError, match=match):
+        run_all()
