@@ -6,6 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from headrace_process.packing import size_of
+from headrace_process.places import await_message
 
 if TYPE_CHECKING:
     import asyncio
@@ -85,6 +86,10 @@ class Listener:
 
     def _come(self) -> None:
         """Read what has come, unless a thread does. What takes long, a thread does."""
+        try:
+            await_message(self._source, 0.0)
+        except TimeoutError:  # a thread has read it since the loop has seen it
+            return
         sent, turn = self._claimed()
         if sent is None:
             self._stop()
