@@ -177,8 +177,9 @@ SETTINGS = {
     "plugins/vision/README.md": [
         "after 0.5 to 30 s",
         "after 0.5 s",
-        "up to 30 s",
+        "up to 5 s",
         "up to 60 s",
+        "a lost track 1 s",
         "a line every 5 s",
     ],
 }

@@ -801,6 +801,6 @@ def test_a_route_of_two_apis_has_the_fields_of_both(serving, apis):
 
 def test_a_name_with_a_slash_is_quoted_in_other_paths(serving):
     server = serving({"org/m": {"backend": "Identity"}})
-    assert httpx.post(f"{server.url}/run/org%2Fm", content=b"a").json() == {"result": "a"}
+    assert httpx.post(f"{server.url}/run/org%2Fm", content=b"a").content == b"a"
     assert httpx.get(f"{server.url}/v2/models/org%2Fm/ready").status_code == 200
     assert httpx.get(f"{server.url}/v2/models/org/m/ready").status_code == 404

@@ -84,7 +84,7 @@ def plain(server, client, text, model="said", **query):
     found = httpx.post(url, content=text, params=query, headers=headers(client))
     if found.status_code != 200:
         return found.status_code, found.json()["error"]
-    return found.json()["result"]
+    return found.text
 
 
 def tensors(text):
@@ -381,7 +381,7 @@ def test_the_proxy_of_the_page_sends_each_session_to_one_server(serving, tmp_pat
                     sent = {"X-Session": name}
                     query = {"session": name}
                     answer = client.post("/run/said", content=b"a", params=query, headers=sent)
-                    assert answer.json() == {"result": "a" * step}
+                    assert answer.content == b"a" * step
         with triton.InferenceServerClient(f"127.0.0.1:{ports[8001]}") as client:
             for name in map(str, range(12)):
                 marks = {"sequence_id": name, "sequence_end": True, "headers": {"x-session": name}}
