@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import http.client
 import http.server
+import itertools
 import json
 import os
 import signal
@@ -151,6 +152,8 @@ class Served:
         self.answers: collections.Counter[tuple[str, int]] = collections.Counter()
         self.lost = self.away = self.unready = self.looks = 0
         self.values: dict[str, Any] = {}
+        self._numbers = itertools.count(1)
+        self._newest: dict[str, int] = {}
         self.gone: set[str] = set()
         self._ended, self._lock, self._here = ended, threading.Lock(), threading.local()
         self._threads: list[threading.Thread] = []
@@ -200,7 +203,7 @@ class Served:
             is_triton = read is of_triton
             path = f"/v2/models/{name}/infer" if is_triton else f"/run/{name}"
             body = json.dumps(INFER).encode() if is_triton else b"x"
-            before = name in self.gone
+            before, number = name in self.gone, next(self._numbers)
             try:
                 status, said = self.ask(path, body)
             except (OSError, http.client.HTTPException):
@@ -208,7 +211,9 @@ class Served:
             with self._lock:
                 self.answers[name, status] += 1
                 if status == 200:
-                    self.values[name] = read(said)
+                    self._newest[name] = newest = max(number, self._newest.get(name, 0))
+                    if number == newest:  # the answer to an earlier request may come late
+                        self.values[name] = read(said)
                 elif before or name in self.gone:
                     self.away += 1
                 else:
