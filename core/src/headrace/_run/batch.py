@@ -38,7 +38,11 @@ def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors
     Returns:
         See `Errors`. An error that the backend raises is an outcome of the entries, and not raised here.
     """
-    batch = requests_of(instance, entries)
+    batch: list[Request] = []
+    for entry in entries:  # a comprehension would cost one call more
+        batch.append(entry.request)  # noqa: PERF401
+    if instance.limits.pad:
+        batch += copies(instance, entries)
     outcomes: Sequence[BaseException | None] | None
     timed = not instance.batches & instance.mask
     me = get_ident()
@@ -65,16 +69,6 @@ def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors
         return _per_entry(instance, entries, node, outcomes)
     finally:
         del outcomes  # see `Entry.take_error`
-
-
-def requests_of(instance: Instance, entries: Sequence[Entry]) -> list[Request]:
-    """Return what the backend of an instance gets for a batch: its requests, and copies that fill it up."""
-    batch: list[Request] = []
-    for entry in entries:  # a comprehension would cost one call more
-        batch.append(entry.request)  # noqa: PERF401
-    if instance.limits.pad:
-        batch += copies(instance, entries)
-    return batch
 
 
 def _per_entry(

@@ -347,12 +347,13 @@ class Entrance:
             return
         entries = [entry for entry, _ in fresh]
         try:
-            if waker is not None:  # else `post` looks
-                check_stack()
+            check_stack()
             if self.only is not None:
                 first = self.only
                 first.start(entries)
-                if first.free and len(entries) == 1 and self._hand_over(entries[0], waker):
+                if first.starts_there and waker is not None and get_ident() not in in_steps:
+                    pass  # the loop begins it
+                elif first.free and len(entries) == 1 and first.short_cut.hand_over(entries[0]):
                     return
             else:
                 first = next(route.first for _, route in fresh if route is not None)
@@ -373,14 +374,6 @@ class Entrance:
         except BaseException as raised:
             set_abandoned(raised, ask(self.box, give_up, entries))
             raise
-
-    def _hand_over(self, entry: Entry, waker: LoopWaker | None) -> bool:
-        """Let a thread of the pool run an entry at once. False where the loop can begin its batch, or it has to wait."""
-        node = cast("Node", self.only)
-        if node.starts_there and waker is not None and get_ident() not in in_steps:
-            return False
-        check_stack()
-        return node.short_cut.hand_over(entry)
 
     def _wait_for_room(self, first: Node, entries: list[Entry]) -> None:
         if first.is_held_by_this_thread() and not first.free:

@@ -271,7 +271,7 @@ class LoopWaker:
         for work, since in self.away.copy().items():
             if now - since >= _LOOK_S:
                 self.away.pop(work, None)
-                work.put_in_pool(work.serve)
+                work.put_in_pool()
         self._unwatched.append(None)
         if self.away:
             self._look_later(given)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import time
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from headrace._run import batch
 from headrace._run.box import Worker, ask, main, post, refuse_inside
 from headrace._run.entry import DONE, RUNNING
+from headrace._run.fitting import copies
 from headrace._run.instance import FAST_S, LEADS_S
 from headrace._run.parts import are_read
 from headrace._run.refusals import no_thread_error
@@ -62,11 +63,8 @@ class Work:
 
     def serve(self) -> None:
         """Run it in a thread of ours, and the batches that this thread is given afterwards."""
-        if self.unbegun is None or took_token(self.unbegun):  # else it was given up, or has ended
-            self.run_claimed()
-
-    def run_claimed(self) -> None:
-        """Run it in a thread of ours that has taken what stands for it, and the batches that this thread is given afterwards."""
+        if self.unbegun is not None and not took_token(self.unbegun):
+            return  # it was given up, or another thread or a loop ends it
         worker = Worker(self.instance.thread)
         worker.work = self
         while worker.work is not None:
@@ -86,7 +84,8 @@ class Work:
         self.ident = -id(self)  # the identifier of no thread
         instance.started_at = time.perf_counter()
         try:
-            given = batch.requests_of(instance, self.entries)
+            given = [entry.request for entry in self.entries]  # as `batch.run`
+            given += copies(instance, self.entries) if instance.limits.pad else ()
             begun = bool(instance.start_there and instance.start_there(given, waker.loop, self))
         except Exception as error:  # noqa: BLE001 - a defect of a backend: its forward runs the batch
             _log.error("%s: start_in_loop raised", self.node.name, exc_info=error)
@@ -95,27 +94,27 @@ class Work:
             waker.note_away(self)
         else:
             self.ident = 0
-            self.put_in_pool(self.serve)
+            self.put_in_pool()
 
     def claim(self) -> bool:
         """Tell the backend whose answer is there whether it is for the loop: else a thread waits for it by now."""
         self.waker.away.pop(self, None)
-        return took_token(cast("list[None]", self.unbegun))
+        return self.unbegun is not None and took_token(self.unbegun)
 
     def end(self, *, waits: bool) -> None:
         """Run the rest of a batch that was claimed, in the loop; where the backend says that it ``waits``, in a thread."""
-        if waits:
-            self.put_in_pool(self.run_claimed)
+        if waits and self.unbegun is not None:
+            self.unbegun.append(None)
+            self.put_in_pool()
         else:
             self.run(self.waker)
             self.waker.start_taken()
 
-    def put_in_pool(self, serve: Callable[[], None]) -> None:
-        """Have a thread of the pool ``serve`` it."""
+    def put_in_pool(self) -> None:
+        """Have a thread of the pool go on with what was begun, unless somebody else does."""
         try:
-            self.node.box.threads.pool.run(serve)
+            self.node.box.threads.pool.run(self.serve)
         except RuntimeError as error:
-            self.unbegun = self.unbegun or [None]
             post(self.node.box, self.fail_unbegun, error)
 
     def fail_unbegun(self, error: BaseException) -> None:
