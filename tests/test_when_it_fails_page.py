@@ -1,4 +1,4 @@
-"""What docs/when_it_fails.md says of a breakpoint in `forward`."""
+"""What docs/when_it_fails.md says of a breakpoint in `forward`, and of memory that runs out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.errors import DeadlineExceededError
+from headrace.errors import BackendError, DeadlineExceededError, RequestsFailed
 from headrace_testing import virtual_time
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "when_it_fails.md").read_text("utf-8")
@@ -56,3 +56,26 @@ def test_a_stopped_thread_leaves_other_instances_alone_and_a_deadline_ends_its_r
         with pytest.raises(DeadlineExceededError):
             held.result()
         go_on.set()
+
+
+def test_a_batch_without_memory_runs_again_in_parts_and_later_requests_go_on():
+    """As every backend with `rerun` of a network is run. Those of GPUs have tests of their own."""
+
+    class Hungry(headrace.Backend):
+        rerun = True
+
+        def forward(self, batch):
+            if len(batch) > 1 or batch[0]["data"] == "too large":
+                raise RuntimeError("CUDA failure 2: out of memory")
+            batch[0]["result"] = "fits"
+
+    headrace.register("Hungry", Hungry)
+    with headrace.pipe({"backend": "Hungry", "max": 4}) as pipe:
+        asked = [{"data": data} for data in ("a", "too large", "b")]
+        with pytest.raises(RequestsFailed) as caught:
+            pipe(asked)
+        one, lost, other = caught.value.errors
+        assert (one, other, type(lost)) == (None, None, BackendError)
+        assert "out of memory" in str(lost.__cause__)
+        assert pipe.ready
+        assert pipe({"data": "c"})["result"] == "fits"
