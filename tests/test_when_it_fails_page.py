@@ -59,7 +59,7 @@ def test_a_stopped_thread_leaves_other_instances_alone_and_a_deadline_ends_its_r
 
 
 def test_a_batch_without_memory_runs_again_in_parts_and_later_requests_go_on():
-    """As every backend with `rerun` of a network is run. Those of GPUs have tests of their own."""
+    """Of a backend with `rerun`. That of torch, which halves a batch, has tests of its own."""
 
     class Hungry(headrace.Backend):
         rerun = True
