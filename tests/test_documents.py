@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
@@ -177,8 +178,8 @@ OF_PROGRAMS = [
 ]
 """Documents of which the programs run here, but those of Ray, and the commands elsewhere."""
 
-THEIRS = ("# with_omniback.py\n", "# voice.py\n", "# served.py\n")
-"""Programs that need more than is here: test_from_torchpipe and test_streams_page run them, where that can be installed."""
+THEIRS = ("# with_omniback.py\n", "# voice.py\n", "# served.py\n", "# wsgi.py\n", "# views.py\n")
+"""Programs that need more than is here: test_from_torchpipe, test_streams_page and test_production_page run them, where that can be installed."""
 PROGRAMS = [
     pytest.param(body, id=f"{document.parent.name}-{document.name}-{index}")
     for document in [*DOCUMENTS, *OF_PROGRAMS]
@@ -344,6 +345,16 @@ def test_who_is_told_to_install_headrace_is_told_from_where():
         and not re.search(r"package index|#install", text)
     ]
     assert silent == []
+
+
+def test_the_policies_say_how_stable_the_version_is_that_is_here():
+    text = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    (minor,) = re.findall(r"^## How stable is (\d+\.\d+)$", text, re.MULTILINE)
+    assert version("headrace").startswith(f"{minor}.")
+    major, number = minor.split(".")
+    said = text.partition(f"## How stable is {minor}\n")[2].partition("\n## ")[0]
+    for later in (1, 2):
+        assert f"{major}.{int(number) + later}" in said
 
 
 SAYS = {

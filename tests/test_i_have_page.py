@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -16,6 +18,7 @@ import pytest
 
 import headrace
 
+shell = runpy.run_path(str(Path(__file__).with_name("shell_commands.py")))["shell"]
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "i_have.md").read_text(encoding="utf-8")
 ROWS = np.float32([[1, 2, 3], [4, 5, 6.5]])
 
@@ -35,19 +38,24 @@ def write(folder: Path, title: str) -> None:
     (folder / text.partition("\n")[0].removeprefix("# ")).write_text(text, encoding="utf-8")
 
 
-def save_doubler(path: Path) -> None:
-    """Save a network that doubles rows of three numbers."""
+def save_network(path: Path, node: str, inputs: list[str], dtype: str, shape: list) -> None:
+    """Save a network of one node, from `x` of the shape to `y` of a row for each row."""
     onnx = pytest.importorskip("onnx")
-    of_rows = (onnx.TensorProto.FLOAT, ["n", 3])
+    tensor, kind = onnx.helper.make_tensor_value_info, getattr(onnx.TensorProto, dtype)
     graph = onnx.helper.make_graph(
-        [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
-        "double",
-        [onnx.helper.make_tensor_value_info("x", *of_rows)],
-        [onnx.helper.make_tensor_value_info("y", *of_rows)],
+        [onnx.helper.make_node(node, inputs, ["y"])],
+        "network",
+        [tensor("x", kind, ["n", *shape])],
+        [tensor("y", kind, ["n", 3, *(1 for _ in shape[1:])])],
     )
     opsets = [onnx.helper.make_opsetid("", 13)]
     path.parent.mkdir(parents=True, exist_ok=True)
     onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
+
+
+def save_doubler(path: Path) -> None:
+    """Save a network that doubles rows of three numbers."""
+    save_network(path, "Add", ["x", "x"], "FLOAT", [3])
 
 
 @pytest.fixture
@@ -83,9 +91,26 @@ def test_an_onnx_file_is_served_and_its_inputs_and_outputs_are_shown(served, tmp
     told = httpx.get(f"{url}/v2/models/net").json()
     assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
     assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]
-    asked = {"name": "x", "datatype": "FP32", "shape": [2, 3], "data": ROWS.tolist()}
-    answer = httpx.post(f"{url}/v2/models/net/infer", json={"inputs": [asked]})
-    assert answer.json()["outputs"][0]["data"] == [2, 4, 6, 8, 10, 13]
+    command = block("An ONNX file", "console").removeprefix("$ ")
+    done = shell(command.replace("http://localhost:8000", url), tmp_path)
+    assert done.stdout == block("An ONNX file", "text").strip(), done.stderr
+    assert json.loads(done.stdout)["outputs"][0]["data"] == (2 * ROWS).ravel().tolist()
+
+
+def test_a_float16_model_takes_a_picture_as_the_page_says(tmp_path):
+    cv2 = pytest.importorskip("cv2")
+    save_network(tmp_path / "half.onnx", "GlobalAveragePool", ["x"], "FLOAT16", [3, 32, 32])
+    (between,) = re.findall(r"`(Call\(.*?\))` between", part("An ONNX file"))
+    picture = cv2.imencode(".png", np.full((48, 64, 3), (0, 128, 255), np.uint8))[1].tobytes()
+    steps = "DecodeMat,ResizeMat(32,32),Mat2Tensor"
+    last = f"OnnxTensor({tmp_path / 'half.onnx'})"
+    with headrace.pipe({"backend": f"S[{steps},{between},{last}]"}) as pipe:
+        means = pipe({"data": picture})["result"]
+    assert (means.dtype, means.ravel().tolist()) == (np.float16, [0, 128, 255])
+    with headrace.pipe({"backend": f"S[{steps},{last}]"}) as pipe:
+        with pytest.raises(headrace.errors.InputError) as caught:
+            pipe({"data": picture})
+        assert between in str(caught.value)
 
 
 def test_a_folder_of_triton_is_served_to_its_clients_beside_its_own_files(served, tmp_path):

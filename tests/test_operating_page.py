@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,6 +19,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace_serve import Server
@@ -32,6 +35,12 @@ SIGNALS = re.search(r"## Signals .*?(?=## A case: )", WHOLE, re.DOTALL)[0]
 
 def blocks(language):
     return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def file_of(name):
+    """Return the one block that is a file of this name."""
+    (found,) = (body for body in blocks("yaml") if body.startswith(f"# {name}\n"))
+    return found
 
 
 def free_port():
@@ -94,9 +103,8 @@ def test_the_page_is_followed(tmp_path):
     assert any(f":{port}/metrics" in one["message"] for one in logged)
     traced = json.loads((tmp_path / "now.json").read_text())["traceEvents"]
     assert [one["name"] for one in traced if one["ph"] == "X"].count("request") == 6
-    (alarms,) = blocks("yaml")
     known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
-    assert set(re.findall(r"headrace_\w+", alarms)) <= known
+    assert set(re.findall(r"headrace_\w+", file_of("alarms.yml"))) <= known
 
 
 def test_a_handler_closes_the_pipeline_as_the_page_says(tmp_path):
@@ -185,3 +193,46 @@ def test_nodes_of_one_name_in_several_models_of_a_server_are_told_apart(text):
     ]
     assert len(groups) >= 4
     assert [group for group in groups if not apart <= set(re.findall(r"\w+", group))] == []
+
+
+def test_prometheus_finds_what_it_is_told_to_scrape_and_its_alarms(tmp_path):
+    text = file_of("prometheus.yml").replace("# authorization", "authorization")
+    told = yaml.safe_load(text)
+    assert [name for name in told["rule_files"] if file_of(name)] == ["alarms.yml"]
+    (scraped,) = told["scrape_configs"]
+    assert set(scraped) == {"job_name", "static_configs", "authorization"}  # all else as by default
+    (port,) = re.findall(r"METRICS_PORT:-(\d+)", *blocks("toml"))
+    assert scraped["static_configs"] == [{"targets": [f"127.0.0.1:{port}"]}]
+    (tmp_path / scraped["authorization"]["credentials_file"]).write_text("secret")
+    digest = hashlib.sha256(b"secret").hexdigest()
+    keys = tmp_path / "keys.toml"
+    keys.write_text(f'[scraper]\nsha256 = "{digest}"\nrights = ["describe"]\n')
+    with Server({"m": {"backend": "Identity"}}, port=0, keys=keys) as server:
+        asked = urllib.request.Request(
+            f"{server.url}/metrics", headers={"Authorization": "Bearer secret"}
+        )
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            assert b"\nheadrace_ready{" in answer.read()
+    if promtool := shutil.which("promtool"):
+        (tmp_path / "prometheus.yml").write_text(text)
+        (tmp_path / "alarms.yml").write_text(file_of("alarms.yml"))
+        check = [promtool, "check", "config", tmp_path / "prometheus.yml"]
+        done = subprocess.run(check, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_grafana_is_told_of_a_source_that_the_dashboard_takes():
+    (source,) = yaml.safe_load(file_of("/etc/grafana/provisioning/datasources/headrace.yml"))[
+        "datasources"
+    ]
+    (provider,) = yaml.safe_load(file_of("/etc/grafana/provisioning/dashboards/headrace.yml"))[
+        "providers"
+    ]
+    wanted = [
+        one["query"]
+        for one in json.loads(BOARD)["templating"]["list"]
+        if one["type"] == "datasource"
+    ]
+    assert wanted == [source["type"]]
+    assert provider["type"] == "file"
+    assert Path(provider["options"]["path"]).is_absolute()
