@@ -93,8 +93,8 @@ FAULTS = {
         [
             (
                 "runners",
-                "            self.instance.ident = get_ident()\n            runner.work = self\n",
-                "            runner.work = self\n",
+                "runner.take(self):\n            self.instance.ident = get_ident()\n",
+                "runner.take(self):\n            pass\n",
             )
         ],
     ),
