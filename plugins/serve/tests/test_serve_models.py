@@ -468,12 +468,7 @@ def test_the_command_serves_a_folder_and_watches_it(start, tmp_path, workers):
     assert httpx.post(f"{url}/run/live", content=b"ab").content == b"AB"
     (tmp_path / "new").write_text('backend = "Call(builtins:bytes.title)"')
     (tmp_path / "new").replace(tmp_path / "served" / "m" / "2.toml")
-    until(
-        lambda: (
-            {httpx.post(f"{url}/run/m", content=b"ab").content for _ in range(12)}
-            == {b"Ab"}
-        )
-    )
+    until(lambda: {httpx.post(f"{url}/run/m", content=b"ab").content for _ in range(12)} == {b"Ab"})
 
 
 @pytest.mark.parametrize("workers", [[], ["--workers", "2"]])
@@ -484,12 +479,7 @@ def test_the_command_serves_a_folder_that_is_empty_yet(start, tmp_path, workers)
     assert httpx.post(f"{url}/run/m", content=b"ab").status_code == 404
     (tmp_path / "new").write_text('backend = "Call(builtins:bytes.upper)"')
     (tmp_path / "new").replace(tmp_path / "served" / "m.toml")
-    until(
-        lambda: (
-            {httpx.post(f"{url}/run/m", content=b"ab").content for _ in range(12)}
-            == {b"AB"}
-        )
-    )
+    until(lambda: {httpx.post(f"{url}/run/m", content=b"ab").content for _ in range(12)} == {b"AB"})
 
 
 def test_a_folder_without_models_and_one_that_is_wrong_are_told_at_once(tmp_path):
