@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import get_args
 
 import numpy as np
@@ -239,7 +240,7 @@ CASES = [
     *((layout, "float16", 3, "n") for layout in ("v8", "yolox", "rfdetr", "rtdetr_end2end")),
     *((layout, "float32", 1, "n") for layout in ("v8", "rfdetr")),
     *((layout, "float32", 3, 4) for layout in ("v5", "end2end", "detr")),
-    ("yolonas", "uint8", 3, 2), ("v8", "float16", 1, 2), ("v8", "uint8", 3, "n"),
+    ("yolonas", "uint8", 3, 2), ("yolonas", "float32", 3, "n"), ("v8", "float16", 1, 2), ("v8", "uint8", 3, "n"),
 ]  # fmt: skip
 
 
@@ -251,7 +252,8 @@ def test_a_layout_finds_what_a_slow_loop_finds(tmp_path, layout, dtype, channels
     arrays, weights = export(path, layout, said, **sizes)
     colors = [10, 80, 240], [200, 90, 0], [10, 80, 240]
     pictures = [np.full((32, 128, 3), color, np.uint8) for color in colors]
-    options = {"layout": "auto" if layout in SAID else layout, "score_threshold": THRESHOLD}
+    is_told = layout in SAID and (layout, dtype) != ("yolonas", "float32")
+    options = {"layout": "auto" if is_told else layout, "score_threshold": THRESHOLD}
     if "names" not in said:
         options["labels"] = ["cat", "dog", "cow"]
     found = detect(path, {"a": pictures}, **options)
@@ -350,7 +352,7 @@ def test_metadata_tell_the_layout_or_the_file_is_refused(tmp_path, said, layout,
     else:
         text = took(tmp_path / "net.onnx")
         assert f"layout {found}, " in text
-        assert "read from the metadata: " in text
+        assert "read: " in text
         assert "stride" in text
 
 
@@ -404,6 +406,39 @@ def test_an_input_that_no_picture_fits_is_refused_at_once(tmp_path, change, text
     assert text in refused(tmp_path / "net.onnx", layout="rtdetr")
 
 
+@pytest.mark.parametrize(
+    ("kind", "pictures", "layout"),
+    [
+        ("rt_detr", {"do_normalize": False, "image_mean": list(MEAN)}, "rtdetr"),
+        ("d_fine", None, "rtdetr"),
+        ("detr", {"do_normalize": True, "image_mean": list(MEAN), "image_std": list(STD)}, "detr"),
+        ("detr", {"image_mean": [0.5, 0.5, 0.5]}, None),
+        ("rt_detr", {"do_normalize": True}, None),
+        ("conditional_detr", None, None),
+    ],
+)
+def test_what_transformers_writes_beside_a_network_tells_its_layout(
+    tmp_path, kind, pictures, layout
+):
+    export(tmp_path / "model.onnx", layout or "rtdetr", {})
+    config = {"model_type": kind, "id2label": {"2": "cow", "0": "cat", "1": "dog"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if pictures is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(pictures))
+    if layout is None:
+        text = refused(tmp_path / "model.onnx")
+        assert "rtdetr (" in text
+        assert "model_type of config.json" in text
+        return
+    found = detect(tmp_path / "model.onnx", PICTURE, score_threshold=0.0)
+    assert f"layout {layout}, " in found.took
+    assert "3 classes (from the file)" in found.took
+    (frame,) = found
+    assert {*frame.result.data["class_name"]} == {"cat", "dog", "cow"}
+    (tmp_path / "config.json").write_text("{")
+    assert "config.json cannot be read" in refused(tmp_path / "model.onnx")
+
+
 def test_a_picture_without_a_batch_axis_is_that_of_torchvision(tmp_path):
     found = []
     for axes in (3, 4):
@@ -414,6 +449,11 @@ def test_a_picture_without_a_batch_axis_is_that_of_torchvision(tmp_path):
     np.testing.assert_allclose(found[0].xyxy, found[1].xyxy)
     np.testing.assert_allclose(found[0].confidence, found[1].confidence, rtol=1e-6)
     assert len(found[0]) > 5
+
+
+def test_a_super_gradients_network_without_its_preprocessing_is_refused(tmp_path):
+    export(tmp_path / "net.onnx", "yolonas", {})
+    assert "layout = 'yolonas'" in refused(tmp_path / "net.onnx")
 
 
 def test_what_was_assumed_is_told(tmp_path):

@@ -194,7 +194,7 @@ def configuration_of(
         ),
         f"fed with {network.dtype}, {color}, {row.normalisation if scaled else 'pixels 0 to 255'}",
     ]
-    told = {"read from the metadata": network.read, "assumed": network.assumed}
+    told = {"read": network.read, "assumed": network.assumed}
     took += [f"{what}: {', '.join(one)}" for what, one in told.items() if one]
     return config, "; ".join(took)
 
@@ -219,7 +219,9 @@ _TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint
 def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None) -> _Network:
     """Return what an ONNX file says; what is given wins."""
     session = _session(path)
-    said = Metadata(session.get_modelmeta().custom_metadata_map)
+    is_of_transformers = {"logits", "pred_boxes"} <= {one.name for one in session.get_outputs()}
+    folder = path.parent if is_of_transformers else None
+    said = Metadata(session.get_modelmeta().custom_metadata_map, folder)
     names = labels if labels is not None else said.names
     (image,) = session.get_inputs()
     shape = [1, *image.shape][-4:]
@@ -230,6 +232,13 @@ def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None
     if layout == "auto":
         layout, by = find_layout(said, names, outputs, size_hw)
         assumed += [by] if by else []
+        if layout == "yolonas" and dtype != "uint8":
+            raise InputError(
+                "the file does not say what pixels become",
+                expected="an export of super-gradients with preprocessing, which takes uint8",
+                got=dtype,
+                hint="If it is a YOLO-NAS, write layout = 'yolonas': pixels 0 to 1.",
+            )
     check_layout(layout, said, outputs)
     row, keypoints = TABLE[layout], said.keypoints()
     options: dict[str, Any] = {}

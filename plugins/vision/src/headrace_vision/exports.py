@@ -7,7 +7,8 @@ A key that has no row is refused by its name, so that nothing is guessed. The ro
 - rfdetr 1.11.2: ``export/prepare.py``, ``export/_onnx/exporter.py`` (names of outputs, ``rfdetr_notes``);
 - YOLOX 0.3.0: ``tools/export_onnx.py`` (no metadata);
 - super-gradients 3.7.1: ``module_interfaces/exportable_detector.py``, ``conversion/onnx/nms.py`` (names of outputs);
-- RT-DETR, D-FINE and DETR as transformers has them: ``logits`` and ``pred_boxes``, which tell neither pixels nor scores;
+- RT-DETR, D-FINE and DETR as transformers has them: ``logits`` and ``pred_boxes``, which tell neither pixels nor scores, and beside
+  the network ``config.json`` (``model_type``, ``id2label``) and ``preprocessor_config.json`` (``do_normalize``, ``image_mean``);
 - torchvision 0.24: ``models/detection`` (names of outputs, as its documentation exports them).
 """
 
@@ -25,17 +26,17 @@ from headrace_vision.layouts import fitting_layouts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = [
+    "FAMILIES",
     "KEYS",
     "TABLE",
     "Layout",
     "Metadata",
     "Row",
     "check_layout",
-    "extra_of",
     "find_layout",
-    "fitting",
 ]
 
 
@@ -102,8 +103,7 @@ class Layout(NamedTuple):
         return "pixels less ImageNet's mean" if self.pixels == "mean" else f"pixels {self.pixels}"
 
 
-_OF_NAS = {f"{key}s": f"graph2_pred_{key}s" for key in ("boxe", "score")}
-_OF_NAS |= {"classes": "graph2_pred_classes", "unit": "input"}
+_OF_NAS = {key: f"graph2_pred_{key}" for key in ("boxes", "scores", "classes")}
 
 TABLE: Final = {
     "v5": Layout("YOLOv5 and v7", "YoloDetections", {"layout": "v5"}),
@@ -116,10 +116,32 @@ TABLE: Final = {
     "rtdetr_scores": Layout("RT-DETR of Ultralytics before 8.4", "DetrDetections", {"activation": "identity"}, "ResizeMat"),
     "rtdetr_end2end": Layout("RT-DETR of Ultralytics since 8.4", "DetrDetections", {"activation": "best"}, "ResizeMat"),
     "detr": Layout("DETR", "DetrDetections", {"activation": "softmax"}, "ResizeMat", "mean"),
-    "yolonas": Layout("super-gradients, suppression inside", "BoxDetections", _OF_NAS),
+    "yolonas": Layout("super-gradients, suppression inside", "BoxDetections", {**_OF_NAS, "unit": "input"}),
     "torchvision": Layout("torchvision", "BoxDetections", {"boxes": "boxes", "scores": "scores", "classes": "labels", "unit": "input"}),
 }  # fmt: skip
 """Layouts by name."""
+
+
+FAMILIES: Final = {
+    **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "rtdetr"),
+    "detr": "detr",
+}
+"""The layouts by ``model_type`` of ``config.json``, where ``preprocessor_config.json`` has the pixels of the layout."""
+
+_STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
+
+
+def _object_of(folder: Path | None, name: str) -> dict[str, Any]:
+    """Return the object in a file of JSON, empty where there is no such file."""
+    path = folder / name if folder else None
+    if path is None or not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        what = f"{path} cannot be read"
+        raise InputError(what, expected="JSON", got=str(error)) from error
+    return found if isinstance(found, dict) else {}
 
 
 class Metadata:
@@ -127,6 +149,7 @@ class Metadata:
 
     Args:
         texts: Texts by key.
+        folder: Where transformers wrote configurations beside the network, if it did.
 
     Attributes:
         read: The keys that are obeyed.
@@ -137,23 +160,29 @@ class Metadata:
         InputError: A value is unknown, or cannot be read.
     """
 
-    def __init__(self, texts: Mapping[str, str]) -> None:
+    def __init__(self, texts: Mapping[str, str], folder: Path | None = None) -> None:
         self.texts = texts
+        self._config = _object_of(folder, "config.json")
+        self._pictures = _object_of(folder, "preprocessor_config.json")
         self.read = [key for key in texts if key in KEYS and KEYS[key].mark == "obeyed"]
+        files = {"config.json": self._config, "preprocessor_config.json": self._pictures}
+        obeyed = ("model_type", "id2label", "do_normalize", *_STATISTICS)
+        beside = [f"{key} of {name}" for name, one in files.items() for key in obeyed if key in one]
         for key in self.read:
             row = KEYS[key]
             if row.values and texts[key] not in row.values:
                 expected = f"the {key} {', '.join(row.values)}"
                 got = f"one for the {key} {texts[key]!r}, as its file says"
                 raise InputError(row.why, expected=expected, got=got)
+        self.read += beside
         self.task = texts.get("task")
-        said = self.value("names") or []
+        said = self.value("names") or self._config.get("id2label") or []
         items = said.items() if isinstance(said, dict) else enumerate(said)
         try:
             self.names = read_labels(json.dumps({str(k): str(v) for k, v in items}), ".json")
         except FormatError as error:
             expected = "names by number, as {0: 'cat', 1: 'dog'}"
-            got = self.texts["names"][:200]
+            got = str(said)[:200]
             raise InputError(f"names of the file: {error}", expected=expected, got=got) from error
 
     def value(self, key: str) -> Any:
@@ -226,6 +255,11 @@ class Metadata:
     def layouts(self) -> list[str]:
         """Return the layouts that the metadata allow. None: they name no family."""
         description = self.texts.get("description", "").lower()
+        if (kind := self._config.get("model_type")) is not None:
+            layout = FAMILIES.get(kind)
+            wanted = {"do_normalize": layout == "detr", **(_STATISTICS if layout == "detr" else {})}
+            wrong = [one for one in wanted if self._pictures.get(one) not in (None, wanted[one])]
+            return [layout] if layout and not wrong else []
         if self.task is None:
             return ["v5", "v8"] if {"names", "stride"} <= self.texts.keys() else []
         if "head" in self.texts:
@@ -256,7 +290,7 @@ class Metadata:
                 raise InputError(what, expected="keys of known exporters", got=got, hint=hint)
 
 
-def extra_of(said: Metadata, outputs: Mapping[str, list[Any]]) -> int:
+def _extra_of(said: Metadata, outputs: Mapping[str, list[Any]]) -> int:
     """Return how many numbers of each box follow its classes: coefficients of its mask, keypoints, or an angle."""
     shapes = list(outputs.values())
     if [len(one) for one in shapes] == [3, 4]:
@@ -277,22 +311,15 @@ def _suits(layout: Layout, said: Metadata, outputs: Mapping[str, list[Any]]) -> 
     return axes in ([3, 3], [3, 3, 4]) and "keypoints" not in outputs
 
 
-def fitting(
+def _fitting(
     said: Metadata, names: list[str], outputs: Mapping[str, list[Any]], size_hw: tuple[int, int]
 ) -> list[str]:
-    """Return the layouts that the names and shapes of outputs may have.
-
-    Args:
-        said: What the metadata say.
-        names: Names of the classes, none where they are unknown.
-        outputs: The shapes by name, ``[N, ...]``.
-        size_hw: Height and width of the input.
-    """
+    """Return the layouts that the names and shapes of outputs may have; the arguments are those of `find_layout`."""
     found = [name for name, one in TABLE.items() if _suits(one, said, outputs)]
     first = next(iter(outputs.values()))
     if len(first) == 3 and len(outputs) - any(len(one) == 4 for one in outputs.values()) == 1:
         rows, columns = first[1:]
-        extra = extra_of(said, outputs)
+        extra = _extra_of(said, outputs)
         shaped = fitting_layouts((rows, columns), size_hw, len(names) or None, extra)
         shaped += ["yolox_decoded"] * ("yolox" in shaped)
         if not {"v5", "v8", "yolox"} & {*shaped}:
@@ -316,15 +343,15 @@ def find_layout(
     """Return the layout that metadata, else names of outputs tell, and what was assumed for that.
 
     Args:
-        said: See `fitting`.
-        names: See `fitting`.
-        outputs: See `fitting`.
-        size_hw: See `fitting`.
+        said: What the metadata say.
+        names: Names of the classes, none where they are unknown.
+        outputs: The shapes by name, ``[N, ...]``.
+        size_hw: Height and width of the input, in pixels.
 
     Raises:
         InputError: They tell none, or the file has a key that is not known.
     """
-    fits = fitting(said, names, outputs, size_hw)
+    fits = _fitting(said, names, outputs, size_hw)
     allowed = said.layouts()
     named = ", ".join(outputs)
     assumed = None if len(allowed) == 1 else f"{{}} by the shape of {named}"
