@@ -38,7 +38,7 @@ _INSTALL = re.compile(
     r"^\$ \./dev install((?: \w+)*)\n(?:\$ \. \.venv/bin/activate\n)?", re.MULTILINE
 )
 _SAYS = re.compile(
-    r"package index yet|PIP_FIND_LINKS|--find-links /wheels|^\$ \./dev install", re.MULTILINE
+    r"package index yet|PIP_FIND_LINKS|--find-links /?wheels|^\$ \./dev install", re.MULTILINE
 )
 
 
@@ -86,9 +86,8 @@ def on_index(text: str) -> str:
     Raises:
         ValueError: It would still say how pip finds wheels of a clone.
     """
-    found = _LINES.sub("", _ALONE.sub("", _FOLLOWS.sub("", text))).replace(
-        " --find-links /wheels", ""
-    )
+    found = _LINES.sub("", _ALONE.sub("", _FOLLOWS.sub("", text)))
+    found = re.sub(r" --find-links /?wheels\b", "", found)
     found = _INSTALL.sub(_installs, found)
     left = _SAYS.search(found)
     if left is not None:

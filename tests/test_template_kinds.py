@@ -148,7 +148,10 @@ def test_its_readme_shows_what_the_service_answers(service):
 def test_its_image_holds_what_the_service_needs(service):
     steps = (service / "Dockerfile").read_text(encoding="utf-8")
     for name in re.findall(r"^COPY (.*) \S+$", steps, re.MULTILINE):
-        assert all((service / one).exists() or one == "wheels" for one in name.split())
+        assert all(
+            (service / one).exists() or one in ("wheels", "requirements.lock")
+            for one in name.split()
+        )
     assert "USER nobody" in steps
     (command,) = re.findall(r"^CMD (\[.*\])$", steps, re.MULTILINE)
     arguments = json.loads(command)

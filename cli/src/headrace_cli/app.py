@@ -11,7 +11,7 @@ import headrace
 from headrace.errors import nearest
 from headrace_cli.arguments import CONTEXT_SETTINGS, EXITS
 from headrace_cli.console import print_data
-from headrace_cli.names import COMMANDS, GROUPS, how_to_install
+from headrace_cli.names import COMMANDS, COMMANDS_ELSEWHERE, GROUPS, how_to_install
 from headrace_cli.plugin_commands import (
     BELOW,
     KNOWN_COMMANDS,
@@ -59,7 +59,7 @@ class AllCommands(Commands):
                 elif not there.usable:
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
             known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | BELOW
-            known["version"] = "--version"
+            known |= {"version": "--version", "help": "--help"} | COMMANDS_ELSEWHERE
             for own in COMMANDS:
                 inside = getattr(self.get_command(ctx, own), "commands", ())
                 known |= {own: own, **{each: f"{own} {each}" for each in inside}}

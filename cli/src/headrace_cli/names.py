@@ -23,6 +23,9 @@ COMMANDS = {
 }
 """The commands of this package, each in the module of its name; plugins cannot replace them."""
 
+COMMANDS_ELSEWHERE = {"validate": "check", "predict": "run", "start": "serve", "init": "new app"}
+"""Names of commands in other tools, and those of ours that do the same."""
+
 GROUPS = {
     "Start": ("new", "check", "explain", "schema"),
     "Run and serve": ("run", "serve", "ui", "video"),

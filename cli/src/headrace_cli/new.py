@@ -184,11 +184,8 @@ def _names(text: str) -> dict[str, str]:
     # As in cookiecutter.json: a hyphen before each capital that does not follow a capital.
     words = re.sub(r"(?<=[^A-Z])(?=[A-Z])", "-", backend).lower()
     distribution = f"headrace-{words}"
-    return {
-        "backend": backend,
-        "distribution": distribution,
-        "package": distribution.replace("-", "_"),
-    }
+    package = distribution.replace("-", "_")
+    return {"backend": backend, "distribution": distribution, "package": package}
 
 
 def _nearby(text: str) -> str | None:

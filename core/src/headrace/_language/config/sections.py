@@ -171,8 +171,8 @@ _NAMES_ELSEWHERE = {
     "max": "batch batch_size max_batch max_batch_size",
     "batch_sizes": "preferred_batch_size preferred_batch_sizes",
     "instance_num": "workers num_workers workers_per_device instances num_instances instance_count instance_group replicas num_replicas",
-    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms batch_wait_timeout_s max_queue_delay max_queue_delay_ms max_queue_delay_microseconds",
-    "device": "gpu gpus accelerator",
+    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms batch_wait_timeout_s max_queue_delay max_queue_delay_ms max_queue_delay_microseconds max_latency_ms max_wait_ms",
+    "device": "gpu gpus cuda accelerator",
     "queue_size": "max_queue_size max_queued_requests queue_length",
     "timeout_ms": "timeout deadline_ms default_timeout_microseconds",
 }
