@@ -135,6 +135,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--stress", action="store_true", help="run stress tests in full: minutes, and 14 GiB"
     )
+    parser.addoption(
+        "--dearest", type=int, default=0, help="print the N tests that take most processor time"
+    )
+
+
+BEGAN = pytest.StashKey[float]()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Note how many processor seconds a test has taken, with its fixtures and the processes that it has waited for."""
+    report = yield
+    if report.when == "teardown":
+        report.user_properties.append(("processor_s", sum(os.times()[:4]) - item.stash[BEGAN]))
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Print the tests that take most processor time."""
+    taken = [
+        (seconds, report.nodeid)
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, seconds in getattr(report, "user_properties", ())
+        if name == "processor_s"
+    ]
+    for seconds, name in sorted(taken, reverse=True)[: config.option.dearest]:
+        terminalreporter.write_line(f"{seconds:7.1f} processor seconds {name}")
+    if config.option.dearest:
+        terminalreporter.write_line(f"{sum(one for one, _ in taken):7.1f} of all tests")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -285,6 +317,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     It is what pytest has collected, and what earlier modules have imported. Tests that collect garbage
     would else walk through all of it each time.
     """
+    item.stash[BEGAN] = sum(os.times()[:4])
     if item.config.stash.get(LAST_PATH, None) != item.path:
         item.config.stash[LAST_PATH] = item.path
         gc.collect()

@@ -23,7 +23,6 @@ SHORT = {
     "trace": [[]],
     # At least one page has to be answered: longer where a slow machine answered none.
     "tune": [["--seconds", seconds, "--warm-up", "0"] for seconds in ("1", "6", "48")],
-    "observe": [[]],
 }
 
 
@@ -56,23 +55,18 @@ def test_the_case_is_followed(pages):
         line = line.replace("--seconds 12", "").replace("--clients 1,4", "--clients 1")
         line = line.replace("--clients 4", "--clients 1")
         words = shlex.split(line.removeprefix("$ "))
-        into = words[words.index(">") + 1] if ">" in words else None
-        args = words[1 : words.index(">")] if into else words[1:]
+        args = words[1:]
         for short in SHORT[args[0]]:
             done = CliRunner().invoke(app, [*args, *short])
             if "measure longer" not in done.output:
                 break
         assert done.exit_code == 0, f"{line}\n{done.output}"
-        if into:
-            (pages / into).write_text(done.stdout)
         followed.append(args[0])
-    assert followed == ["bench", "trace", "tune", "bench", "observe"]
+    assert followed == ["bench", "trace", "tune", "bench"]
     traced = json.loads((pages / "pages.json").read_text())["traceEvents"]
     assert sum(one.get("name") == "batch of detect" for one in traced) == 2
     assert 'extends = "first.toml"' in (pages / "tuned.toml").read_text()
-    both = json.loads((pages / "pages_bench.json").read_text())["configurations"]
-    assert [one["config"] for one in both] == ["first.toml", "tuned.toml"]
-    assert (pages / "pages.html").read_text().rstrip().endswith("</html>")
+    assert {"first.toml", "tuned.toml"} <= set(done.output.split()), done.output
 
 
 def test_its_pictures_are_there_and_small():

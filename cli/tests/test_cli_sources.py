@@ -618,7 +618,6 @@ def test_usage_errors_are_json_too_where_that_is_asked_for(args, message, monkey
         ("tune", "headrace-observe"),
         ("simulate", "headrace-observe"),
         ("trace", "headrace-observe"),
-        ("top", "headrace-observe"),
         ("observe", "headrace-observe"),
         ("serve", "headrace-serve"),
         ("trt", "headrace-trt"),

@@ -30,7 +30,7 @@ GROUPS = {
     "Start": ("new", "check", "explain", "schema"),
     "Run and serve": ("run", "serve", "ui", "video"),
     "Prepare models": ("models", "trt"),
-    "Measure": ("bench", "certify", "tune", "simulate", "trace", "top", "observe"),
+    "Measure": ("bench", "certify", "tune", "simulate", "trace", "observe"),
     "Extend": ("plugins", "conformance"),
 }
 """Where ``headrace --help`` lists the commands of this package and of well-known plugins."""

@@ -309,7 +309,6 @@ def test_no_command_writes_over_what_it_reads(tmp_path):
         (("trace", config, f"{tmp_path}/*.png", "-o", picture), "--output"),
         (("tune", link, picture, "--goal", "min p99", "-o", config), "--output"),
         (("simulate", config, "--times", found, "--rate", "1", "--plot", found), "--plot"),
-        (("observe", "report", found, "-o", found), "--output"),
     ):
         done = run(*args)
         assert done.exit_code == 2

@@ -27,8 +27,6 @@ COMMANDS = (
     "simulate",
     "tune",
     "observe gpus",
-    "observe report",
-    "top",
 )
 SHORT = {
     "bench": ["--seconds", "0.02", "--warm-up", "0", "--clients", "1,10"],
@@ -36,7 +34,6 @@ SHORT = {
     "observe inspect": ["--repeat", "2", "--warm-up", "0", "--sizes", "1"],
     "simulate": ["--requests", "200"],
     "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2"],
-    "top": ["--count", "1"],
 }
 README = Path(__file__).resolve().parents[1] / "README.md"
 LINE = 'backend = "S[DecodeMat,ResizeMat(8,8)]"\nmax = 2\n'
@@ -59,7 +56,6 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "line.toml").write_text(LINE)
     (tmp_path / "other.toml").write_text('extends = "line.toml"\nmax = 1\n')
     (tmp_path / "page.toml").write_text(f"[read]\n{LINE}")
-    (tmp_path / "operator.key").write_text("k3y\n")
     (tmp_path / "monday.txt").write_text("".join(f"{k / 100}\n" for k in range(50)))
     for name in ("photos", "pages"):
         (tmp_path / name).mkdir()
@@ -76,22 +72,17 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_every_example_of_the_help_does_what_it_says(folder, caplog):
-    for name in ("matplotlib", "prometheus_client", "onnxruntime"):
+def test_every_example_of_the_help_does_what_it_says(folder):
+    for name in ("matplotlib", "onnxruntime"):
         pytest.importorskip(name)
-    caplog.set_level("INFO", "headrace")
-    with headrace.pipe({"backend": "Identity", "probes": ["Prometheus(port=0)"]}):
-        (url,) = re.findall(r"metrics at (http.*)/metrics", caplog.text)
-        for command in COMMANDS:
-            for line in examples(command):
-                line = re.sub(r"https?://(127.0.0.1:9464|models.example:8000)", url, line)
-                stdout = _run(line)
-                if "--json" in line and command != "observe gpus":  # which prints a list
-                    _check_keys(command, json.loads(stdout))
+    for command in COMMANDS:
+        for line in examples(command):
+            stdout = _run(line)
+            if "--json" in line and command != "observe gpus":  # which prints a list
+                _check_keys(command, json.loads(stdout))
     assert (folder / "times.jsonl").exists()
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "tuned.toml").exists()
-    assert (folder / "report.html").read_text().rstrip().endswith("</html>")
     assert (folder / "load.html").exists()
 
 

@@ -7,15 +7,11 @@ import contextlib
 import gc
 import http.client
 import http.server
-import io
 import itertools
-import json
 import os
 import pickle
 import re
-import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
@@ -23,7 +19,6 @@ import urllib.error
 import urllib.request
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +31,6 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -47,10 +41,7 @@ import headrace
 import headrace_observe
 from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
 from headrace.hookspecs import attached
-from headrace_cli.app import app
 from headrace_observe import otel
-from headrace_observe.commands import top as commands_top
-from headrace_observe.commands.top import rows_of, scrape
 from headrace_observe.histograms import Histograms
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"
@@ -432,244 +423,10 @@ def test_only_the_loopback_is_listened_on_unless_asked(probe, monkeypatch):
 def test_an_address_of_ipv6_is_listened_on_and_one_of_elsewhere_refused(probe):
     config = {"backend": "Identity", "probes": ['Prometheus(port=0,host="::1")']}
     with contextlib.suppress(SetupError), headrace.pipe(config):  # some machines have no IPv6
-        assert scrape(f"http://[::1]:{probe[0].port}")
+        address = f"http://[::1]:{probe[0].port}/metrics"
+        assert urllib.request.urlopen(address, timeout=60).status == 200
     with pytest.raises(SetupError, match=r'host="127\.0\.0\.1"'):
         headrace.pipe({"backend": "Identity", "probes": ['Prometheus(port=0,host="203.0.113.1")']})
-
-
-# top
-
-
-def test_rates_of_top_are_those_between_two_looks():
-    node, ok = ("node", "n"), ("outcome", "ok")
-    before = {
-        ("headrace_requests_total", (node, ok)): 100.0,
-        ("headrace_batch_size_requests_sum", (node,)): 100.0,
-        ("headrace_batch_size_requests_count", (node,)): 50.0,
-        ("headrace_instance_busy_seconds_total", (("instance", "0"), node)): 10.0,
-        ("headrace_instance_up", (("instance", "0"), node)): 1.0,
-    }
-    now = {
-        ("headrace_requests_total", (node, ok)): 180.0,
-        ("headrace_batch_size_requests_sum", (node,)): 180.0,
-        ("headrace_batch_size_requests_count", (node,)): 70.0,
-        ("headrace_instance_busy_seconds_total", (("instance", "0"), node)): 11.0,
-        ("headrace_instance_up", (("instance", "0"), node)): 1.0,
-        ("headrace_queue_wait_seconds", (node, ("quantile", "0.5"))): 0.0015,
-        ("headrace_queue_wait_seconds", (node, ("quantile", "0.9"))): 1.0,
-        ("headrace_queue_wait_seconds", (node, ("quantile", "0.99"))): 0.25,
-        ("headrace_batch_duration_seconds", (node, ("quantile", "0.5"))): 0.002,
-        ("headrace_batch_duration_seconds", (node, ("quantile", "0.99"))): 0.0031234,
-    }
-    (row,) = rows_of(before, now, 2.0)
-    assert {key: ms for key, ms in row.items() if key.endswith("_ms")} == {
-        "queue_p50_ms": 1.5,
-        "queue_p99_ms": 250.0,
-        "batch_p50_ms": 2.0,
-        "batch_p99_ms": 3.123,
-    }
-    assert row["ok_per_s"] == 40.0
-    assert row["mean_batch"] == 4.0
-    assert row["utilisation"] == 0.5
-    assert (row["up"], row["instances"]) == (1, 1)
-
-
-def test_top_shows_each_model_of_a_server_and_compares_a_worker_with_itself(monkeypatch):
-    def page(worker, model, ok, state="ready"):
-        where = f'model="{model}",model_version="1",worker="{worker}"'
-        return (
-            f'headrace_requests_total{{{where},node="main",outcome="ok"}} {ok}\n'
-            f'headrace_requests_waiting{{{where},node="main"}} {ok % 7}\n'
-            f'headrace_state{{{where},state="{state}"}} 1\n'
-        )
-
-    looks = iter([
-        page(0, "a", 100) + page(0, "b", 900),
-        page(1, "a", 50) + page(1, "b", 60),  # another worker: there is nothing to compare with
-        page(0, "a", 110) + page(0, "b", 930, "degraded"),
-    ])  # fmt: skip
-    answer = lambda *_, **__: contextlib.closing(io.BytesIO(next(looks).encode()))  # noqa: E731
-    monkeypatch.setattr("urllib.request.urlopen", answer)
-    ticks = iter([0.0, 5.0, 10.0]).__next__
-    monkeypatch.setattr(commands_top, "time", SimpleNamespace(monotonic=ticks))
-    other, again = commands_top._looks("http://server", 0.0, 2)
-    assert [row["ok_per_s"] for row in other[0]] == [0.0, 0.0]
-    assert [(row["worker"], row["model"], row["ok_per_s"]) for row in again[0]] == [
-        ("0", "a", 1.0),
-        ("0", "b", 3.0),
-    ]
-    assert (other[1], again[1]) == ("ready", "degraded")
-    assert commands_top._name(again[0][1]) == "worker 0, b:1 main"
-    assert [row["waiting"] for row in again[0]] == [110 % 7, 930 % 7]
-
-
-@pytest.mark.parametrize(("columns", "terminal"), [(80, True), (40, True), (40, False)])
-def test_top_cuts_no_figure_off_and_eighty_columns_are_enough(monkeypatch, columns, terminal):
-    row = dict.fromkeys(commands_top._FIGURES, 12345) | {"node": "lines", "utilisation": 1.0}
-    out = StringIO()
-    out.isatty = lambda: terminal
-    monkeypatch.setattr("sys.stdout", out)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("LINES", "50")
-    monkeypatch.setenv("TERM", "dumb")
-    commands_top._show(iter([([row], "ready")]), "http://here")
-    said = out.getvalue()
-    assert "…" not in said
-    assert said.count("12345") == 10
-    assert (said.count("lines") == 1) == (columns == 80 or not terminal)
-    assert not terminal or max(map(len, said.splitlines())) <= columns
-
-
-def test_top_shows_a_pipeline_in_both_forms(probe):
-    with served() as pipe:
-        pipe([{"data": k} for k in range(8)])
-        url = f"http://127.0.0.1:{probe[0].port}"
-        assert scrape(url)
-        watched = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "1"])
-        assert watched.exit_code == 0, watched.output
-        assert "ready" in watched.output
-        assert "queue: from arrival at the node" in watched.output
-        assert "main" in watched.output
-        done = CliRunner().invoke(app, ["top", url, "--every", "0.1", "--count", "2", "--json"])
-    decoder, text, found = json.JSONDecoder(), done.stdout, []
-    while text.strip():
-        one, end = decoder.raw_decode(text.lstrip())
-        found.append(one)
-        text = text.lstrip()[end:]
-    assert [one["state"] for one in found] == ["ready", "ready"]
-    assert found[0]["nodes"][0]["node"] == "main"
-
-
-def test_top_says_who_does_not_answer():
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port = one.getsockname()[1]
-    done = CliRunner().invoke(app, ["top", f"127.0.0.1:{port}", "--count", "1"])
-    assert done.exit_code == 2
-    assert "does not answer" in done.stderr
-    assert 'needs probes = ["Prometheus"]' in done.stderr
-
-
-def test_top_says_whose_certificates_to_trust(monkeypatch):
-    refused = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed certificate")
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: raises(refused))
-    done = CliRunner().invoke(app, ["top", "https://server:1", "--count", "1"])
-    assert done.exit_code == 2
-    assert "self-signed certificate" in done.stderr
-    assert "SSL_CERT_FILE" in done.stderr
-
-
-def raises(reason):
-    raise urllib.error.URLError(reason)
-
-
-@pytest.mark.parametrize("url", ["", "http://", "http://[::1", "ftp://host", "host:port", "h:0"])
-def test_top_refuses_what_is_no_address(url):
-    done = CliRunner().invoke(app, ["top", url, "--count", "1", "--json"])
-    assert done.exit_code == 2
-    assert "expected an address" in json.loads(done.stdout)["error"]["message"]
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (b"SSH-2.0-other\r\n", "does not answer: SSH-2.0-other"),
-        (b"HTTP/1.0 200 OK\r\n\r\n<html>hello", "has no metrics of Headrace"),
-        (b"HTTP/1.0 200 OK\r\n\r\n\xff\xfe", "does not answer: "),
-        (b"HTTP/1.0 404 No\r\n\r\n", "answers 404 No"),
-    ],
-)
-def test_top_says_who_answers_with_something_else(answer, message):
-    with socket.create_server(("127.0.0.1", 0)) as one:
-
-        def serve():
-            client, _ = one.accept()
-            with client:
-                client.recv(4096)
-                client.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        url = f"http://127.0.0.1:{one.getsockname()[1]}"
-        done = CliRunner().invoke(app, ["top", url, "--count", "1"])
-        thread.join()
-    assert done.exit_code == 2
-    assert message in done.stderr
-
-
-@pytest.fixture
-def keyed():
-    """The address of a server that gives metrics to whoever has the key, and what it was sent."""
-
-    class Keyed(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            given = self.headers["Authorization"]
-            sent.append((self.path, given))
-            if self.path == "/moved/metrics":
-                self.send_response(302)
-                self.send_header("Location", "/metrics")
-                self.end_headers()
-                return
-            right = given == "Bearer swordfish"
-            body = b'headrace_state{state="ready"} 1' if right else b'{"error": "a key is needed"}'
-            self.send_response(200 if right else 401)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_):
-            """Be silent."""
-
-    sent = []
-    with http.server.HTTPServer(("127.0.0.1", 0), Keyed) as one:
-        thread = threading.Thread(target=one.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{one.server_port}", sent
-        one.shutdown()
-        thread.join()
-
-
-def test_top_shows_a_server_with_keys_its_key_and_nobody_else(keyed, tmp_path):
-    url, sent = keyed
-    file = tmp_path / "operator.key"
-    file.write_bytes(b"\xef\xbb\xbfswordfish\r\n")
-    seen = ["--count", "1", "--every", "0.1", "--json", "--key-file", str(file)]
-    done = CliRunner().invoke(app, ["top", url, *seen])
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["state"] == "ready"
-    without = CliRunner().invoke(app, ["top", url, *seen[:-2]])
-    assert without.exit_code == 2
-    assert "answers 401 Unauthorized: a key is needed" in without.stdout
-    assert "--key-file FILE" in without.stdout
-    sent.clear()
-    assert CliRunner().invoke(app, ["top", f"{url}/moved", *seen]).exit_code == 2
-    assert sent == [("/moved/metrics", "Bearer swordfish"), ("/metrics", None)]
-
-
-@pytest.mark.parametrize("written", ["", "two keys", "one\ntwo", "caf\u00e9", None])
-def test_top_refuses_what_is_no_file_with_a_key(written, tmp_path):
-    file = tmp_path / "operator.key"
-    if written is not None:
-        file.write_text(written, encoding="utf-8")
-    done = CliRunner().invoke(app, ["top", "h:1", "--key-file", str(file)])
-    assert done.exit_code == 2
-    assert f"--key-file {file}: " in done.stderr
-    assert not written or written not in done.stderr
-
-
-def test_ctrl_c_ends_top_with_130(probe):
-    with served():
-        url = f"http://127.0.0.1:{probe[0].port}"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", "top", url, "--every", "0.1", "--json"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        assert process.stdout.readline()
-        os.kill(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=300)
-    assert process.returncode == 130, said
 
 
 # OpenTelemetry

@@ -460,10 +460,6 @@ def test_the_command_begins_with_auto_and_writes_it_where_it_is_the_best(tmp_pat
     assert found["space"] == {"main.instance_num": ["auto", 1, 2]}
     assert {t["values"]["main.instance_num"] for t in found["trials"]} == {"auto", 1, 2}
     assert found["trials"][0]["values"]["main.instance_num"] == "auto"
-    (tmp_path / "tune.json").write_text(done.stdout)
-    report = run("observe", "report", "tune.json", "-o", "report.html")
-    assert report.exit_code == 0, report.output
-    assert "<td>auto" in (tmp_path / "report.html").read_text()
 
 
 def test_the_file_is_refused_where_its_paths_would_be_others(tmp_path, monkeypatch):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import random
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 import time
+import urllib.error
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from pathlib import Path
@@ -413,6 +417,114 @@ def test_an_address_needs_no_scheme():
     done = CliRunner().invoke(app, ["observe", "why", "127.0.0.1:1", "7f3a"])
     assert done.exit_code == 2
     assert "127.0.0.1:1 does not answer" in done.stderr
+
+
+def test_why_says_whose_certificates_to_trust(monkeypatch):
+    refused = ssl.SSLCertVerificationError(1, "certificate verify failed: self-signed certificate")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: raises(refused))
+    done = CliRunner().invoke(app, ["observe", "why", "https://server:1"])
+    assert done.exit_code == 2
+    assert "self-signed certificate" in done.stderr
+    assert "SSL_CERT_FILE" in done.stderr
+
+
+def raises(reason):
+    raise urllib.error.URLError(reason)
+
+
+@pytest.mark.parametrize("url", ["http://", "http://[::1", "ftp://host", "host:port", "h:0"])
+def test_why_refuses_what_is_no_address(url):
+    done = CliRunner().invoke(app, ["observe", "why", url, "--json"])
+    assert done.exit_code == 2
+    assert "expected an address" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"SSH-2.0-other\r\n", "does not answer: SSH-2.0-other"),
+        (b"HTTP/1.0 200 OK\r\n\r\n<html>hello", "it is no dump"),
+        (b"HTTP/1.0 200 OK\r\n\r\n\xff\xfe", "does not answer: "),
+        (b"HTTP/1.0 404 No\r\n\r\n", "answers 404 No"),
+    ],
+)
+def test_why_says_who_answers_with_something_else(answer, message):
+    with socket.create_server(("127.0.0.1", 0)) as one:
+
+        def serve():
+            client, _ = one.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        url = f"http://127.0.0.1:{one.getsockname()[1]}"
+        done = CliRunner().invoke(app, ["observe", "why", url])
+        thread.join()
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+@pytest.fixture
+def keyed(tmp_path):
+    """The address of a server that gives what it remembers to whoever has the key, and what it was sent."""
+    dump = dumped(tmp_path)[1].read_bytes()
+
+    class Keyed(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            given = self.headers["Authorization"]
+            sent.append((self.path, given))
+            if self.path == "/moved/v2/memory":
+                self.send_response(302)
+                self.send_header("Location", "/v2/memory")
+                self.end_headers()
+                return
+            right = given == "Bearer swordfish"
+            body = dump if right else b'{"error": "a key is needed"}'
+            self.send_response(200 if right else 401)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            """Be silent."""
+
+    sent = []
+    with http.server.HTTPServer(("127.0.0.1", 0), Keyed) as one:
+        thread = threading.Thread(target=one.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{one.server_port}", sent
+        one.shutdown()
+        thread.join()
+
+
+def test_why_shows_a_server_with_keys_its_key_and_nobody_else(keyed, tmp_path):
+    url, sent = keyed
+    file = tmp_path / "operator.key"
+    file.write_bytes(b"\xef\xbb\xbfswordfish\r\n")
+    seen = ["--json", "--key-file", str(file)]
+    done = CliRunner().invoke(app, ["observe", "why", url, *seen])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["requests"]
+    without = CliRunner().invoke(app, ["observe", "why", url, *seen[:-2]])
+    assert without.exit_code == 2
+    assert "answers 401 Unauthorized: a key is needed" in without.stdout
+    assert "--key-file FILE" in without.stdout
+    sent.clear()
+    assert CliRunner().invoke(app, ["observe", "why", f"{url}/moved", *seen]).exit_code == 2
+    assert sent == [("/moved/v2/memory", "Bearer swordfish"), ("/v2/memory", None)]
+
+
+@pytest.mark.parametrize("written", ["", "two keys", "one\ntwo", "caf\u00e9", None])
+def test_why_refuses_what_is_no_file_with_a_key(written, tmp_path):
+    file = tmp_path / "operator.key"
+    if written is not None:
+        file.write_text(written, encoding="utf-8")
+    done = CliRunner().invoke(app, ["observe", "why", "h:1", "--key-file", str(file)])
+    assert done.exit_code == 2
+    assert f"--key-file {file}: " in done.stderr
+    assert not written or written not in done.stderr
 
 
 @pytest.mark.parametrize(

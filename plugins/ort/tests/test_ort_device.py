@@ -24,7 +24,7 @@ from headrace.errors import (
     InstanceLostError,
     SetupError,
 )
-from headrace_ort import cuda, on_device, opening, options, provider_library, providers, session
+from headrace_ort import cuda, on_device, opening, options, session
 from headrace_ort.binding import DeviceRunner
 from headrace_tensors import (
     DeviceArray,
@@ -36,8 +36,6 @@ from headrace_tensors import (
 from headrace_tensors.device_arrays import read_on_device
 
 STREAM_OPTIONS = on_device.stream_options
-VERSION = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
-needs_libraries = pytest.mark.skipif(VERSION < (1, 22), reason="1.22 brought provider libraries")
 
 
 REAL = {
@@ -937,67 +935,6 @@ def test_on_the_cpu_the_options_for_a_device_change_nothing(start, one_to_one):
     assert backend([request]) is None
     assert isinstance(request["result"], np.ndarray)
     assert backend.describe()["cuda_graphs"] == []
-
-
-class Library:
-    """What ONNX Runtime says of a plugin provider library."""
-
-    def __init__(self, name, ordinal=0):
-        self.ep_name, self.ordinal = name, ordinal
-
-
-@needs_libraries
-def test_a_provider_library_is_registered_once(monkeypatch, tmp_path):
-    (tmp_path / "lib.so").write_bytes(b"")
-    (tmp_path / "other.so").write_bytes(b"")
-    known, calls = [Library("CPUExecutionProvider")], []
-
-    def register(name, path):
-        calls.append((name, path))
-        known.append(Library("MineExecutionProvider"))
-
-    monkeypatch.setattr(provider_library, "_registered", {})
-    monkeypatch.setattr(provider_library.ort, "get_ep_devices", lambda: known)
-    monkeypatch.setattr(
-        provider_library.ort, "register_execution_provider_library", register, raising=False
-    )
-    for _ in range(2):
-        found = provider_library.register_libraries({"mine": tmp_path / "lib.so"})
-        assert [one.ep_name for one in found["mine"]] == ["MineExecutionProvider"]
-    assert calls == [("mine", str(tmp_path / "lib.so"))]
-    with pytest.raises(SetupError, match="another provider library"):
-        provider_library.register_libraries({"mine": tmp_path / "other.so"})
-
-    class Options:
-        def add_provider_for_devices(self, devices, values):
-            self.given = devices, values
-
-    options = Options()
-    provider_library.add_plugin_provider(options, found["mine"], {"a": "1"})
-    assert options.given == (found["mine"], {"a": "1"})
-    with pytest.raises(SetupError, match="no device 3"):
-        provider_library.add_plugin_provider(options, found["mine"], {}, "3")
-    assert providers.choose_providers(["mine", "cpu"], libraries=["mine"])[0] == ("mine", {})
-
-
-@needs_libraries
-def test_a_file_that_is_no_provider_library_is_named(one_to_one, start, tmp_path):
-    (tmp_path / "lib.so").write_bytes(b"not a library")
-    with pytest.raises(SetupError, match=r"lib\.so"):
-        start(
-            one_to_one(["n", 3]),
-            providers=["mine"],
-            provider_libraries={"mine": str(tmp_path / "lib.so")},
-        )
-    config = {
-        "backend": "OnnxTensor",
-        "model": str(one_to_one(["n", 3])),
-        "provider_libraries": {"mine": str(tmp_path / "lib.so")},
-    }
-    with pytest.raises(headrace.errors.ConfigError, match="imports are refused") as caught:
-        headrace.PipelineConfig.load(config, allow_import=False)
-    assert [problem.path for problem in caught.value.problems] == ["main.provider_libraries"]
-    headrace.PipelineConfig.load({**config, "provider_libraries": {}}, allow_import=False)
 
 
 def has_cuda():

@@ -17,7 +17,6 @@ COMMANDS: dict[str, str] = {
     "bench": "headrace_observe.commands.bench:bench",
     "certify": "headrace_observe.commands.certify:certify",
     "observe": "headrace_observe.commands.observe:observe",
-    "top": "headrace_observe.commands.top:top",
     "tune": "headrace_observe.commands.tune:tune",
     "trace": "headrace_observe.commands.trace:trace",
     "simulate": "headrace_observe.commands.simulate:simulate",

@@ -19,7 +19,7 @@ from headrace_observe.files import write_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Panel", "as_svg", "check_plot", "frontier_panel", "load_panels", "plot"]
+__all__ = ["Panel", "check_plot", "frontier_panel", "load_panels", "plot"]
 
 SUFFIXES = (".png", ".svg", ".pdf", ".html")
 
@@ -89,11 +89,6 @@ def _drawn(panels: Sequence[Panel], title: str, clocks: Iterable[str] = ()) -> A
     if said:
         figure.supxlabel("\n".join(said), x=0.01, ha="left", fontsize="x-small", color="0.3")
     return figure
-
-
-def as_svg(panels: Sequence[Panel], title: str) -> str:
-    """Draw panels side by side; give the text of an ``<svg>`` element."""
-    return _svg(_drawn(panels, title))
 
 
 def _svg(figure: Any) -> str:

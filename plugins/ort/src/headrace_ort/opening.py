@@ -69,7 +69,6 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
             graph_optimization=options.graph_optimization,
             session_config=options.session_config,
             log_level=log_level,
-            libraries=options.provider_libraries,
         )
 
     if share:
@@ -130,16 +129,15 @@ def _choose(
     options: OnnxOptions, context: headrace.InitContext
 ) -> list[tuple[str, dict[str, str]]]:
     """Give the providers with their options; refuse two builds of ONNX Runtime, or warn about them."""
-    if (options.provider_libraries or options.custom_ops) and not context.allow_import:
+    if options.custom_ops and not context.allow_import:
         raise SetupError(
-            "provider_libraries and custom_ops bring in code, and imports are refused here",
+            "custom_ops bring in code, and imports are refused here",
             hint="Load the configuration with imports allowed.",
         )
     chosen = providers.choose_providers(
         options.providers,
         context.device,
         options.provider_options,
-        libraries=options.provider_libraries,
     )
     twice = builds.two_builds()
     if twice is not None:

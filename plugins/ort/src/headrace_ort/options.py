@@ -38,11 +38,6 @@ class OnnxOptions(BatchAxisOptions):
         description="Options of the providers, by provider name, as ONNX Runtime names them; where "
         "unset, `cudnn_conv_algo_search` of the CUDA provider is HEURISTIC.",
     )
-    provider_libraries: dict[str, headrace.FilePath] = Field(
-        {},
-        description="Libraries of plugin execution providers, by a name of one's own that `providers` "
-        "may use.",
-    )
     output_device: Literal["cpu", "device"] = Field(
         "cpu",
         description="Where results lie: cpu gives numpy arrays, device leaves them on the GPU of a "
@@ -92,7 +87,7 @@ class OnnxOptions(BatchAxisOptions):
         "every error is raised, else error.",
     )
 
-    @field_validator("provider_libraries", "custom_ops", mode="before")
+    @field_validator("custom_ops", mode="before")
     @classmethod
     def _may_import(cls, value: Any, info: ValidationInfo) -> Any:
         if value and (info.context or {}).get("allow_import") is False:

@@ -12,7 +12,7 @@ from headrace_ort.builds import TO_GPU
 from headrace_ort.options import ON_CUDA
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = ["CPU", "check_providers", "choose_providers"]
 
@@ -24,8 +24,6 @@ def choose_providers(
     names: Sequence[str] | None = None,
     device: str | None = None,
     options: Mapping[str, Mapping[str, str | int | float | bool]] | None = None,
-    *,
-    libraries: Collection[str] = (),
 ) -> list[tuple[str, dict[str, str]]]:
     """Return the providers in order, by their full names, each with its options.
 
@@ -36,7 +34,6 @@ def choose_providers(
             the CUDA and TensorRT providers that have none in ``options``. 0 is left out: it is the default, and ONNX
             Runtime from 1.26 on warns in each session that gets one.
         options: Provider options by provider name (written like ``names``).
-        libraries: Names of plugin provider libraries, which ``names`` may hold too.
 
     Returns:
         The argument ``providers`` of `make_session`.
@@ -54,13 +51,13 @@ def choose_providers(
                 hint="Write device = 'cpu', or 'cuda' or 'cuda:0' for a GPU of NVIDIA. For others name `providers`.",
             )
         names = ["cpu"] if index is None else ["cuda"]
-    chosen = [_full_name(name, libraries) for name in names]
+    chosen = [_full_name(name) for name in names]
     doubled = sorted({name for name in chosen if chosen.count(name) > 1})
     if doubled:
         raise SetupError(f"provider named twice: {', '.join(doubled)}")
-    _refuse_missing([name for name in chosen if name not in libraries])
+    _refuse_missing(chosen)
     options = options or {}
-    given = {_full_name(name, libraries): dict(values) for name, values in options.items()}
+    given = {_full_name(name): dict(values) for name, values in options.items()}
     if len(given) < len(options):
         raise SetupError(f"provider_options has a provider twice: {', '.join(options)}")
     for name in given:
@@ -101,10 +98,8 @@ def _cuda_index(device: str | None) -> int | None:
     return None if match is None else int(match[1] or 0)
 
 
-def _full_name(name: str, libraries: Collection[str] = ()) -> str:
+def _full_name(name: str) -> str:
     """Return the full name of a provider that ONNX Runtime knows, even if the installed build does not have it."""
-    if name in libraries:
-        return name
     known = [*ort.get_all_providers(), *ort.get_available_providers()]
     short: dict[str, str] = {full.lower().removesuffix(_SUFFIX): full for full in known}
     wanted = name.strip().lower().removesuffix(_SUFFIX)
@@ -125,7 +120,7 @@ def _refuse_missing(chosen: Sequence[str]) -> None:
     )
     install = "Install the build of ONNX Runtime that has it; only one may be installed at a time."
     if any(name in ON_CUDA for name in missing):
-        install = f"Type: {TO_GPU}. Or name a plugin provider in `provider_libraries`."
+        install = f"Type: {TO_GPU}."
     raise MissingDependencyError(what, distribution="headrace-ort", hint=install)
 
 

@@ -49,7 +49,6 @@ def make_session(  # noqa: PLR0913 - all but two by name
     graph_optimization: str = "all",
     session_config: Mapping[str, str] | None = None,
     log_level: str = "fatal",
-    libraries: Mapping[str, Path] | None = None,
     custom_ops: Sequence[Path] = (),
 ) -> Any:
     """Make an ``InferenceSession`` that runs on the given providers, or fail.
@@ -67,7 +66,6 @@ def make_session(  # noqa: PLR0913 - all but two by name
         graph_optimization: A key of `LEVELS`.
         session_config: Further entries of the session's configuration, which win over those set here.
         log_level: A key of `SEVERITIES`: the least level of messages that ONNX Runtime itself prints to stderr.
-        libraries: Libraries of plugin execution providers, by the name that ``providers`` uses.
         custom_ops: Libraries with operators of one's own.
 
     Returns:
@@ -108,12 +106,11 @@ def make_session(  # noqa: PLR0913 - all but two by name
             options.add_session_config_entry(key, value)
         for library in custom_ops:
             options.register_custom_ops_library(str(library))
-        builtin = _add_plugins(options, providers, libraries or {})
         session = ort.InferenceSession(
             model if isinstance(model, bytes) else label,
             sess_options=options,
             enable_fallback=0,
-            **({"providers": builtin} if builtin else {}),
+            providers=[(name, dict(values)) for name, values in providers],
         )
     except SetupError:
         raise
@@ -122,31 +119,13 @@ def make_session(  # noqa: PLR0913 - all but two by name
             f"ONNX Runtime {ort.__version__} cannot load {label}: {_reason(error)}",
             hint=_hint(str(error), model),
         ) from error
-    check_providers(
-        [name for name in names if name not in (libraries or {})], session.get_providers()
-    )
+    check_providers(names, session.get_providers())
     return session
 
 
 def _check_choice(what: str, value: object, known: Mapping[str, Any]) -> None:
     if value not in known:
         raise ValueError(f"{what} is one of {', '.join(known)}, not {value!r}")
-
-
-def _add_plugins(
-    options: Any, providers: Sequence[tuple[str, Mapping[str, str]]], libraries: Mapping[str, Path]
-) -> list[tuple[str, dict[str, str]]]:
-    """Add the plugin providers to the options of a session; give the providers that are part of ONNX Runtime."""
-    from headrace_ort.provider_library import add_plugin_provider, register_libraries
-
-    plugins = [name for name, _ in providers if name in libraries]
-    found = register_libraries(libraries) if libraries else {}
-    for name, values in providers:
-        if name in plugins:
-            rest = {key: value for key, value in values.items() if key != "device_id"}
-            add_plugin_provider(options, found[name], rest, values.get("device_id"))
-    builtin = [(name, dict(values)) for name, values in providers if name not in libraries]
-    return [] if plugins and all(name == CPU for name, _ in builtin) else builtin
 
 
 def run_options(log_level: str = "fatal") -> Any:

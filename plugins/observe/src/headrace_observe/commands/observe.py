@@ -6,7 +6,6 @@ import typer
 
 from headrace_observe.commands.gpus import gpus
 from headrace_observe.commands.inspect import inspect
-from headrace_observe.commands.report import report
 from headrace_observe.commands.why import why
 
 __all__ = ["observe"]
@@ -16,7 +15,7 @@ observe = typer.Typer(
     rich_markup_mode=None,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Say why a request was slow, measure one backend alone, list the GPUs, make a page of figures.",
+    help="Say why a request was slow, measure one backend alone, list the GPUs.",
 )
-for _command in (inspect, report, gpus, why):
+for _command in (inspect, gpus, why):
     observe.command()(_command)

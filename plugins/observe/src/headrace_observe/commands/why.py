@@ -16,8 +16,8 @@ from headrace_cli.for_plugins import (
     print_message,
     printing_warnings,
 )
+from headrace_observe.commands.asking import read_key, read_url
 from headrace_observe.commands.shared import KeyFile, print_document, writable
-from headrace_observe.commands.top import key_in, read_url
 from headrace_observe.cures import cures
 from headrace_observe.explaining import slowest
 from headrace_observe.explaining import why as explained
@@ -65,7 +65,7 @@ def why(
     if ":" in source and not Path(source).exists():  # as http://127.0.0.1:8000, or without http://
         end = "/v2/memory" + ("" if request_id is None else f"?request_id={quote(request_id)}")
         hint = "It is the address of headrace serve."
-        key = None if key_file is None else key_in(key_file)
+        key = None if key_file is None else read_key(key_file)
         lines = read_url(source, end, key, hint, 60).splitlines()
     else:
         lines = lines_of(source, "the dump")
