@@ -196,6 +196,30 @@ def test_videos_with_events_stay_longer(kit, tmp_path, calendar):
         assert (plain.exists(), event.exists(), clip.exists()) == there
 
 
+@pytest.mark.parametrize("codec", ["copy", "libx264"])
+@pytest.mark.parametrize(("event", "part"), [(9, 0), (10, 1), (19, 1)])
+@pytest.mark.parametrize("end", ["goes on", "is silent", "ends"])
+def test_an_event_marks_the_part_that_has_its_picture(tmp_path, codec, event, part, end):
+    """Parts of ten pictures. Frames come four pictures late, when the next part has begun."""
+    out = tmp_path / "out"
+    sink = SaveVideo(out, codec=codec, every_s=1)
+    camera = Camera(sink, tmp_path / "cam.mp4", behind=4)
+    camera.send(28 if end == "goes on" else 24, event=event)
+    if end == "is silent":
+        camera.be_silent(11)
+        assert codec != "copy" or len(list(out.glob("*.mp4"))) == 2
+    sink.close()
+    for path in out.glob("*.mp4"):
+        turn_back(path, 2 * DAY_S)
+    sink = SaveVideo(out, every_s=1, keep_s=DAY_S, keep_events_s=7 * DAY_S)
+    sink.open()
+    (stays,) = out.glob("*.mp4")
+    with av.open(str(stays)) as container:
+        first = next(container.decode(video=0)).to_ndarray(format="bgr24").astype(int)
+    errors = [abs(first - one).mean() for one in camera.pictures[:30:10]]
+    assert errors.index(min(errors)) == part
+
+
 def test_bounds_need_parts_and_are_no_less_than_zero(tmp_path):
     for wrong in ({"keep_s": 1}, {"keep_bytes": 1}, {"keep_free_bytes": 1}, {"keep_events_s": 1}):
         with pytest.raises(ValueError, match="they need every_s"):

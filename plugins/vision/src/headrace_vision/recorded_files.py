@@ -270,6 +270,11 @@ class CopiedFile(VideoFile):
     def _encode(self, picture: Any = None) -> None:
         """There is nothing to encode."""
 
+    @property
+    def begin_s(self) -> float:
+        """The time in seconds of the first frame in it, less what is lost to rounding."""
+        return self.connection.seconds(self._base) - 1e-3
+
     def seconds_at(self, dts: int) -> float:
         """Return how long the video is at a time of decoding."""
         return float((dts - (self._base or 0)) * self.connection.unit)

@@ -246,8 +246,8 @@ class SaveVideo(FileSink):
 
     @property
     def _open(self) -> list[VideoFile]:
-        copies = (one.file for one in itertools.chain(*list(self._copies.values())) if one.file)
-        return [*self._files.values(), *copies]
+        copies = itertools.chain(*list(self._copies.values()))
+        return [*self._files.values(), *itertools.chain(*(one.files for one in copies))]
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the videos that bear a mark. What a dead run has begun is finished before."""
