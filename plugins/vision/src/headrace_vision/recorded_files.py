@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.copying import CONTAINERS
-from headrace_vision.owner import Mark, lock
+from headrace_vision.owner import Mark, held, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -127,6 +127,7 @@ class VideoFile:
         self._last, self._step = -1, 0
         self.count = 0
         self._is_encoded = False
+        self._missing: int | None = None
         self._reformatter = VideoReformatter()
         self._output = _Output(self._part)
         flags = {
@@ -234,11 +235,19 @@ class VideoFile:
             if not self.has_failed and not is_last:
                 raise
         self._output.close()
-        found = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
-        if found:  # something that can be played
-            self._part.replace(self.path)
-        elif not self._part.stat().st_size:
-            self._part.unlink()
+        if self._missing is None:
+            self._missing = self._put_in_place(is_last=is_last)
+        return self._missing
+
+    def _put_in_place(self, *, is_last: bool) -> int:
+        """Give the file its index and its name. Return how many pictures it lacks."""
+        found = 0
+        with suppress(FileNotFoundError), held(self._part):  # somebody has removed it
+            found = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
+            if found:  # something that can be played
+                self._part.replace(self.path)
+            elif not self._part.stat().st_size:
+                self._part.unlink()
         is_whole = found and not self.has_failed and not is_last
         return 0 if is_whole else max(self.count - found, 0)
 
@@ -301,7 +310,7 @@ def write_index(part: Path, mark: str) -> int:
     try:
         _Output(whole).close()  # PyAV never closes a file whose beginning there is no room for
         with (
-            av.open(f"file:{part}") as source,
+            _opened(part) as source,
             av.open(f"file:{whole}", "w", format=kind, options=flags) as target,
         ):
             target.metadata.update(source.metadata, comment=mark)
@@ -319,11 +328,18 @@ def write_index(part: Path, mark: str) -> int:
             whole.unlink(missing_ok=True)
         # There is no room, where fragments are played as well; or there is nothing.
         try:
-            with av.open(f"file:{part}") as source:
+            with _opened(part) as source:
                 return sum(1 for _ in _packets(source))
         except (OSError, av.FFmpegError, LookupError):
             return 0
     return found
+
+
+def _opened(path: Path) -> Any:
+    """Open a video, whatever its tags say, in whatever encoding."""
+    import av
+
+    return av.open(f"file:{path}", metadata_errors="replace")
 
 
 def mark_in(path: Path) -> Mark | None:
@@ -331,7 +347,7 @@ def mark_in(path: Path) -> Mark | None:
     import av
 
     try:
-        with av.open(f"file:{path}") as container:
+        with _opened(path) as container:
             return Mark.found_in("\0".join(container.metadata.values()))
     except (OSError, av.FFmpegError):
         with suppress(OSError), path.open("rb") as file:
