@@ -53,6 +53,30 @@ def test_any_name_of_a_sink_is_found_in_its_files(kit, tmp_path, name):
     assert not part.exists()
 
 
+@pytest.mark.parametrize("codec", ["copy", "libx264"])
+def test_a_kill_does_not_lose_that_a_video_has_an_event(tmp_path, codec):
+    out = tmp_path / "out"
+    bounds = {"every_s": 60, "keep_s": DAY_S, "keep_events_s": 7 * DAY_S}
+    for event in (None, 1, 29):
+        folder = out / str(event)
+        camera = Camera(SaveVideo(folder, codec=codec, **bounds), tmp_path / "cam.mp4")
+        camera.send(40, event=event)
+        (part,) = folder.glob("*.part")
+        data = part.read_bytes()
+        camera.sink.close()
+        (path,) = folder.glob("*.mp4")
+        path.unlink()
+        part.write_bytes(data)
+        for days, is_there in ((0.5, True), (2, event is not None), (8, False)):
+            left = part if part.exists() else path
+            turn_back(left, days * DAY_S)
+            sink = SaveVideo(folder, **bounds)
+            sink.open()
+            assert path.exists() == is_there
+            if not is_there:
+                break
+
+
 def test_odd_files_in_its_folder_do_not_stop_a_recorder(kit, tmp_path):
     """A pipe, a folder, a link to itself, and a video whose title is in Latin-1."""
     path = finished(kit, tmp_path)

@@ -23,7 +23,7 @@ __all__ = ["OWNER", "Mark", "held", "lock", "mark_beside", "owner_of"]
 OWNER = ".headrace-owner"
 """The file with the id of a folder. Its time is when something was last begun in there."""
 
-_MARK = re.compile(r"headrace:([0-9a-f]{32}):(event|rest):([\w.~%-]*);", re.ASCII)
+_MARK = re.compile(r"headrace:([0-9a-f]{32}):(event|other):([\w.~%-]*);", re.ASCII)
 """The name of a sink is quoted as in an address, so that any name is found in any bytes."""
 
 
@@ -42,7 +42,7 @@ class Mark(NamedTuple):
 
     def __str__(self) -> str:
         name = quote(self.sink, safe="", errors="surrogatepass")
-        return f"headrace:{self.owner}:{'event' if self.is_event else 'rest'}:{name};"
+        return f"headrace:{self.owner}:{'event' if self.is_event else 'other'}:{name};"
 
     @classmethod
     def found_in(cls, text: str) -> Mark | None:

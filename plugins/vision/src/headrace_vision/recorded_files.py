@@ -81,6 +81,14 @@ class _Output:
             del self._kept[:done]
         self._whole_bytes = self._file.tell()
 
+    def replace(self, old: bytes, new: bytes) -> bool:
+        """Replace bytes at the beginning of the file by as many. Return whether they are there: FFmpeg may hold them back."""
+        with Path(self.name).open("r+b") as file:
+            at = file.read(HEAD_BYTES).find(old)
+            file.seek(max(at, 0))
+            file.write(new if at >= 0 else b"")
+        return at >= 0
+
     def close(self) -> None:
         """Close the file, without a fragment that is cut."""
         with suppress(OSError):
@@ -128,6 +136,7 @@ class VideoFile:
         self.count = 0
         self._is_encoded = False
         self._missing: int | None = None
+        self._says_event = mark.is_event
         self._reformatter = VideoReformatter()
         self._output = _Output(self._part)
         flags = {
@@ -210,6 +219,8 @@ class VideoFile:
         """
         try:
             self._output.flush()
+            if self.has_event and not self._says_event:
+                self._says_event = self._output.replace(b":other:", b":event:")
             self.has_failed = False
         except OSError as error:
             self.has_failed = error.errno not in (errno.ENOSPC, errno.EDQUOT)
