@@ -207,21 +207,16 @@ def _checks(
         known = SourceTable.model_fields.keys() - {"input"}
         right = {k: v for k, v in one.items() if k in known and f"{where}.{k}" not in wrong}
         yield "", partial(_check_options, where, right)
-        for place, own in _by_model(where, right):
+        own = {f"{where}.models.{key}": value for key, value in _below_key(right, "models").items()}
+        for place, options in {where: right, **own}.items():
             for key in PER_MODEL:
-                yield f"{place}.{key}", partial(_check_order, key, own.get(key), base, imports)
+                yield f"{place}.{key}", partial(_check_order, key, options.get(key), base, imports)
         yield from _checks_of_names(where, right, table, wrong)
         inputs = one.get("input") if check_inputs else None
         for item in _texts(inputs if isinstance(inputs, list) else [inputs]):
             yield f"{where}.input", partial(recognise, item, _texts(table.get("network")))
     for name, one in _below_key(table, "sinks").items():
         yield f"sinks.{name}", partial(_check_sink, one, table, base)
-
-
-def _by_model(where: str, options: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Return a source's options and those of its models, each with its place."""
-    own = _below_key(options, "models")
-    return [(where, options), *((f"{where}.models.{name}", one) for name, one in own.items())]
 
 
 def _checks_of_names(
