@@ -163,8 +163,6 @@ _WORDS = {
     "string_type": "Input should be a text",
     "bool_type": "Input should be true or false",
 }
-_WITH_INPUT = ("_type", "_parsing", "_number", "_equal", "_than", "literal_error", "sequence_str")
-"""How kinds of mistakes end whose text needs the value beside it."""
 
 
 def texts_of(
@@ -188,11 +186,11 @@ def texts_of(
             text = f"there is no key {key!r}. {among(key, keys_at(place))}"
         at = ".".join(place), key
         texts.setdefault(at, []).append(text.replace("an instance of Sequence", "a list"))
-        if one["type"].endswith(_WITH_INPUT):
-            ends[at] = f", not {one['input']!r:.80}"
-            if one["type"] == "literal_error":
-                near = nearest(str(one["input"]), re.findall("'([^']*)'", text))
-                ends[at] += f". Did you mean {near!r}?" if near else ""
+        if isinstance(one["input"], (int, float)) and not key:  # a text may be a secret
+            ends[at] = f", not {one['input']!r}"
+        elif one["type"] == "literal_error":
+            near = nearest(str(one["input"]), re.findall("'([^']*)'", text))
+            ends[at] = f", not {one['input']!r}" + (f". Did you mean {near!r}?" if near else "")
         elif one["type"] == "kind" and "kind" in one["input"]:
             ends[at] = f", not {one['input']['kind']!r}"
     return [(at[0], " or ".join(said) + ends.get(at, "")) for at, said in texts.items()]
