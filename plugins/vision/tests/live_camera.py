@@ -28,10 +28,13 @@ def film(count, size):
 
 
 class Camera:
-    """A live source of ten pictures a second, a key frame each second, that sends what a test says."""
+    """A live source of ten pictures a second, a key frame each second, that sends what a test says.
 
-    def __init__(self, sink, path, count=100, size=(48, 64)):
-        self.sink, self.number, self.clock = sink, 0, Quick()
+    Frames come so many pictures ``behind`` their packets, as behind a slow model.
+    """
+
+    def __init__(self, sink, path, count=100, size=(48, 64), behind=0):
+        self.sink, self.number, self.clock, self.behind = sink, 0, Quick(), behind
         sink.runner_clock = self.clock
         path.write_bytes(film(count, size))
         sink.open()
@@ -52,6 +55,9 @@ class Camera:
             if self.packets is not None:
                 self.packets.put(self.sent[number], number / 10)
                 self.packets.note(number / 10, number / 10)
+            number -= self.behind
+            if number < 0:
+                continue
             request = {"events": [{"type": "line"}]} if number == event else {}
             image = None if self.packets else self.pictures[number]
             frame = Frame("cam", number, number / 10, image=image, request=request, live=True)

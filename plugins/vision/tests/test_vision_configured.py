@@ -216,10 +216,10 @@ def test_mistakes_of_every_kind_are_named_in_one_run_each_as_a_problem(folder):
         "sinks.call.attempts",
         "sinks.lines",
         "sources.gate",
-        "sources.gate",
-        "sources.gate",
         "sources.gate.input",
         "sources.gate.loop",
+        "sources.gate.max_fps",
+        "sources.gate.stride",
         "sources.yard",
         "sources.yard",
         "sources.yard.input",
@@ -231,6 +231,36 @@ def test_mistakes_of_every_kind_are_named_in_one_run_each_as_a_problem(folder):
     done = command("vision.toml", "--check", "--json", cwd=folder)
     assert done.exit_code == 2
     assert len(json.loads(done.stdout)["problems"]) == len(found)
+
+
+SOURCE_MISTAKES = [
+    ("strid = 3", r"a: there is no key 'strid'\. Did you mean 'stride'\?$"),
+    ("stride = 0", "a.stride: Input should be greater than or equal to 1, not 0"),
+    ("stride = true", "a.stride: Input should be a valid integer, not True"),
+    ("max_fps = nan", "a.max_fps: Input should be a finite number, not nan"),
+    ("stop = 1\nstart = 2", "a: stop = 1.0 is not after start = 2.0"),
+    ('frames = "lates"', "a.frames: .*, not 'lates'. Did you mean 'latest'?"),
+    ('sinks = "x"', "a.sinks: Input should be a list"),
+    ("max_pixels = 0\nffmpeg = {thread = 1}", "a.max_pixels: .*, not 0"),
+    ("max_pixels = 0\nffmpeg = {thread = 1}", "a.ffmpeg: .*Did you mean 'threads'?"),
+    ("models = {main = {lines = [1]}}", "a: models.main.lines: Input should be a table"),
+    ("models = {main = {line = {}}}", "a: .*Did you mean 'lines'?"),
+    ('models = ["main"]\nzones = {}', "a: with models, zones belongs to one of them"),
+    ("lines = {door = [1, 2]}", "a.lines: main.line: "),
+    ('input = ["rtsp://me:secret@127.0.0.1/a", 3]', "a.input.1: Input should be a text, not 3"),
+    ('ffmpeg = "rtsp://me:secret@127.0.0.1/a"', "a.ffmpeg: Input should be a table"),
+]
+
+
+@pytest.mark.parametrize(("lines", "error"), SOURCE_MISTAKES)
+def test_a_wrong_value_of_a_source_is_told_with_its_place_and_in_short_words(folder, lines, error):
+    input_ = "" if lines.startswith("input") else 'input = "yard.mp4"\n'
+    text = f'model = "pipe.toml"\n[sources.a]\n{input_}{lines}\n'
+    (folder / "vision.toml").write_text(text)
+    with pytest.raises(ConfigError, match=rf"sources\.{error}") as caught:
+        headrace_vision.open(folder / "vision.toml")
+    assert "pydantic" not in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_all_problems_of_a_model_are_named_with_their_places(several):

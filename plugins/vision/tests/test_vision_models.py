@@ -245,11 +245,11 @@ def test_a_frame_of_several_models_is_kept_in_a_folder_as_it_is(tmp_path):
     [
         ({"models": ["red"], "model": "blue"}, "write model or models, not both"),
         ({"models": []}, "models is empty"),
-        ({"models": "red"}, "models is a list of names, not 'red'"),
+        ({"models": "red"}, "models: Input should be a list or .* a table"),
         ({"models": ["red"], "lines": LINES["red"]}, r"models\.NAME\.lines"),
         ({"models": {"red": {"line": {}}}}, "no key of a model of a source 'line'. Did you mean"),
-        ({"models": {"red": 3}}, r"models\.red is a table by name, not 3"),
-        ({"models": {"red": {"lines": 3}}}, "lines is a table by name, not 3"),
+        ({"models": {"red": 3}}, r"models\.red: Input should be a table, not 3"),
+        ({"models": {"red": {"lines": 3}}}, r"models\.red\.lines: Input should be a table, not 3"),
         ({}, r"several models: write model = one of red, blue, or models = \[\.\.\.\]"),
     ],
 )

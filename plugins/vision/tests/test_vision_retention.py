@@ -196,6 +196,30 @@ def test_videos_with_events_stay_longer(kit, tmp_path, calendar):
         assert (plain.exists(), event.exists(), clip.exists()) == there
 
 
+@pytest.mark.parametrize("codec", ["copy", "libx264"])
+@pytest.mark.parametrize(("event", "part"), [(9, 0), (10, 1), (19, 1)])
+@pytest.mark.parametrize("end", ["goes on", "is silent", "ends"])
+def test_an_event_marks_the_part_that_has_its_picture(tmp_path, codec, event, part, end):
+    """Parts of ten pictures. Frames come four pictures late, when the next part has begun."""
+    out = tmp_path / "out"
+    sink = SaveVideo(out, codec=codec, every_s=1)
+    camera = Camera(sink, tmp_path / "cam.mp4", behind=4)
+    camera.send(28 if end == "goes on" else 24, event=event)
+    if end == "is silent":
+        camera.be_silent(11)
+        assert codec != "copy" or len(list(out.glob("*.mp4"))) == 2
+    sink.close()
+    for path in out.glob("*.mp4"):
+        turn_back(path, 2 * DAY_S)
+    sink = SaveVideo(out, every_s=1, keep_s=DAY_S, keep_events_s=7 * DAY_S)
+    sink.open()
+    (stays,) = out.glob("*.mp4")
+    with av.open(str(stays)) as container:
+        first = next(container.decode(video=0)).to_ndarray(format="bgr24").astype(int)
+    errors = [abs(first - one).mean() for one in camera.pictures[:30:10]]
+    assert errors.index(min(errors)) == part
+
+
 def test_bounds_need_parts_and_are_no_less_than_zero(tmp_path):
     for wrong in ({"keep_s": 1}, {"keep_bytes": 1}, {"keep_free_bytes": 1}, {"keep_events_s": 1}):
         with pytest.raises(ValueError, match="they need every_s"):
@@ -296,6 +320,51 @@ def test_images_stay_in_their_bounds_of_any_source_and_run(kit, tmp_path, calend
     assert sum(path.stat().st_size for path in there) <= 5000
     assert (other / "000000.jpg").exists()
     assert notes.exists()
+
+
+def with_event(number, *, is_event, image=None):
+    request = {"events": [{"type": "line"}]} if is_event else {}
+    return Frame("cam", number, number, image=image, request=request)
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+def test_images_of_frames_with_events_stay_longer(kit, tmp_path, calendar, is_again):
+    options = {"keep_s": DAY_S, "keep_events_s": 7 * DAY_S}
+    sink, begun_s = opened(SaveImages(tmp_path, **options)), calendar.now_s
+    for number in range(4):
+        image = kit.picture(number)
+        sink.write(with_event(number, is_event=number in (1, 2), image=image))
+    for days, numbers in ((0.5, [0, 1, 2, 3]), (2, [1, 2]), (8, [])):
+        calendar.now_s = begun_s + days * DAY_S
+        if is_again:
+            sink = opened(SaveImages(tmp_path, **options))
+        sink.tick()
+        assert sorted(int(one.name[:6]) for one in tmp_path.rglob("*.jpg")) == numbers
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_files_of_lines_with_events_stay_longer(tmp_path, calendar, is_killed):
+    """An event in the hours 1 and 3 of five. The program is killed behind it, within the hour."""
+    calendar.now_s = 1_900_000_800.0 // 3600 * 3600
+    options = {"every_s": 3600, "keep_s": DAY_S, "keep_events_s": 7 * DAY_S}
+    sink = opened(SaveJSONL(tmp_path / "all.jsonl", **options), "lines")
+    for number in range(20):
+        calendar.now_s += 900
+        sink.write(with_event(number, is_event=number in (5, 13)))
+        if is_killed and number in (5, 13):
+            sink.close()
+            os.utime(tmp_path / "all.jsonl", (calendar.now_s,) * 2)
+            sink = opened(SaveJSONL(tmp_path / "all.jsonl", **options), "lines")
+    for days, events in ((0.5, [5, 13]), (2, [5, 13]), (8, [])):
+        calendar.now_s = 1_900_000_800.0 + days * DAY_S
+        if days == 2:
+            sink.close()
+            sink = opened(SaveJSONL(tmp_path / "all.jsonl", **options), "lines")
+        sink.tick()
+        files = [lines_of(one) for one in tmp_path.glob("all-*.jsonl")]
+        assert len(files) == {0.5: 6, 2: 2, 8: 0}[days]
+        assert sorted(one for lines in files for one in lines if one in (5, 13)) == events
+    sink.close()
 
 
 def lines_of(path):

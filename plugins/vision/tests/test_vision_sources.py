@@ -191,7 +191,7 @@ def test_in_python_too_a_source_says_its_lines_and_its_sinks(kit):
             runner.run(pictures, sinks=["al"])
         with pytest.raises(ConfigError, match="line"):
             runner.run(pictures, lines={"door": [1, 2]})
-        with pytest.raises(ValueError, match="lines is a table by name"):
+        with pytest.raises(ValueError, match="lines: Input should be a table"):
             runner.run(pictures, lines=[1, 2, 3, 4])
     counted = {f.source: f.request.get("counts") for f in frames}
     assert sum(counted["a"].pop("door").values()) == 1

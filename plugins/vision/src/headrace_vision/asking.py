@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace_vision.options import check_count
-
 if TYPE_CHECKING:
     import os
 
@@ -65,7 +63,8 @@ class CropModel:
         """Check the values."""
         from headrace_vision.cascade import check_part
 
-        check_count("every", self.every, least=0)
+        if type(self.every) is not int or self.every < 0:
+            raise ValueError(f"every is a whole number of at least 0, not {self.every!r}")
         check_part(self.part)
 
 

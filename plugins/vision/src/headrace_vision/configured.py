@@ -15,14 +15,15 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError, InputError, Problem, among
+import headrace_vision
+from headrace.errors import ConfigError, HeadraceError, Problem
 from headrace.plugins import read_text
 from headrace_vision.asking import CropModel
 from headrace_vision.detecting import NETWORKS, configuration_of
 from headrace_vision.inputs import is_place, recognise
 from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
-from headrace_vision.options import SourceOptions, check_name, options_of
+from headrace_vision.options import PER_MODEL, SourceOptions, check_name, options_of, texts_of
 from headrace_vision.ordered import Ordered
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sink_threads import as_sink, named_sinks
@@ -71,22 +72,22 @@ def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionCo
     except ValueError as error:
         hint = "headrace video CONFIG INPUT: the configuration comes first, then what it reads."
         raise ConfigError(Problem("vision", f"it cannot be read: {error}", hint=hint)) from error
-    config: VisionConfig | None = None
     problems: list[Problem] = []
-    table = _filled(table, (), problems)
+    table = _with_paths(_filled(table, (), problems), file.parent)
+    config: VisionConfig | None = None
     try:
-        config = VisionConfig.model_validate(table)
+        config = VisionConfig.model_validate(table).placed(file.parent, {})
     except ValidationError as error:
-        problems += _of_tables(table, error)
+        problems += _of_table("", table, error)
     wrong = {one.path for one in problems}
-    problems += [
-        *_of_models(table, file.parent),
-        *_of_sources(table, file.parent, wrong, check_inputs=check_inputs),
-        *_of_sinks(table, file.parent),
-    ]
+    for where, check in _checks(table, file.parent, wrong, check_inputs=check_inputs):
+        try:
+            check()
+        except (HeadraceError, ValueError) as error:
+            problems += _of_error(where, error)
     if problems or config is None:
         raise ConfigError([replace(one, file=str(file)) for one in problems])
-    return _with_paths(config, file.parent)
+    return config
 
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -125,6 +126,26 @@ def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
     }
 
 
+def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
+    """Return the table of a file whose relative paths start from its folder."""
+    models = [table, *_below_key(table, "models").values()]
+    models += [crop for one in models for crop in _below_key(one, "crops").values()]
+    places: list[tuple[dict[str, Any], tuple[str, ...]]] = [(one, ("model",)) for one in models]
+    places += [(one, ("input",)) for one in _below_key(table, "sources").values()]
+    places += [(one, ("folder", "path", "spool")) for one in _below_key(table, "sinks").values()]
+    for one, keys in places:
+        one.update({key: _placed(one[key], base) for key in keys if key in one})
+    return table
+
+
+def _of_table(where: str, table: dict[str, Any], error: ValidationError) -> list[Problem]:
+    """Return the problems that pydantic has found in a table, at a place of the ``vision.toml``."""
+    return [
+        Problem("vision", text, path=".".join(filter(None, (where, place))) or None)
+        for place, text in texts_of(table, error, partial(_keys_at, table))
+    ]
+
+
 def _of_error(where: str, error: Exception) -> list[Problem]:
     """Return the problems that an error has, at a place of the ``vision.toml``."""
     if not isinstance(error, ConfigError):
@@ -134,39 +155,8 @@ def _of_error(where: str, error: Exception) -> list[Problem]:
     for one in error.problems:
         inner = one.file if one.line is None else f"{one.file}:{one.line}"
         place = ": ".join(part for part in (where, inner, one.path) if part)
-        problems.append(replace(one, file=None, path=place, line=None, column=None))
+        problems.append(replace(one, file=None, path=place or None, line=None, column=None))
     return problems
-
-
-def _of_tables(table: dict[str, Any], error: ValidationError) -> list[Problem]:
-    """Return what is wrong with keys and their types, one problem for each place."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for one in error.errors():
-        place = _place_of(table, one["loc"])
-        if one["type"] == "extra_forbidden":
-            *place, key = place
-            text = f"there is no key {key!r}. {among(key, _keys_at(table, place))}"
-            found[".".join(place), text] = [text]
-        else:
-            found.setdefault((".".join(place), ""), []).append(_said(one))
-    return [
-        Problem("vision", " or ".join(texts), path=where or None)
-        for (where, _), texts in found.items()
-    ]
-
-
-def _place_of(table: Any, location: tuple[Any, ...]) -> list[str]:
-    """Return the keys of a place in the file, without what pydantic calls the parts of a union."""
-    place = []
-    for number, part in enumerate(location, 1):
-        if (isinstance(table, dict) and part in table) or (
-            isinstance(table, list) and isinstance(part, int) and part < len(table)
-        ):
-            table = table[part]
-        elif not isinstance(table, dict) or number < len(location):
-            continue
-        place.append(str(part))
-    return place
 
 
 def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
@@ -181,54 +171,82 @@ def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
     return fields
 
 
-def _said(error: Any) -> str:
-    if error["type"] == "missing":
-        return "it is missing"
-    if error["type"] == "kind" and "kind" in error["input"]:
-        return f"{error['msg']}, not {error['input']['kind']!r}"
-    return str(error["msg"])
-
-
 def _below_key(table: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
-    """Return the tables below a key by name; what is none is told by `_of_tables`."""
+    """Return the tables below a key by name. Pydantic tells of what is none."""
     found = table.get(key)
     pairs = found.items() if isinstance(found, dict) else ()
     return {name: one for name, one in pairs if isinstance(one, dict)}
 
 
-def _of_models(table: dict[str, Any], base: Path) -> list[Problem]:
-    """Return what is wrong with expressions and models, and with what is in order behind them."""
-    problems = []
+def _checks(
+    table: dict[str, Any], base: Path, wrong: set[str | None], *, check_inputs: bool
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield checks of what values mean, each with its place. They raise `HeadraceError` or ValueError.
+
+    Args:
+        table: The file.
+        base: Its folder.
+        wrong: The places whose values are wrong already.
+        check_inputs: See `load`.
+    """
+    imports = _texts(table.get("import"))
+    yield "", partial(_check_alone, table)
+    yield "decode", partial(_order_of, table.get("decode"), base)
+    yield "import", partial(_run_imports, imports, base)
+    models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
+    for where, one in (models or {"": table}).items():
+        if one.get("node"):
+            yield f"{where}node", partial(_check_network, one.get("model"))
+        yield f"{where}model", partial(_check_model, one.get("model"), base, imports)
+        yield f"{where}ordered", partial(_order_of, one.get("ordered"), base, imports)
+        for name, crop in _below_key(one, "crops").items():
+            asked = partial(_check_model, crop.get("model"), base, imports, may_detect=False)
+            yield f"{where}crops.{name}.model", asked
+    for name, one in _below_key(table, "sources").items():
+        where = f"sources.{name}"
+        known = SourceTable.model_fields.keys() - {"input"}
+        right = {k: v for k, v in one.items() if k in known and f"{where}.{k}" not in wrong}
+        yield "", partial(_check_options, where, right)
+        own = {f"{where}.models.{key}": value for key, value in _below_key(right, "models").items()}
+        for place, options in {where: right, **own}.items():
+            for key in PER_MODEL:
+                yield f"{place}.{key}", partial(_check_order, key, options.get(key), base, imports)
+        yield from _checks_of_names(where, right, table, wrong)
+        inputs = one.get("input") if check_inputs else None
+        for item in _texts(inputs if isinstance(inputs, list) else [inputs]):
+            yield f"{where}.input", partial(recognise, item, _texts(table.get("network")))
+    for name, one in _below_key(table, "sinks").items():
+        yield f"sinks.{name}", partial(_check_sink, one, table, base)
+
+
+def _checks_of_names(
+    where: str, options: dict[str, Any], table: dict[str, Any], wrong: set[str | None]
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield checks of the models and the sinks that a source names."""
+    several, models = options.get("models"), _names_of_models(table)
+    if not wrong.intersection([f"{where}.model", f"{where}.models"]):
+        for one in several or [options.get("model")]:
+            place = f"{where}.models" if several else where
+            yield place, partial(check_model, one, models)
+    for one in _texts(options.get("sinks")):
+        yield f"{where}.sinks", partial(check_name, "sink", one, _below_key(table, "sinks"))
+
+
+def _check_alone(table: dict[str, Any]) -> None:
+    """Refuse a file without a model, or with keys of the only model beside several."""
     if table.get("models"):
         alone = sorted(set(ModelTable.model_fields) & set(table))
         text = "write it below [models.NAME]"
-        problems += [Problem("vision", text, path=key) for key in alone]
+        if alone:
+            raise ConfigError([Problem("vision", text, path=key) for key in alone])
     elif "model" not in table:
         text = "there is no model: write model = ..., or tables [models.NAME]"
-        problems.append(Problem("vision", text))
-    imports = _texts(table.get("import"))
-    checks: list[tuple[str, Callable[[], object]]] = [
-        ("decode", lambda: _order_of(table.get("decode"), base)),
-        ("import", lambda: _run_imports(imports, base)),
-    ]
-    models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
-    for where, one in (models or {"": table}).items():
-        model, order = _placed(one.get("model"), base), one.get("ordered")
-        if one.get("node") and not _is_network(model):
-            text = "it is for the file of a network: write these keys into the pipeline"
-            problems.append(Problem("vision", text, path=f"{where}node"))
-        checks.append((f"{where}model", partial(_check_model, model, base, imports)))
-        checks.append((f"{where}ordered", partial(_order_of, order, base, imports)))
-        for name, crop in _below_key(one, "crops").items():
-            asked = _placed(crop.get("model"), base)
-            place = f"{where}crops.{name}.model"
-            checks.append((place, partial(_check_model, asked, base, imports, may_detect=False)))
-    for where, check in checks:
-        try:
-            check()
-        except (HeadraceError, ValueError) as error:
-            problems += _of_error(where, error)
-    return problems
+        raise ConfigError(Problem("vision", text))
+
+
+def _check_network(model: Any) -> None:
+    if not _is_network(model):
+        raise ValueError("it is for the file of a network: write these keys into the pipeline")
 
 
 def _run_imports(imports: list[str], base: Path | None) -> None:
@@ -275,99 +293,36 @@ def _is_network(model: Any) -> bool:
     return isinstance(model, str) and Path(model).suffix.lower() in NETWORKS
 
 
-def _of_sources(
-    table: dict[str, Any], base: Path, wrong: set[str | None], *, check_inputs: bool
-) -> list[Problem]:
-    """Return what is wrong with values of sources that have the right type; ``wrong`` are the places of the others."""
-    problems: list[Problem] = []
-    for name, one in _below_key(table, "sources").items():
-        where = f"sources.{name}"
-        known = SourceTable.model_fields
-        right = {k: v for k, v in one.items() if k in known and f"{where}.{k}" not in wrong}
-        inputs = right.pop("input", [])
-        # Each value alone, and then those that must fit each other.
-        alone = [p for k, v in right.items() for p in _of_options(where, {k: v})]
-        problems += alone or _of_options(where, right) or _of_order(where, right, table, base)
-        for model, own in _below_key(right, "models").items() if not alone else ():
-            problems += _of_order(f"{where}.models.{model}", own, table, base)
-        problems += _of_names(where, right, table, wrong)
-        for item in inputs if isinstance(inputs, list) else [inputs]:
-            try:
-                if check_inputs and isinstance(item, str):
-                    recognise(_placed(item, base), _texts(table.get("network")))
-            except InputError as error:
-                problems += _of_error(f"{where}.input", error)
-    return problems
-
-
-def _of_names(
-    where: str, options: dict[str, Any], table: dict[str, Any], wrong: set[str | None]
-) -> list[Problem]:
-    """Return what is wrong with the models and the sinks that a source names."""
-    problems: list[Problem] = []
-    several, models = options.get("models"), _names_of_models(table)
-    checks: list[tuple[str, Callable[[], object]]] = [
-        (f"{where}.models" if several else where, partial(check_model, one, models))
-        for one in several or [options.get("model")]
-        if not wrong.intersection([f"{where}.model", f"{where}.models"])
-    ] + [
-        (f"{where}.sinks", partial(check_name, "sink", one, _below_key(table, "sinks")))
-        for one in _texts(options.get("sinks"))
-    ]
-    for place, check in checks:
-        try:
-            check()
-        except ValueError as error:
-            problems += _of_error(place, error)
-    return problems
-
-
 def _names_of_models(table: dict[str, Any]) -> list[str]:
     models = table.get("models")
     return list(models) if isinstance(models, dict) and models else ["main"]
 
 
-def _of_options(where: str, options: dict[str, Any]) -> list[Problem]:
+def _check_options(where: str, options: dict[str, Any]) -> None:
     try:
-        options_of(SourceOptions(), options)
-    except ValueError as error:
-        return _of_error(where, error)
-    return []
+        SourceOptions(**options)
+    except ValidationError as error:
+        raise ConfigError(_of_table(where, options, error)) from None
 
 
-def _of_order(
-    where: str, options: dict[str, Any], table: dict[str, Any], base: Path
-) -> list[Problem]:
-    """Return what is wrong with the order, the lines and the zones of a source."""
-    problems = []
-    for key in ("ordered", "lines", "zones"):
-        one: dict[str, Any] = {key: options.get(key)}
-        try:
-            if key == "ordered":
-                one[key] = _order_of(one[key], base, _texts(table.get("import")))
-            Ordered().extended(SourceOptions(**one))
-        except HeadraceError as error:
-            problems += _of_error(f"{where}.{key}", error)
-    return problems
+def _check_order(key: str, value: Any, base: Path, imports: list[str]) -> None:
+    """Check the order, the lines or the zones of a source, if they are of the right type."""
+    if key == "ordered":
+        value = _order_of(value, base, imports)
+    if isinstance(value, (dict, headrace.PipelineConfig)):
+        Ordered().extended(options_of(SourceOptions(), {key: value}))
 
 
-def _of_sinks(table: dict[str, Any], base: Path) -> list[Problem]:
-    import headrace_vision
-
-    problems = []
-    for name, one in _below_key(table, "sinks").items():
-        url, kind = one.get("url"), one.get("kind")
-        try:
-            if kind in ("Webhook", "MQTT") and isinstance(url, str):
-                schemes = getattr(headrace_vision, kind).schemes
-                check_address(url, _texts(one.get("network", table.get("network"))), schemes)
-            elif isinstance(kind, str) and ":" in kind:
-                _sink_class(kind, base)
-            if isinstance(one.get("model"), str):
-                check_name("model", one["model"], _names_of_models(table))
-        except (HeadraceError, ValueError) as error:
-            problems += _of_error(f"sinks.{name}", error)
-    return problems
+def _check_sink(one: dict[str, Any], table: dict[str, Any], base: Path) -> None:
+    """Check where a sink sends to, its class, and the model whose results it gets."""
+    url, kind = one.get("url"), one.get("kind")
+    if kind in ("Webhook", "MQTT") and isinstance(url, str):
+        schemes = getattr(headrace_vision, kind).schemes
+        check_address(url, _texts(one.get("network", table.get("network"))), schemes)
+    elif isinstance(kind, str) and ":" in kind:
+        _sink_class(kind, base)
+    if isinstance(one.get("model"), str):
+        check_name("model", one["model"], _names_of_models(table))
 
 
 def _sink_class(kind: str, base: Path | None) -> Any:
@@ -410,33 +365,7 @@ def _options(table: Any, config: VisionConfig) -> dict[str, Any]:
     return found
 
 
-def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
-    """Return the configuration with paths that start from the folder of its file."""
-
-    def with_(table: Any, *keys: str) -> Any:
-        found = [key for key in keys if getattr(table, key, None) is not None]
-        return table.model_copy(update={key: _placed(getattr(table, key), base) for key in found})
-
-    def with_crops(table: Any) -> Any:
-        crops = {name: with_(one, "model") for name, one in table.crops.items()}
-        return table.model_copy(update={"crops": crops})
-
-    changes: dict[str, Any] = {
-        "sources": {name: with_(one, "input") for name, one in config.sources.items()},
-        "sinks": {
-            name: with_(one, "folder", "path", "spool") for name, one in config.sinks.items()
-        },
-        "models": {name: with_crops(with_(one, "model")) for name, one in config.models.items()},
-        "crops": {name: with_(one, "model") for name, one in config.crops.items()},
-    }
-    if config.model is not None:
-        changes["model"] = _placed(config.model, base)
-    return config.placed(base, changes)
-
-
 def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
-    import headrace_vision
-
     fields = table.model_fields_set - {"kind", "model"}
     arguments = {key: getattr(table, key) for key in fields}
     if "network" in type(table).model_fields:

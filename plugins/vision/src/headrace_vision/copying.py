@@ -20,6 +20,9 @@ CONTAINERS = {".mp4": "mp4", ".mkv": "matroska"}
 WAIT_S = 10.0
 """Most seconds for which a packet of a file waits for the disk, before the oldest one is lost."""
 
+SEEN_S = 10.0
+"""Most seconds for which a file that is over waits until its last frames are seen, whose events may mark it."""
+
 
 class Connection:
     """What packets share that belong into one file: they come from one connection, or one round of a file.
@@ -136,6 +139,7 @@ class Packets:
         self.lost = 0
         self.error: str | None = None
         self.file: Any = None
+        self._over: list[tuple[Any, float]] = []  # files to be finished, and by when
         self._span, self._make, self._end = span, make, end
         self._is_whole = span.before_s is None
         self._windows = [[-math.inf, math.inf]] if self._is_whole else []
@@ -152,6 +156,11 @@ class Packets:
         self._is_live = False
         self._came = self._came_then = 0
         self._quiet_from_s = math.inf
+
+    @property
+    def files(self) -> list[Any]:
+        """The files that are not finished yet, the oldest first."""
+        return [*(one for one, _ in self._over), *filter(None, [self.file])]
 
     # The thread that reads the source calls these.
 
@@ -242,12 +251,17 @@ class Packets:
         """
         if self._refusal is not None:
             raise ValueError(self._refusal)
-        if is_event and self.file is not None:
-            self.file.has_event = True
-        if self._span.before_s is None or timestamp == self._seen_s:
+        if is_event:
+            begun = [one for one in self.files if one.begin_s <= timestamp]
+            for file in begun[-1:]:
+                file.has_event = True
+        if timestamp == self._seen_s:
+            return
+        self._seen_s = timestamp
+        if self._span.before_s is None:
             return
         with self._lock:
-            self._seen_s, self._horizon_s = timestamp, timestamp - self._span.before_s
+            self._horizon_s = timestamp - self._span.before_s
             until_s = timestamp + self._span.after_s
             if is_event and self._windows and self._horizon_s <= self._windows[-1][1]:
                 self._windows[-1][1] = until_s
@@ -265,7 +279,9 @@ class Packets:
             OSError: It cannot be written now. It is kept for the next call.
         """
         try:
-            self._advance(is_over=is_over, is_quiet=self._is_quiet(now_s))
+            self._finish_seen(now_s, is_over=is_over)
+            self._advance(now_s, is_over=is_over, is_quiet=self._is_quiet(now_s))
+            self._finish_seen(now_s, is_over=is_over)
             self.error = None
         except OSError as error:
             self.error = error.strerror or str(error)
@@ -275,8 +291,8 @@ class Packets:
         """Finish the file with what the disk has room for. The rest is lost."""
         until_s = self._windows[-1][1] if self._windows else -math.inf
         self.lost += sum(self._is_due(one, until_s) for one in self._kept[self._done :])
-        if self.file is not None:
-            self.lost += self.file.finish(is_last=True)
+        for file in self.files:
+            self.lost += file.finish(is_last=True)
 
     def _is_quiet(self, now_s: float) -> bool:
         if self._came != self._came_then:
@@ -333,7 +349,7 @@ class Packets:
             return False
         return self._is_whole or connection.seconds(one.dts - connection.early) <= until_s
 
-    def _advance(self, *, is_over: bool, is_quiet: bool) -> None:
+    def _advance(self, now_s: float, *, is_over: bool, is_quiet: bool) -> None:
         while True:
             if self.file is not None and not self.file.has_failed:
                 self.file.flush()
@@ -347,7 +363,7 @@ class Packets:
                 ago_s = 0.0 if one is None else self._kept[-1].came_s - one.came_s
                 is_left = self.file is not None and self.file.connection is not self._connection
             if one is not None:
-                self._write(one, ago_s)
+                self._write(one, ago_s, now_s)
                 with self._lock:
                     if self._done < len(self._kept) and self._kept[self._done] is one:
                         self._done += 1
@@ -360,12 +376,12 @@ class Packets:
                     self._done = 0
             else:
                 if is_left or is_quiet:
-                    self._end_file()
+                    self._end_file(now_s)
                 if is_over:
                     self._cut = None
                 return
 
-    def _write(self, one: _Kept, ago_s: float) -> None:
+    def _write(self, one: _Kept, ago_s: float, now_s: float) -> None:
         """Hand a packet over to its file. What is no key frame begins none."""
         file, is_key = self.file, one.packet.is_keyframe
         if file is not None and (
@@ -373,7 +389,7 @@ class Packets:
             or file.has_failed
             or (is_key and file.seconds_at(one.dts) >= self._span.every_s)
         ):
-            self._end_file()
+            self._end_file(now_s)
         if self.file is None and is_key:
             self.file = self._make(one.connection, ago_s)
         if self.file is not None:
@@ -385,8 +401,23 @@ class Packets:
         with self._lock:  # the reader counts as well
             self.lost += count
 
-    def _end_file(self) -> None:
-        if self.file is not None:
-            missing = self._end(self.file)
-            self._count_lost(missing)
-            self._cut, self.file = self.file.connection, None
+    def _end_file(self, now_s: float | None = None) -> None:
+        """Finish the file, or let it wait until all its frames are seen."""
+        if self.file is None:
+            return
+        if now_s is None or self.file.has_failed or self.file.has_event or not self._is_whole:
+            self._count_lost(self._end(self.file))
+        else:
+            self._over.append((self.file, now_s + SEEN_S))
+        self._cut, self.file = self.file.connection, None
+
+    def _finish_seen(self, now_s: float, *, is_over: bool) -> None:
+        """Finish the files that are over and whose frames are seen, as one of the file behind is."""
+        while self._over:
+            file, until_s = self._over[0]
+            later = self.files[1:]
+            is_seen = bool(later) and later[0].begin_s <= self._seen_s
+            if not (is_seen or is_over or file.has_event or now_s >= until_s):
+                return
+            self._count_lost(self._end(file))
+            del self._over[0]

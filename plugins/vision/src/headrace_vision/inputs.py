@@ -17,22 +17,7 @@ from headrace_vision.content import head_of, image_or_animation, natural_order
 from headrace_vision.network import check_address, is_address, without_password
 from headrace_vision.stills import is_array, is_pillow
 
-_BESIDE = frozenset(
-    (
-        ".csv",
-        ".db",
-        ".html",
-        ".ini",
-        ".json",
-        ".jsonl",
-        ".log",
-        ".md",
-        ".txt",
-        ".xml",
-        ".yaml",
-        ".yml",
-    )
-)
+_BESIDE = re.compile(r"\.(csv|db|html|ini|jsonl?|log|md|txt|xml|ya?ml)")
 """Names of files beside pictures end so: labels, notes, and what desktops write (``Thumbs.db``, ``desktop.ini``)."""
 
 __all__ = ["Input", "describe", "is_place", "read_all", "recognise"]
@@ -190,7 +175,7 @@ def _of_file(path: Path, name: str, found_in: str | None) -> Input:
         return Input("still", name, path)
     if kind == "webp":
         return Input("webp", name, path)
-    if kind is None and found_in == "folder" and path.suffix.lower() in _BESIDE:
+    if kind is None and found_in == "folder" and _BESIDE.fullmatch(path.suffix.lower()):
         return Input("beside", name, path)
     if kind is None and path.suffix.lower() == ".txt" and b"\0" not in head:
         if found_in is not None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Annotated, Any, Literal
 
-from headrace.errors import among
+from pydantic import ConfigDict, Field, InstanceOf, ValidationError, field_validator
+from pydantic.dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from headrace import PipelineConfig
+from headrace import PipelineConfig  # noqa: TC001 - pydantic reads it
+from headrace.errors import among, nearest
 
-__all__ = [
-    "FFMPEG",
-    "PER_MODEL",
-    "SourceOptions",
-    "check_count",
-    "check_name",
-    "options_of",
-]
+__all__ = ["FFMPEG", "PER_MODEL", "SourceOptions", "check_name", "options_of", "texts_of"]
 
 FFMPEG = {
     **dict.fromkeys(("analyzeduration", "probesize", "fflags"), ("file", "address")),
@@ -43,9 +37,18 @@ def check_name(what: str, name: str, known: Collection[str]) -> None:
         raise ValueError(f"there is no {what} {name!r}. {among(name, known)}")
 
 
-@dataclass(frozen=True)
+_Count = Annotated[int, Field(ge=1)]
+_AboveZero = Annotated[float, Field(gt=0)]
+
+
+@dataclass(
+    frozen=True,
+    config=ConfigDict(
+        strict=True, extra="forbid", allow_inf_nan=False, arbitrary_types_allowed=True
+    ),
+)
 class SourceOptions:
-    """How a source is read.
+    """How a source is read. A value of a wrong type or out of its range is refused.
 
     Attributes:
         frames: ``"every"``: reading waits for the pipeline. ``"latest"``: frames that nobody began
@@ -84,47 +87,43 @@ class SourceOptions:
     """
 
     frames: Literal["every", "latest"] | None = None
-    in_flight: int | None = None
-    stride: int = 1
+    in_flight: _Count | None = None
+    stride: _Count = 1
     clock: Literal["pts", "dts", "arrival"] | None = None
-    max_fps: float | None = None
+    max_fps: _AboveZero | None = None
     start: float | None = None
     stop: float | None = None
     loop: bool = False
     realtime: bool = False
-    read_timeout: float = 10.0
-    clock_tolerance_s: float = 60.0
+    read_timeout: _AboveZero = 10.0
+    clock_tolerance_s: _AboveZero = 60.0
     skip_damaged: bool = False
-    image_fps: float = 25.0
-    max_pixels: int = 100_000_000
+    image_fps: _AboveZero = 25.0
+    max_pixels: Annotated[int, Field(ge=1, le=MAX_PIXELS)] = 100_000_000
     model: str | None = None
     models: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None
-    ordered: str | Mapping[str, Any] | PipelineConfig | None = None
+    ordered: str | Mapping[str, Any] | InstanceOf[PipelineConfig] | None = None
     lines: Mapping[str, Any] | None = None
     zones: Mapping[str, Any] | None = None
     sinks: Sequence[str] | None = None
     ffmpeg: Mapping[str, Any] | None = None
 
+    @field_validator("ffmpeg")
+    @classmethod
+    def _check_ffmpeg(cls, value: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+        for option in value or ():
+            check_name("option of FFmpeg that may be set", option, FFMPEG)
+        transport = (value or {}).get("rtsp_transport", "tcp")
+        if transport not in ("tcp", "udp"):
+            raise ValueError(f'rtsp_transport is "tcp" or "udp", not {transport!r}')
+        return value
+
     def __post_init__(self) -> None:
-        """Check the values.
+        """Check what must fit together.
 
         Raises:
-            ValueError: A value is out of its range. The text says which one.
+            ValueError: It does not. The text says what.
         """
-        if self.frames not in (None, "every", "latest"):
-            raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
-        if self.clock not in (None, "pts", "dts", "arrival"):
-            raise ValueError(f'clock is "pts", "dts" or "arrival", not {self.clock!r}')
-        if self.in_flight is not None:
-            check_count("in_flight", self.in_flight)
-        check_count("stride", self.stride)
-        check_count("max_pixels", self.max_pixels, MAX_PIXELS)
-        for name, kind in _KINDS.items():
-            _check_kind(name, getattr(self, name), kind)
-        for name in ("max_fps", "read_timeout", "clock_tolerance_s", "image_fps"):
-            _check_seconds(name, getattr(self, name), above=0.0)
-        for name in ("start", "stop"):
-            _check_seconds(name, getattr(self, name), above=-math.inf)
         if self.start is not None and self.stop is not None and self.stop <= self.start:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
         if self.models is not None:
@@ -139,10 +138,12 @@ class SourceOptions:
             if getattr(self, key) is not None:
                 raise ValueError(f"with models, {key} belongs to one of them: models.NAME.{key}")
         for name, one in models.items() if isinstance(models, Mapping) else ():
-            _check_kind(f"models.{name}", one, Mapping)
             for key in one:
                 check_name("key of a model of a source", key, PER_MODEL)
-            replace(self, models=None, **one)
+            try:
+                options_of(self, {**one, "models": None})
+            except ValueError as error:
+                raise ValueError(f"models.{name}.{error}") from None
 
     def by_model(self) -> dict[str | None, SourceOptions]:
         """Return the options for each of `models`, or for the one `model`, with what is its own."""
@@ -155,42 +156,58 @@ class SourceOptions:
 PER_MODEL = ("ordered", "lines", "zones")
 """What belongs to a source and a model."""
 
-_KINDS = {
-    **dict.fromkeys(("loop", "realtime", "skip_damaged"), bool),
-    **dict.fromkeys(("lines", "zones", "ffmpeg"), Mapping),
-    "models": (list, tuple, Mapping),
-    "sinks": (list, tuple),
+_WORDS = {
+    "missing": "it is missing",
+    "dict_type": "Input should be a table",
+    **dict.fromkeys(("sequence_str", "list_type"), "Input should be a list"),
+    "string_type": "Input should be a text",
+    "bool_type": "Input should be true or false",
 }
-_NAMES = {bool: "true or false", Mapping: "a table by name"}
 
 
-def _check_kind(name: str, value: Any, kind: Any) -> None:
-    if not isinstance(value, kind) and (kind is bool or value is not None):
-        raise ValueError(f"{name} is {_NAMES.get(kind, 'a list of names')}, not {value!r}")
-    for option in (value or ()) if name == "ffmpeg" else ():
-        check_name("option of FFmpeg that may be set", option, FFMPEG)
-    if name == "ffmpeg" and value and value.get("rtsp_transport", "tcp") not in ("tcp", "udp"):
-        raise ValueError(f'rtsp_transport is "tcp" or "udp", not {value["rtsp_transport"]!r}')
+def texts_of(
+    table: Any, error: ValidationError, keys_at: Callable[[Any], Collection[str]] = lambda _: ()
+) -> list[tuple[str, str]]:
+    """Return where a value is wrong, as keys with points between them, and what is wrong with it.
 
-
-def check_count(name: str, value: Any, most: float = math.inf, *, least: int = 1) -> None:
-    """Refuse what is no whole number in a range.
-
-    Raises:
-        ValueError: It is none. The text has the range.
+    Args:
+        table: What was read.
+        error: What pydantic found in it. It may find several mistakes in a value that may be of several types.
+        keys_at: Gives the keys that may stand in the table at a place.
     """
-    if type(value) is not int or not least <= value <= most:
-        range_ = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
-        raise ValueError(f"{name} is a whole number {range_}, not {value!r}")
+    texts: dict[tuple[str, str], list[str]] = {}
+    ends: dict[tuple[str, str], str] = {}
+    for one in error.errors():
+        place = _place_of(table, one["loc"])
+        text = _WORDS.get(one["type"], one["msg"]).removeprefix("Value error, ")
+        key = ""
+        if one["type"] == "extra_forbidden":
+            *place, key = place
+            text = f"there is no key {key!r}. {among(key, keys_at(place))}"
+        at = ".".join(place), key
+        texts.setdefault(at, []).append(text.replace("an instance of Sequence", "a list"))
+        if isinstance(one["input"], (int, float)) and not key:  # a text may be a secret
+            ends[at] = f", not {one['input']!r}"
+        elif one["type"] == "literal_error":
+            near = nearest(str(one["input"]), re.findall("'([^']*)'", text))
+            ends[at] = f", not {one['input']!r}" + (f". Did you mean {near!r}?" if near else "")
+        elif one["type"] == "kind" and "kind" in one["input"]:
+            ends[at] = f", not {one['input']['kind']!r}"
+    return [(at[0], " or ".join(said) + ends.get(at, "")) for at, said in texts.items()]
 
 
-def _check_seconds(name: str, value: Any, *, above: float) -> None:
-    if value is None and name in ("max_fps", "start", "stop"):
-        return
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and value > above):
-        more = "" if above == -math.inf else f" above {above:g}"
-        raise ValueError(f"{name} is a number{more}, not {value!r}")
+def _place_of(table: Any, location: tuple[Any, ...]) -> list[str]:
+    """Return the keys of a place in a table, without what pydantic calls the parts of a union."""
+    place = []
+    for number, part in enumerate(location, 1):
+        if (isinstance(table, dict) and part in table) or (
+            isinstance(table, list) and isinstance(part, int) and part < len(table)
+        ):
+            table = table[part]
+        elif not isinstance(table, dict) or number < len(location):
+            continue
+        place.append(str(part))
+    return place
 
 
 def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOptions:
@@ -204,4 +221,9 @@ def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOption
     for name in changes:
         if name not in known:
             raise TypeError(f"a source has no option {name!r}. {among(name, known)}")
-    return SourceOptions(**{**known, **changes})
+    values = {**known, **changes}
+    try:
+        return SourceOptions(**values)
+    except ValidationError as error:
+        said = (f"{place}: {text}" if place else text for place, text in texts_of(values, error))
+        raise ValueError("; ".join(said)) from None

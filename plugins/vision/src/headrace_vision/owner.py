@@ -5,23 +5,26 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, unquote
 
 try:
     import fcntl
 except ImportError:  # Windows: what nobody has touched for a while is taken for dead
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["OWNER", "Mark", "is_locked", "lock", "mark_beside", "owner_of"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["OWNER", "Mark", "held", "lock", "mark_beside", "owner_of"]
 
 OWNER = ".headrace-owner"
 """The file with the id of a folder. Its time is when something was last begun in there."""
 
-_MARK = re.compile(r"headrace:([0-9a-f]{32}):(event|rest):([^\0]*)")
-_MAKING = threading.Lock()
+_MARK = re.compile(r"headrace:([0-9a-f]{32}):(event|other):([\w.~%-]*);", re.ASCII)
+"""The name of a sink is quoted as in an address, so that any name is found in any bytes."""
 
 
 class Mark(NamedTuple):
@@ -38,13 +41,16 @@ class Mark(NamedTuple):
     is_event: bool = False
 
     def __str__(self) -> str:
-        return f"headrace:{self.owner}:{'event' if self.is_event else 'rest'}:{self.sink}"
+        name = quote(self.sink, safe="", errors="surrogatepass")
+        return f"headrace:{self.owner}:{'event' if self.is_event else 'other'}:{name};"
 
     @classmethod
     def found_in(cls, text: str) -> Mark | None:
         """Return the first mark in a text, or None."""
         found = _MARK.search(text)
-        return found and cls(found[1], found[3], found[2] == "event")
+        return found and cls(
+            found[1], unquote(found[3], errors="surrogatepass"), found[2] == "event"
+        )
 
 
 def owner_of(folder: Path) -> str:
@@ -54,19 +60,20 @@ def owner_of(folder: Path) -> str:
         OSError: It cannot be read, or written.
     """
     path = folder / OWNER
-    with _MAKING:
+    if not path.exists():
+        own = folder / f"{OWNER}.{secrets.token_hex(8)}"
         try:
-            with path.open("x", encoding="ascii") as file:
-                try:
-                    file.write(secrets.token_hex(16))
-                    file.flush()
-                except OSError:
-                    path.unlink()
-                    raise
-        except FileExistsError:
-            with suppress(OSError):  # of another user
-                os.utime(path)
-        found = path.read_text(encoding="ascii", errors="replace")
+            own.write_text(secrets.token_hex(16), encoding="ascii")
+            os.link(own, path)  # whole, or not there
+        except FileExistsError:  # of another program, in this moment
+            pass
+        except OSError:
+            own.replace(path)  # a disk without links, as exFAT. Or `own` is not there either
+        finally:
+            own.unlink(missing_ok=True)
+    with suppress(OSError):  # of another user
+        os.utime(path)
+    found = path.read_text(encoding="ascii", errors="replace")
     if not re.fullmatch("[0-9a-f]{32}", found):
         raise OSError(f"{path} is cut: remove it, and nothing that was written before is deleted")
     return found
@@ -91,7 +98,18 @@ def lock(file: object) -> bool:
     return True
 
 
-def is_locked(path: Path) -> bool:
-    """Return whether a run that lives has locked a file."""
-    with path.open("rb") as file:
-        return not lock(file)
+@contextmanager
+def held(path: Path) -> Iterator[bool]:
+    """Lock a file for a while. Yield False where a run that lives has locked it.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    if fcntl is None:  # an open file could not be renamed
+        yield True
+        return
+    file = path.open("rb")
+    try:
+        yield lock(file)
+    finally:
+        file.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.copying import CONTAINERS
-from headrace_vision.owner import Mark, lock
+from headrace_vision.owner import Mark, held, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,6 +81,14 @@ class _Output:
             del self._kept[:done]
         self._whole_bytes = self._file.tell()
 
+    def replace(self, old: bytes, new: bytes) -> bool:
+        """Replace bytes at the beginning of the file by as many. Return whether they are there: FFmpeg may hold them back."""
+        with Path(self.name).open("r+b") as file:
+            at = file.read(HEAD_BYTES).find(old)
+            file.seek(max(at, 0))
+            file.write(new if at >= 0 else b"")
+        return at >= 0
+
     def close(self) -> None:
         """Close the file, without a fragment that is cut."""
         with suppress(OSError):
@@ -127,6 +135,8 @@ class VideoFile:
         self._last, self._step = -1, 0
         self.count = 0
         self._is_encoded = False
+        self._missing: int | None = None
+        self._says_event = mark.is_event
         self._reformatter = VideoReformatter()
         self._output = _Output(self._part)
         flags = {
@@ -209,6 +219,8 @@ class VideoFile:
         """
         try:
             self._output.flush()
+            if self.has_event and not self._says_event:
+                self._says_event = self._output.replace(b":other:", b":event:")
             self.has_failed = False
         except OSError as error:
             self.has_failed = error.errno not in (errno.ENOSPC, errno.EDQUOT)
@@ -234,11 +246,19 @@ class VideoFile:
             if not self.has_failed and not is_last:
                 raise
         self._output.close()
-        found = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
-        if found:  # something that can be played
-            self._part.replace(self.path)
-        elif not self._part.stat().st_size:
-            self._part.unlink()
+        if self._missing is None:
+            self._missing = self._put_in_place(is_last=is_last)
+        return self._missing
+
+    def _put_in_place(self, *, is_last: bool) -> int:
+        """Give the file its index and its name. Return how many pictures it lacks."""
+        found = 0
+        with suppress(FileNotFoundError), held(self._part):  # somebody has removed it
+            found = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
+            if found:  # something that can be played
+                self._part.replace(self.path)
+            elif not self._part.stat().st_size:
+                self._part.unlink()
         is_whole = found and not self.has_failed and not is_last
         return 0 if is_whole else max(self.count - found, 0)
 
@@ -270,6 +290,11 @@ class CopiedFile(VideoFile):
     def _encode(self, picture: Any = None) -> None:
         """There is nothing to encode."""
 
+    @property
+    def begin_s(self) -> float:
+        """The time in seconds of the first frame in it, less what is lost to rounding."""
+        return self.connection.seconds(self._base) - 1e-3
+
     def seconds_at(self, dts: int) -> float:
         """Return how long the video is at a time of decoding."""
         return float((dts - (self._base or 0)) * self.connection.unit)
@@ -296,7 +321,7 @@ def write_index(part: Path, mark: str) -> int:
     try:
         _Output(whole).close()  # PyAV never closes a file whose beginning there is no room for
         with (
-            av.open(f"file:{part}") as source,
+            _opened(part) as source,
             av.open(f"file:{whole}", "w", format=kind, options=flags) as target,
         ):
             target.metadata.update(source.metadata, comment=mark)
@@ -314,11 +339,18 @@ def write_index(part: Path, mark: str) -> int:
             whole.unlink(missing_ok=True)
         # There is no room, where fragments are played as well; or there is nothing.
         try:
-            with av.open(f"file:{part}") as source:
+            with _opened(part) as source:
                 return sum(1 for _ in _packets(source))
         except (OSError, av.FFmpegError, LookupError):
             return 0
     return found
+
+
+def _opened(path: Path) -> Any:
+    """Open a video, whatever its tags say, in whatever encoding."""
+    import av
+
+    return av.open(f"file:{path}", metadata_errors="replace")
 
 
 def mark_in(path: Path) -> Mark | None:
@@ -326,7 +358,7 @@ def mark_in(path: Path) -> Mark | None:
     import av
 
     try:
-        with av.open(f"file:{path}") as container:
+        with _opened(path) as container:
             return Mark.found_in("\0".join(container.metadata.values()))
     except (OSError, av.FFmpegError):
         with suppress(OSError), path.open("rb") as file:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from headrace_vision.clock import utc
 from headrace_vision.copying import CONTAINERS, Packets, Span
 from headrace_vision.network import is_address
-from headrace_vision.owner import Mark, is_locked
+from headrace_vision.owner import Mark, held
 from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
 from headrace_vision.retention import TICK_S, Bounds, FileSink, files_in
 from headrace_vision.saving import Names, encoded, picture_of
@@ -246,8 +246,8 @@ class SaveVideo(FileSink):
 
     @property
     def _open(self) -> list[VideoFile]:
-        copies = (one.file for one in itertools.chain(*list(self._copies.values())) if one.file)
-        return [*self._files.values(), *copies]
+        copies = itertools.chain(*list(self._copies.values()))
+        return [*self._files.values(), *itertools.chain(*(one.files for one in copies))]
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the videos that bear a mark. What a dead run has begun is finished before."""
@@ -255,20 +255,30 @@ class SaveVideo(FileSink):
         being_written = {one.path.name for one in self._open}
         pattern = r".+\.(mp4|mkv)(\.part)?" if self._bounds.is_any else r".+\.(mp4|mkv)\.part"
         for path, found in files_in(self._folder, pattern):
+            is_part = path.suffix == ".part"
+            if is_part and (found.st_mtime > utc() - DEAD_S or path.stem in being_written):
+                continue
             with suppress(OSError):  # another program deletes too
-                is_part = path.suffix == ".part"
-                is_late = found.st_mtime > utc() - DEAD_S or path.stem in being_written
-                if is_part and (is_late or is_locked(path)):
-                    continue
-                key = (path.name, found.st_mtime_ns, found.st_size)
-                mark = self._marks[key] = before[key] if key in before else mark_in(path)
-                if is_part and not found.st_size:  # it holds nothing
-                    mark = self._mark
-                elif is_part and mark and self._mark and mark[:2] == self._mark[:2]:
-                    path = _finished(path, mark)
-                    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+                if not is_part:
+                    mark = self._mark_of(path, found, before)
+                else:
+                    with held(path) as is_dead:
+                        if not is_dead:
+                            continue
+                        mark = self._mark_of(path, found, before) if found.st_size else self._mark
+                        if found.st_size and mark and self._mark and mark[:2] == self._mark[:2]:
+                            path = _finished(path, mark)
+                            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
                 if mark is not None:
                     yield path, found, mark
+
+    def _mark_of(
+        self, path: Path, found: os.stat_result, before: dict[tuple[str, int, int], Mark | None]
+    ) -> Mark | None:
+        """Return whose a video is. It is read once."""
+        key = (path.name, found.st_mtime_ns, found.st_size)
+        mark = self._marks[key] = before[key] if key in before else mark_in(path)
+        return mark
 
     def _place_of(
         self, source: str, kind: str, time: float | None, suffix: str = ".mp4"
@@ -291,7 +301,8 @@ class SaveVideo(FileSink):
     def _takes(self, name: str, suffix: str) -> bool:
         """Take a name that no other sink or program has."""
         part = self._folder / f"{name}{suffix}.part"
-        if self._is_there(name):
+        is_ours = name in {one.path.stem for one in self._open}  # though somebody has removed it
+        if is_ours or self._is_there(name):
             return False
         try:
             part.touch(exist_ok=False)

@@ -23,16 +23,27 @@ __all__ = ["TICK_S", "Bounds", "FileSink", "files_in"]
 TICK_S = 0.5
 """Seconds after which a sink that writes files looks at the clock, though no frame comes."""
 
+LATE_S = 60.0
+"""Seconds that a file may be of the future, as clocks of other machines run on, before its time is set to now."""
+
 _ORPHANS = "sink %s: %s has %d files of a sink %r that there is not: they stay, unless adopt = true"
 _LOG = logging.getLogger("headrace.vision")
 
 
 def files_in(folder: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the files of a folder whose whole names fit a regular expression, each with its status."""
+    """Yield the files of a folder whose whole names fit a regular expression, each with its status.
+
+    What is no regular file is left out: opening a pipe would wait for its writer.
+    """
     for one in list(os.scandir(folder)):
-        with suppress(FileNotFoundError):  # another program deletes too
-            if re.fullmatch(pattern, one.name):
+        with suppress(OSError):  # another program deletes too
+            if re.fullmatch(pattern, one.name) and one.is_file():
                 yield Path(one.path), one.stat()
+
+
+def _set_time(path: Path, time_s: float) -> None:
+    with suppress(OSError):  # of another user, or on a share that has its own clock
+        os.utime(path, (time_s, time_s))
 
 
 @dataclass(frozen=True)
@@ -133,15 +144,17 @@ class FileSink(Sink):
 
     def _note_finished(self, path: Path, *, is_event: bool = False) -> None:
         """Note that a file was finished. Its time is that of the clock by which it goes, whatever a share says."""
-        if self._bounds.is_any and path.exists():
-            os.utime(path, (utc(), utc()))
-            self._put(path, path.stat(), is_event=is_event)
+        if self._bounds.is_any:
+            with suppress(OSError):  # somebody has removed it
+                size_bytes = path.stat().st_size
+                _set_time(path, utc())
+                self._put(path, utc(), size_bytes, is_event=is_event)
             self._delete()
 
-    def _put(self, path: Path, found: os.stat_result, *, is_event: bool) -> None:
-        goes_s = found.st_mtime + self._bounds.stays_s(is_event=is_event)
-        heapq.heappush(self._queue, (goes_s, found.st_mtime, path, found.st_size))
-        self._bytes += found.st_size
+    def _put(self, path: Path, time_s: float, size_bytes: int, *, is_event: bool) -> None:
+        goes_s = time_s + self._bounds.stays_s(is_event=is_event)
+        heapq.heappush(self._queue, (goes_s, time_s, path, size_bytes))
+        self._bytes += size_bytes
 
     def _delete(self) -> None:
         while self._queue and (self._queue[0][0] <= utc() or self._is_full()):
@@ -163,12 +176,16 @@ class FileSink(Sink):
     def _scan(self, mark: Mark) -> None:
         self._queue, self._bytes = [], 0
         orphans: Counter[str] = Counter()
+        now_s = utc()
         for path, found, theirs in self._stored():
             is_orphan = theirs.sink not in (mark.sink, *self.runner_names)
             if theirs.owner == mark.owner and is_orphan and not self._bounds.adopt:
                 orphans[theirs.sink] += theirs.sink not in self._told
             elif theirs.owner == mark.owner and (is_orphan or theirs.sink == mark.sink):
-                self._put(path, found, is_event=theirs.is_event)
+                if found.st_mtime > now_s + LATE_S:  # of before the clock was put back
+                    _set_time(path, now_s)
+                time_s = min(found.st_mtime, now_s)
+                self._put(path, time_s, found.st_size, is_event=theirs.is_event)
         for sink, count in orphans.items():
             if count:
                 _LOG.warning(_ORPHANS, mark.sink, self._folder, count, sink)

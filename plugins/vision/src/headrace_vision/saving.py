@@ -49,7 +49,10 @@ KEY_LENGTH = 32
 """A last part of an address that has so many characters is taken for a key."""
 
 _BESIDE = ".headrace"
-"""The small file that says whose the images of a folder are."""
+"""The small file that says whose the images of a folder are, and the end of those that say it of lines."""
+
+_EVENT = "-event"
+"""How the names of files with events end, where they are kept longer."""
 
 _ADDRESS = re.compile(r"[^:/]*://(?:[^/?#]*@)?([^/?#]*)([^?#;]*).*", re.DOTALL)
 
@@ -177,6 +180,8 @@ class SaveImages(FileSink):
         draw: Whether detections are drawn.
         suffix: The format: ``".jpg"``, ``".png"``, ``".webp"``.
         keep_s, keep_bytes, keep_free_bytes, adopt: How long images stay, of those written with a bound. See `SaveVideo`.
+        keep_events_s: Seconds for which images of frames with ``events`` are kept, in place of ``keep_s``. They are called
+            ``000012-event.jpg``.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
@@ -189,13 +194,15 @@ class SaveImages(FileSink):
         keep_s: float | None = None,
         keep_bytes: int | None = None,
         keep_free_bytes: int | None = None,
+        keep_events_s: float | None = None,
         adopt: bool = False,
         spool_bytes: int = SPOOL_BYTES,
         spool: str | os.PathLike[str] | None = None,
         close_s: float = CLOSE_S,
     ) -> None:
         self._keep(spool_bytes, spool, close_s)
-        self._bound(Path(folder), Bounds(keep_s, keep_bytes, keep_free_bytes, adopt=adopt))
+        bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
+        self._bound(Path(folder), bounds)
         self._draw = draw
         self._suffix = suffix
         self._names = Names(lambda name: (self._folder / name).exists())
@@ -213,21 +220,22 @@ class SaveImages(FileSink):
         if image is None:
             return
         folder = self._folder / self._names.of(frame.source)
-        path = folder / f"{frame.frame:06d}{self._suffix}"
+        is_event = self._bounds.keep_events_s is not None and bool(frame.request.get("events"))
+        path = folder / f"{frame.frame:06d}{_EVENT * is_event}{self._suffix}"
         if self._bounds.is_any:
             folder.mkdir(parents=True, exist_ok=True)
             mark = self._look()
             if not (folder / _BESIDE).exists():
                 write_whole(folder / _BESIDE, str(mark).encode())
         write_image(path, image)
-        self._note_finished(path)
+        self._note_finished(path, is_event=is_event)
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the images of folders that bear a mark."""
         for folder in self._folder.iterdir():
             if (mark := mark_beside(folder / _BESIDE)) is not None:
-                for path, found in files_in(folder, r"\d{6,}\.\w+(\.part)?"):
-                    yield path, found, mark
+                for path, found in files_in(folder, rf"\d{{6,}}({_EVENT})?\.\w+(\.part)?"):
+                    yield path, found, mark._replace(is_event=_EVENT in path.name)
 
 
 class SaveJSONL(FileSink):
@@ -241,6 +249,8 @@ class SaveJSONL(FileSink):
             (UTC), ``NAME-20300131-235900.jsonl``, and another one begins. None for no end.
         every_bytes: Bytes after which another one begins. None for no end.
         keep_s, keep_bytes, keep_free_bytes, adopt: How long files stay that have ended. See `SaveVideo`.
+        keep_events_s: Seconds for which files with ``events`` are kept, in place of ``keep_s``. They are called
+            ``NAME-20300131-235900-event.jsonl``.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
@@ -255,6 +265,7 @@ class SaveJSONL(FileSink):
         keep_s: float | None = None,
         keep_bytes: int | None = None,
         keep_free_bytes: int | None = None,
+        keep_events_s: float | None = None,
         adopt: bool = False,
         spool_bytes: int = SPOOL_BYTES,
         spool: str | os.PathLike[str] | None = None,
@@ -265,12 +276,14 @@ class SaveJSONL(FileSink):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is more than 0, not {value!r}")
         self._path = Path(path)
-        self._bound(self._path.parent, Bounds(keep_s, keep_bytes, keep_free_bytes, adopt=adopt))
+        bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
+        self._bound(self._path.parent, bounds)
         self._every_s, self._every_bytes = every_s or math.inf, every_bytes or math.inf
         has_parts = every_s is not None or every_bytes is not None
-        self._bounds.check_parts(has_parts, "every_s or every_bytes")
+        bounds.check_parts(has_parts, "every_s or every_bytes")
+        self._beside = self._path.with_name(f".{self._path.name}{_BESIDE}")
         self._file: IO[bytes] | None = None
-        self._begun_s = 0.0
+        self._begun_s, self._has_event = 0.0, False
 
     def open(self) -> None:
         """Make the file."""
@@ -279,10 +292,11 @@ class SaveJSONL(FileSink):
     def _opened(self) -> IO[bytes]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         if self._bounds.is_any:
-            mark = self._look(is_begin=True)
-            beside = self._path.with_name(f".{self._path.name}.headrace")
-            if mark != mark_beside(beside):
-                write_whole(beside, str(mark).encode())
+            before, mark = mark_beside(self._beside), self._look(is_begin=True)
+            is_there = self._path.exists() and self._path.stat().st_size > 0
+            self._has_event = is_there and before is not None and before.is_event
+            if before != mark._replace(is_event=self._has_event):
+                self._write_beside(mark)
         file = self._path.open("ab", buffering=0)
         found = os.fstat(file.fileno())
         self._begun_s = found.st_mtime if found.st_size else utc()
@@ -293,6 +307,9 @@ class SaveJSONL(FileSink):
             file.close()
             raise
         return file
+
+    def _write_beside(self, mark: Mark) -> None:
+        write_whole(self._beside, str(mark._replace(is_event=self._has_event)).encode())
 
     def _is_cut(self) -> bool:
         with self._path.open("rb") as file:
@@ -308,6 +325,9 @@ class SaveJSONL(FileSink):
         """Write a line, so that others see it at once."""
         left = memoryview(write_json(frame_record(frame)).encode() + b"\n")
         file = self._turn(len(left))
+        if frame.request.get("events") and not self._has_event and self._bounds.is_any:
+            self._has_event = True  # also behind a kill
+            self._write_beside(self._look())
         size_bytes = os.fstat(file.fileno()).st_size
         try:
             while left:
@@ -328,7 +348,8 @@ class SaveJSONL(FileSink):
                     self._begun_s = self._begun_s if found.st_size else utc()
                     if not (is_over and found.st_size):
                         return self._file
-                    self._note_finished(self._path.rename(self._dated()))
+                    path = self._path.rename(self._dated())
+                    self._note_finished(path, is_event=self._has_event)
             self._file.close()
             self._file = None
         self._file = self._opened()
@@ -337,7 +358,11 @@ class SaveJSONL(FileSink):
     def _dated(self) -> Path:
         stem = f"{self._path.stem}-{strftime('%Y%m%d-%H%M%S', gmtime(utc()))}"
         ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
-        paths = (self._path.with_name(f"{stem}{end}{self._path.suffix}") for end in ends)
+        is_event = self._has_event and self._bounds.keep_events_s is not None
+        paths = (
+            self._path.with_name(f"{stem}{end}{_EVENT * is_event}{self._path.suffix}")
+            for end in ends
+        )
         return next(path for path in paths if not path.exists())
 
     def _open_bytes(self) -> int:
@@ -345,12 +370,16 @@ class SaveJSONL(FileSink):
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the files that have ended, of each file of this folder that bears a mark."""
-        for beside in self._folder.glob(".*.headrace"):
+        for beside in self._folder.glob(f".*{_BESIDE}"):
             name, mark = Path(beside.stem[1:]), mark_beside(beside)
             stem, suffix = re.escape(name.stem), re.escape(name.suffix)
-            for path, found in files_in(self._folder, rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?)?{suffix}"):
+            dated = rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?({_EVENT})?)?{suffix}"
+            for path, found in files_in(self._folder, dated):
                 if mark is not None and path != self._path:
-                    yield path, found, mark
+                    is_event = (
+                        mark.is_event if path.name == name.name else path.stem.endswith(_EVENT)
+                    )
+                    yield path, found, mark._replace(is_event=is_event)
 
     def close(self) -> None:
         """Close the file."""

@@ -128,23 +128,25 @@ class SinkThreads:
                     f"the sink {one.name!r} takes one model of a source: set its model"
                 )
 
+    def _of(self, names: Collection[str] | None) -> list[SinkThread]:
+        return [one for one in self._threads if names is None or one.name in names]
+
     def put(self, frame: Frame, names: Collection[str] | None, models: Collection[str]) -> None:
         """Queue a frame for each, or for those of some names, if they take one of the models that it went to."""
-        for one in self._threads:
+        for one in self._of(names):
             model = one.sink.model
-            if (names is None or one.name in names) and (model is None or model in models):
+            if model is None or model in models:
                 one.put(frame if model is None else frame.models.get(model, frame))
 
     def packets_of(self, source: str, names: Collection[str] | None) -> list[Packets]:
         """Return what gets the packets of a source whose frames go to the sinks of some names."""
-        wanted = (one.sink for one in self._threads if names is None or one.name in names)
-        return [found for sink in wanted if (found := sink.packets_of(source)) is not None]
+        found = (one.sink.packets_of(source) for one in self._of(names))
+        return [one for one in found if one is not None]
 
     def tell(self, method: str, source: str, *given: str, names: Collection[str] | None) -> None:
         """Queue what became of a source for each, or for those of some names."""
-        for one in self._threads:
-            if names is None or one.name in names:
-                one.tell(method, source, *given)
+        for one in self._of(names):
+            one.tell(method, source, *given)
 
     def close(self, timeout_s: float) -> None:
         """Let each write what is queued and end. Wait for them, see `SinkThread.longest_close_s`.
