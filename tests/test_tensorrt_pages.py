@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,10 +122,11 @@ def test_a_page_without_a_device(page, model, tmp_path, monkeypatch):
             run(step.text)
 
 
-def recipes(device: bool) -> list[str]:
+def recipes(device: bool, pages: Iterable[str] = ("finding_faults.md",)) -> list[str]:
     return [
         step.text
-        for step in steps("finding_faults.md")
+        for page in pages
+        for step in steps(page)
         if step.text.startswith("polygraphy ") and step.needs_device == device
     ]
 
@@ -155,7 +157,7 @@ def test_the_comparison_of_the_page_finds_the_first_wrong_tensor(model, tmp_path
 def test_polygraphy_knows_the_flags_of_what_needs_a_device():
     pytest.importorskip("polygraphy")
     seen = set()
-    for command in recipes(device=True):
+    for command in recipes(device=True, pages=PAGES):
         for part in command.split(" --check "):
             words = shlex.split(part)
             tool = words[:2] if words[1] == "run" else words[:3]
@@ -164,7 +166,7 @@ def test_polygraphy_knows_the_flags_of_what_needs_a_device():
             known = set(re.findall(r"--[a-z][\w-]*", helped.stdout))
             assert {word for word in words if word.startswith("--")} <= known, part
             seen.add(" ".join(tool[1:]))
-    assert seen == {"run", "debug build", "inspect diff-tactics"}
+    assert seen == {"run", "debug build", "inspect diff-tactics", "inspect model"}
 
 
 def test_every_option_of_a_page_exists():
@@ -213,9 +215,6 @@ def test_a_page_on_a_device(page, model, tmp_path):
     if any(step.text.startswith("polygraphy ") for step in steps(page)):
         pytest.importorskip("polygraphy")
     shutil.copyfile(model, tmp_path / "net.onnx")
-    if page == "finding_faults.md":  # it profiles the plan that the first page built
-        build = next(s.text for s in steps("README.md") if s.text.startswith("headrace trt build"))
-        assert shell(build, tmp_path, **environ).returncode == 0
     missing = []
     for step in steps(page):
         if step.kind == "file":
@@ -225,6 +224,9 @@ def test_a_page_on_a_device(page, model, tmp_path):
                 shutil.which("nsys") and shutil.which("headrace")
             ):
                 continue  # nsys starts the installed command
+            if step.text.startswith("trtexec ") and not shutil.which("trtexec"):
+                missing.append(f"{step.text}: trtexec is not installed")
+                continue
             if "tactics" in step.text and step.text.startswith("polygraphy "):
                 if not library.has("IAlgorithmSelector"):
                     missing.append(f"{step.text}: this TensorRT has no algorithm selector")

@@ -13,7 +13,7 @@ app = pytest.importorskip("headrace_trt.tools.cli").app
 
 ROOT = Path(__file__).resolve().parents[3]
 README = ROOT / "plugins" / "trt" / "README.md"
-FOR_DEVICE = {"bench", "profile", "refit", "refit=true"}
+FOR_DEVICE = {"bench", "refit", "refit=true"}
 NEEDS = "# needs a CUDA device"
 
 
