@@ -181,10 +181,8 @@ def test_external_data(rtx, save):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"tactic_sources": ("jit_convolutions",)}, "`tactic_sources` is set, .* ignores it"),
         ({"sparsity": True}, "`sparsity` is set, .* ignores it"),
         ({"timing_cache": Path("timing.cache")}, "no timing cache"),
-        ({"tactics": Path("tactics.json")}, "does not let them be chosen"),
         ({"hardware_compatibility": "ampere_plus"}, "ignores it"),
         ({"plugins": ("nowhere.so",)}, "is not there"),
         ({"plugins": ("no_such_module:Thing",)}, "cannot be imported"),
@@ -200,8 +198,8 @@ def test_what_the_library_does_not_have_is_refused(rtx, small_net, settings, tex
 
 
 def test_a_name_that_the_library_does_not_have_is_told_with_those_it_has(rtx):
-    with pytest.raises(SetupError, match=r"'cublas'(.|\n)*jit_convolutions"):
-        rtx.choice("TacticSource", "cublas", "tactic_sources")
+    with pytest.raises(SetupError, match=r"'loud'(.|\n)*layer_names_only"):
+        rtx.choice("ProfilingVerbosity", "loud", "verbosity")
 
 
 def test_the_lean_runtime_is_looked_for_and_missed_with_what_to_install(tmp_path, monkeypatch):

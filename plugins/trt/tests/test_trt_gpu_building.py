@@ -241,25 +241,6 @@ def test_two_processes_one_cache(small_net, tmp_path):
     assert len(list(Path(tmp_path / "cache").glob("*.plan"))) == 1
 
 
-def test_tactics_are_recorded_and_replayed(rtx_or_full, small_net, tmp_path):
-    if not rtx_or_full.has("BuilderFlag.EDITABLE_TIMING_CACHE"):
-        pytest.skip("this TensorRT has no editable timing cache")
-    path = tmp_path / "tactics.cache"
-    shapes = ("x:1x3x16x16", "x:4x3x16x16", "x:8x3x16x16")
-    profile = dict(zip(("min", "opt", "max"), shapes, strict=True))
-    settings = BuildSettings(model=small_net, profiles=(profile,), tactics=path, tf32=False)
-
-    def kernels(built):
-        # Inside a fused block (Myelin) the library chooses by itself, and asks nobody.
-        return {layer.name: layer.tactic for layer in built.layers if "_myl" not in layer.name}
-
-    first = kernels(build_plan(settings))
-    assert path.stat().st_size > 20
-    assert kernels(build_plan(settings)) == first
-    with pytest.raises(SetupError, match="first kernel that runs"):
-        build_plan(settings.with_(optimization_level=0))
-
-
 def test_the_timing_cache_makes_the_second_build_no_slower_and_is_shared(
     rtx_or_full, small_net, tmp_path
 ):

@@ -286,7 +286,7 @@ def test_settings_take_known_names_only(small_net):
         ({"max": 8.0}, "max: .* integer"),
         ({"mark_outputs": [3]}, "mark_outputs: .* string"),
         ({"profiles": ["x:1x3"]}, "profiles: "),
-        ({"tactics": 3}, "tactics: .*Path, not 3"),
+        ({"timing_cache": 3}, "timing_cache: .*Path, not 3"),
         ({"network": "package.module:make"}, "exactly one of `model` and `network`"),
     ],
 )

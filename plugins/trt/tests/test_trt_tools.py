@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -11,7 +10,6 @@ from onnx import TensorProto as T
 
 from headrace.errors import ConfigError, SetupError
 from headrace_trt import BuildSettings, build_engine, build_plan, quantize
-from headrace_trt.tactics import using_tactics
 from headrace_trt.tools.opening import opened
 from headrace_trt.tools.refitting import refit_plan
 
@@ -198,79 +196,6 @@ def test_functions_say_what_they_cannot_take(rtx, small_net, tmp_path):
     ):
         with pytest.raises(error, match=text):
             wrong()
-
-
-class _Timings:
-    """A timing cache: what was measured, as bytes."""
-
-    def __init__(self, content):
-        self.content = content
-
-    def serialize(self):
-        return self.content
-
-
-class _Config:
-    """A builder's configuration that measures what its timing cache lacks, as TensorRT does."""
-
-    def __init__(self):
-        self.flags = []
-
-    def set_flag(self, flag):
-        self.flags.append(flag)
-
-    def create_timing_cache(self, content):
-        return _Timings(content)
-
-    def set_timing_cache(self, cache, ignore_mismatch):
-        self.cache = cache
-        return cache.content in (b"", b"measured") and not ignore_mismatch
-
-    def get_timing_cache(self):
-        return _Timings(b"measured")
-
-
-def _library(*has, is_rtx=False):
-    flags = SimpleNamespace(EDITABLE_TIMING_CACHE="editable", ERROR_ON_TIMING_CACHE_MISS="fixed")
-    trt = SimpleNamespace(BuilderFlag=flags)
-    return SimpleNamespace(trt=trt, text="tensorrt 11", is_rtx=is_rtx, has=has.__contains__)
-
-
-EDITABLE = _library("BuilderFlag.EDITABLE_TIMING_CACHE")
-
-
-def test_tactics_are_recorded_and_replayed(tmp_path):
-    path, configs = tmp_path / "tactics", (_Config(), _Config())
-    for config in configs:
-        with using_tactics(EDITABLE, config, path):
-            pass
-        assert path.read_bytes() == b"measured"
-    assert [config.flags for config in configs] == [["editable"], ["editable", "fixed"]]
-    assert [config.cache.content for config in configs] == [b"", b"measured"]
-
-
-def test_a_build_that_fails_records_no_tactics(tmp_path):
-    with pytest.raises(KeyError), using_tactics(EDITABLE, _Config(), tmp_path / "tactics"):
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("library", "options", "message"),
-    [
-        (_library(), {}, "does not let them be chosen.*polygraphy convert --save-tactics"),
-        (_library("BuilderFlag.EDITABLE_TIMING_CACHE", is_rtx=True), {}, "does not let them be"),
-        (EDITABLE, {"optimization_level": 0}, "first kernel that runs"),
-        (EDITABLE, {"timed": True}, "both are a timing cache"),
-        (EDITABLE, {}, "is no timing cache of tensorrt 11 and this device"),
-    ],
-)
-def test_tactics_that_cannot_be_fixed_are_refused(tmp_path, library, options, message):
-    path = tmp_path / "tactics"
-    path.write_bytes(b"of another version")
-    refused = pytest.raises(SetupError, match=f"(?s){message}")
-    with refused, using_tactics(library, _Config(), path, **options):
-        pass
 
 
 def test_help_names_the_choices():

@@ -168,18 +168,7 @@ def _build(
         _serialize_plugins(library, config, settings)
         monitor = make_monitor(library, shown)
         config.progress_monitor = monitor
-        from headrace_trt.tactics import using_tactics
-
-        with (
-            using_timing_cache(library, config, settings.timing_cache),
-            using_tactics(
-                library,
-                config,
-                settings.tactics,
-                timed=settings.timing_cache is not None,
-                optimization_level=settings.optimization_level,
-            ),
-        ):
+        with using_timing_cache(library, config, settings.timing_cache):
             plan = _serialized(library, network, config, settings, shown, collected)
         layers = layers_from_log(collected.layers[-1]) if collected.layers else []
         verify_precision(layers, settings.precision, network.tensor_types(), label=settings.label)

@@ -181,12 +181,6 @@ class BuildOptions(headrace.Options):
         description="File of the timing cache; default: one in `cache_dir` per version and device, "
         "where the library has timings.",
     )
-    tactic_sources: Names | None = Field(
-        None, description="Sources of tactics by TensorRT's names; default: the library's."
-    )
-    tactics: headrace.OutputPath | None = Field(
-        None, description="File that fixes the choice of tactics: recorded first, then replayed."
-    )
     optimization_level: int | None = Field(
         None, ge=0, le=5, description="0 (quick build) to 5; default: the library's."
     )

@@ -32,15 +32,13 @@ Verbosity = Literal["detailed", "layer_names_only", "none"]
 
 PRECISIONS: Final = get_args(Precision)
 
-_PATHS: Final = ("model", "calibration", "tactics", "timing_cache")
+_PATHS: Final = ("model", "calibration", "timing_cache")
 _PER_CHANNEL: Final = ("mean", "std")
-_LISTS: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs", "profiles")
+_LISTS: Final = ("keep_fp32", "plugins", "mark_outputs", "profiles")
 
 _MOST_FLOAT32: Final = 3.4028234663852886e38
 
-_UNORDERED: Final = ("keep_fp32", "tactic_sources")
-
-_ELSEWHERE: Final = ("model", "calibration", "tactics", "timing_cache", "library")
+_ELSEWHERE: Final = ("model", "calibration", "timing_cache", "library")
 """Fields with paths, which are not part of the cache key; the key has the content of the files that matter."""
 
 
@@ -65,8 +63,6 @@ class BuildSettings:
         min, max: Rows per batch where ``profiles`` is None.
         mean, std: Per channel, folded into the network.
         image_input: Whether the network takes ``uint8 [N, H, W, C]``.
-        tactic_sources: Names of sources of tactics. None: the library's.
-        tactics: File that fixes the choice of tactics. None: chosen anew.
         optimization_level: 0 (quick build) to 5. None: the library's.
         workspace_bytes: Most scratch memory of one layer, in bytes. None: the library's.
         sparsity: Whether kernels for sparse weights may be used.
@@ -94,8 +90,6 @@ class BuildSettings:
     mean: tuple[FiniteFloat, ...] | None = None
     std: tuple[FiniteFloat, ...] | None = None
     image_input: bool = False
-    tactic_sources: tuple[str, ...] | None = None
-    tactics: Path | None = None
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
     workspace_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     sparsity: bool = False
@@ -153,7 +147,7 @@ class BuildSettings:
             if name in (*_ELSEWHERE, *rows) or value == (1 if name in ("min", "max") else None):
                 continue
             if value != field.default:
-                found[name] = sorted(set(value)) if name in _UNORDERED else _plain(value)
+                found[name] = sorted(set(value)) if name == "keep_fp32" else _plain(value)
         if self.plugins:  # the key has the content of a library separately
             found["plugins"] = [p if is_python_plugin(p) else Path(p).name for p in self.plugins]
         if self.profiles:
