@@ -21,12 +21,9 @@ _FLAGS = (
     ("refit", "REFIT"),
     ("strip", "STRIP_PLAN"),
     ("weight_streaming", "WEIGHT_STREAMING"),
-    ("version_compatible", "VERSION_COMPATIBLE"),
-    ("exclude_lean_runtime", "EXCLUDE_LEAN_RUNTIME"),  # after its flag
 )
 
 _IGNORED_BY_RTX: Final = {
-    "version_compatible": "Its plans run on the release that built them alone",
     "hardware_compatibility": "Its plans run on every GPU that it is built for",
     "sparsity": "It chooses kernels when the plan is loaded, and writes the same plan",
 }

@@ -141,7 +141,6 @@ def build_engine(  # noqa: PLR0913 - all by name
             f"cache_size_bytes is a whole number of at least 0, not {cache_size_bytes!r}"
         )
     found = library if library is not None else find_library(settings.library)
-    found.require_builder()
     _keep_apart(None if engine is None else Path(engine), settings)
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
@@ -211,8 +210,6 @@ def load_built(
         kept.plan,
         label=str(kept.path),
         ordinal=ordinal,
-        # The plan is trusted: this user built it, now or earlier, and its hash shows that it is unchanged.
-        trust=settings.version_compatible,
         weights=weights,
         weight_streaming_bytes=weight_streaming_bytes,
     )

@@ -17,15 +17,15 @@ from headrace_trt.profiles import parse_shapes
 __all__ = [
     "PRECISIONS",
     "BuildSettings",
-    "BuilderLibrary",
     "Compatibility",
+    "LibraryName",
     "Precision",
     "Verbosity",
     "is_python_plugin",
     "require_settings",
 ]
 
-BuilderLibrary = Literal["auto", "tensorrt", "tensorrt_rtx"]
+LibraryName = Literal["auto", "tensorrt", "tensorrt_rtx"]
 Precision = Literal["model", "fp16", "bf16", "int8", "fp8"]
 Compatibility = Literal["none", "ampere_plus", "same_compute_capability"]
 Verbosity = Literal["detailed", "layer_names_only", "none"]
@@ -69,8 +69,6 @@ class BuildSettings:
         refit: Whether the weights can be changed later.
         strip: Whether the plan holds no weights (they are read from the model at load).
         weight_streaming: Whether weights may be streamed from the host.
-        version_compatible: Whether newer versions of TensorRT can run the plan.
-        exclude_lean_runtime: Whether a version-compatible plan is written without the lean runtime in it.
         hardware_compatibility: ``"none"``, ``"ampere_plus"`` or ``"same_compute_capability"``.
         plugins: Plugin libraries (.so files) and Python plugins (``package.module:Class``).
         mark_outputs: Names of inner tensors that become outputs too.
@@ -79,7 +77,7 @@ class BuildSettings:
 
     model: Path | None = None
     network: str | None = None
-    library: BuilderLibrary = "auto"
+    library: LibraryName = "auto"
     precision: Precision = "model"
     calibration: Path | None = None
     keep_fp32: tuple[str, ...] = ()
@@ -96,8 +94,6 @@ class BuildSettings:
     refit: bool = False
     strip: bool = False
     weight_streaming: bool = False
-    version_compatible: bool = False
-    exclude_lean_runtime: bool = False
     hardware_compatibility: Compatibility = "none"
     plugins: tuple[str, ...] = ()
     mark_outputs: tuple[str, ...] = ()
@@ -228,8 +224,6 @@ def _misfit(settings: BuildSettings) -> str | None:
         "`mean` and `std` must be numbers, and quotients of them, that float32 holds": (
             _overflows(settings.mean or (0.0,), settings.std or (1.0,))
         ),
-        "`exclude_lean_runtime` goes with version_compatible": settings.exclude_lean_runtime
-        and not settings.version_compatible,
     }
     return next((text for text, holds in problems.items() if holds), None)
 
