@@ -27,7 +27,6 @@ PAGES = [
     "building.md",
     "plugins.md",
     "finding_faults.md",
-    "migrating.md",
 ]
 BLOCK = re.compile(r"^```(\w+)( gpu)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
@@ -39,7 +38,6 @@ else:
 shell = runpy.run_path(str(Path(__file__).with_name("shell_commands.py")))["shell"]
 PRINTED = {
     "python serve.py": "(10,)\n(2, 10)\n",
-    "python two_ranges.py": "(10,)\n(20, 10)\n",
     "python double.py": "[2.0, 0.0, 6.0, 0.0]\n",
 }
 """What programs print on a device."""
