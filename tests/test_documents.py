@@ -95,7 +95,6 @@ RUN_ELSEWHERE = {
     "headrace trt build examples/detect/made/models/det.onnx -o examples/detect/made/det.plan "
     "--set image_input=true --set mean=127.5 --set std=127.5 --min-shapes x:1x32x32x3 "
     "--opt-shapes x:1x992x992x3 --max-shapes x:1x2944x2944x3": BY_DETECT,
-    "headrace trt inspect examples/detect/made/det.plan": BY_DETECT,
     "headrace check examples/detect/detect.toml": BY_DETECT,
     "headrace explain examples/detect/detect.toml": BY_DETECT,
     "headrace run --json examples/detect/detect.toml examples/detect/made/pages > "

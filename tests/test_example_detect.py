@@ -78,13 +78,12 @@ def test_the_detector_is_built_with_dynamic_height_and_width(built, example):
     assert plan.stat().st_size == built["bytes"]
 
 
-@pytest.mark.parametrize("index", [0, 1, 2])
-def test_plan_and_pipeline_are_looked_at_without_a_device(built, example, index):
-    looks = [line for line in commands() if line.startswith("headrace trt inspect")]
-    looks += [line for line in commands() if re.match(r"headrace (check|explain) .*/detect/", line)]
+@pytest.mark.parametrize("index", [0, 1])
+def test_the_pipeline_is_looked_at_without_a_device(built, example, index):
+    looks = [line for line in commands() if re.match(r"headrace (check|explain) .*/detect/", line)]
     done = shell(looks[index], example)
     assert done.returncode == 0, done.stderr
-    wanted = ("tensorrt_rtx", "ok: 3 nodes", "LoadTensorrtEngine  headrace-trt")[index]
+    wanted = ("ok: 3 nodes", "LoadTensorrtEngine  headrace-trt")[index]
     assert wanted in done.stdout
 
 

@@ -183,12 +183,12 @@ def gpu_cache(own_cache, one_cache, monkeypatch, cuda):
 
 @pytest.fixture
 def rtx_or_full():
-    """Skip where the library lets no tactics be chosen."""
+    """Skip where the library measures no kernels while it builds."""
     from headrace_trt.library import find_library
 
     library = find_library()
     if library.is_rtx:
-        pytest.skip("TensorRT for RTX has no choice of tactics")
+        pytest.skip("TensorRT for RTX has no timing cache")
     return library
 
 

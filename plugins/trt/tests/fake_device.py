@@ -308,7 +308,6 @@ class FakeContext:
         self.addresses = {}
         self.allocators = {}
         self.memory = None
-        self.profiler = None
         self.runs = 0
 
     def set_optimization_profile_async(self, index, stream):
@@ -389,9 +388,6 @@ class FakeContext:
                         return
                     self.allocators[name].notify_shape(name, value.shape)
                 ctypes.memmove(pointer, value.ctypes.data, value.nbytes)
-            if self.profiler is not None:
-                for layer, ms in (("quick", 1.0), ("slow", 3.0)):
-                    self.profiler.report_layer_time(layer, ms)
 
         self.engine.cuda.queue(stream, work)
         if self.allocators and stream not in self.engine.cuda.captures:

@@ -1,7 +1,6 @@
 """Plans built for real by TensorRT for RTX, on a machine without a GPU."""
 
 import contextlib
-import importlib
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from onnx import TensorProto as T
 from headrace.errors import MissingDependencyError, SetupError
 from headrace_trt import BuildCancelledError, BuildSettings, build_plan, quantize
 from headrace_trt.layers import Layer, count_types, layers_from_json, verify_precision
-from headrace_trt.library import Library, load_library
+from headrace_trt.library import load_library
 from headrace_trt.logs import collecting, logger_for
 
 PROFILE = {"min": "x:1x3x16x16", "opt": "x:4x3x16x16", "max": "x:8x3x32x32"}
@@ -181,16 +180,13 @@ def test_external_data(rtx, save):
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"tactic_sources": ("jit_convolutions",)}, "`tactic_sources` is set, .* ignores it"),
         ({"sparsity": True}, "`sparsity` is set, .* ignores it"),
         ({"timing_cache": Path("timing.cache")}, "no timing cache"),
-        ({"tactics": Path("tactics.json")}, "does not let them be chosen"),
         ({"hardware_compatibility": "ampere_plus"}, "ignores it"),
         ({"plugins": ("nowhere.so",)}, "is not there"),
         ({"plugins": ("no_such_module:Thing",)}, "cannot be imported"),
         ({"plugins": (__file__,)}, "add_plugin_v3, which tensorrt_rtx"),
         ({"plugins": ("string:Template",)}, "add_plugin_v3, which tensorrt_rtx"),
-        ({"version_compatible": True}, "`version_compatible` is set, and tensorrt_rtx"),
         ({"profiles": None}, r"axis 2 \('h'\), 3 \('w'\)"),
     ],
 )
@@ -200,31 +196,8 @@ def test_what_the_library_does_not_have_is_refused(rtx, small_net, settings, tex
 
 
 def test_a_name_that_the_library_does_not_have_is_told_with_those_it_has(rtx):
-    with pytest.raises(SetupError, match=r"'cublas'(.|\n)*jit_convolutions"):
-        rtx.choice("TacticSource", "cublas", "tactic_sources")
-
-
-def test_the_lean_runtime_is_looked_for_and_missed_with_what_to_install(tmp_path, monkeypatch):
-    import pydantic_core
-
-    from headrace_trt.building import _hint
-    from headrace_trt.lean_runtime import load_lean_runtime
-
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
-    library = Library(None, "tensorrt", "99.6.0.post1")
-    assert load_lean_runtime(library) is None
-    missing = "Unable to load library: libnvinfer_lean.so.99: cannot open shared object file"
-    assert 'pip install "tensorrt_lean==99.6.0"' in _hint(library, missing)
-    assert "libnvinfer-lean99" in _hint(library, missing)
-    package = tmp_path / "tensorrt_libs"
-    package.mkdir()
-    lean = package / "libnvinfer_lean.so.99"
-    lean.write_bytes(b"no library")
-    importlib.invalidate_caches()
-    assert load_lean_runtime(library) is None
-    lean.unlink()
-    lean.write_bytes(Path(pydantic_core._pydantic_core.__file__).read_bytes())
-    assert load_lean_runtime(library) == str(lean)
+    with pytest.raises(SetupError, match=r"'loud'(.|\n)*layer_names_only"):
+        rtx.choice("ProfilingVerbosity", "loud", "verbosity")
 
 
 def test_a_network_made_with_the_api(rtx, tmp_path, monkeypatch):
@@ -410,7 +383,6 @@ def test_which_library_is_taken():
     old = _Module(__version__="8.5", IExecutionContext=runs, BuilderFlag=_Module(FP16=0),
                   NetworkDefinitionCreationFlag=_Module())  # fmt: skip
     older = _Module(__version__="8.2", IExecutionContext=_Module())
-    lean = _Module(__version__="10.16", IExecutionContext=runs, BuilderFlag=_Module(FP16=0))
 
     def importing(**modules):
         def load(name):
@@ -424,7 +396,6 @@ def test_which_library_is_taken():
     assert load_library(("tensorrt", "tensorrt_rtx"), both).name == "tensorrt"
     only = importing(tensorrt_rtx=new)
     assert load_library(("tensorrt", "tensorrt_rtx"), only).is_rtx
-    assert load_library(("tensorrt_lean",), importing(tensorrt_lean=lean)).trt is lean
     for module in (old, older):
         with pytest.raises(SetupError, match="too old") as caught:
             load_library(("tensorrt",), importing(tensorrt=module))
@@ -432,15 +403,13 @@ def test_which_library_is_taken():
     with pytest.raises(MissingDependencyError, match="not installed") as missing:
         load_library(("tensorrt",), importing())
     assert "headrace-trt[tensorrt]" in missing.value.hint
-    with pytest.raises(SetupError, match="not build"):
-        Library(_Module(), "tensorrt_lean", "10").require_builder()
 
 
 def test_no_cuda_context_is_made_by_looking_at_a_model(small_net):
     code = (
         "import sys; from pathlib import Path\n"
-        "from headrace_trt.onnx_model import load_model, model_summary\n"
-        f"model_summary(load_model(Path({str(small_net)!r})))\n"
+        "from headrace_trt.onnx_model import load_model\n"
+        f"load_model(Path({str(small_net)!r}))\n"
         "heavy = {'tensorrt', 'tensorrt_rtx', 'cuda.bindings', 'torch', 'onnxruntime'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -264,8 +264,7 @@ def test_plans_are_readable_as_the_umask_says(tmp_path, umask):
         assert (tmp_path / name).stat().st_mode & 0o777 == 0o666 & ~umask
 
 
-def test_tactics_that_are_fixed_need_no_timing_cache(monkeypatch, rtx, small_net, tmp_path):
-    """Where the file of tactics is a timing cache a build must not get two."""
+def test_a_build_has_a_timing_cache_per_device(monkeypatch, rtx, small_net, tmp_path):
     from dataclasses import replace
 
     asked = []
@@ -277,36 +276,12 @@ def test_tactics_that_are_fixed_need_no_timing_cache(monkeypatch, rtx, small_net
     monkeypatch.setattr("headrace_trt.obtaining.build_plan", build_plan)
     full = replace(rtx, name="tensorrt")
     settings = BuildSettings(model=small_net)
-    for one in (settings, settings.with_(tactics=tmp_path / "tactics")):
-        build_engine(one, library=full, cache_dir=tmp_path, device=DEVICE)
-    assert [one.timing_cache is None for one in asked] == [False, True]
-
-
-def test_tactics_are_recorded_by_one_build_and_found_with_it_afterwards(
-    monkeypatch, rtx, small_net, tmp_path
-):
-    """What a build records is a part of its entry's key; a file that was removed is recorded anew."""
-    from dataclasses import replace
-
-    path = tmp_path / "tactics.cache"
-    builds = []
-
-    def build_plan(settings, **_):
-        builds.append(path.exists())
-        settings.tactics.write_bytes(b"measured")
-        return built()
-
-    monkeypatch.setattr("headrace_trt.obtaining.build_plan", build_plan)
-    full = replace(rtx, name="tensorrt")
-    settings = BuildSettings(model=small_net, tactics=path)
-
-    def hit():
-        return build_engine(settings, library=full, cache_dir=tmp_path / "cache").hit
-
-    assert [hit(), hit()] == [False, True]
-    path.unlink()
-    hit()
-    assert (builds, path.exists()) == ([False, False], True)
+    for device in (DEVICE, {**DEVICE, "name": "another"}, None):
+        build_engine(settings, library=full, cache_dir=tmp_path, device=device)
+    first, second, without = (one.timing_cache for one in asked)
+    assert first.parent == second.parent == tmp_path
+    assert first != second
+    assert without is None
 
 
 def test_an_explicit_file_never_serves_another_model(rtx, small_net, tmp_path, save):
@@ -384,15 +359,14 @@ def test_a_plan_is_never_written_over_what_it_is_built_from(rtx, small_net, tmp_
     assert read.read_bytes() == before
 
 
-@pytest.mark.parametrize("option", ["tactics", "timing_cache"])
-def test_what_a_build_notes_is_never_written_over_the_model(rtx, small_net, option):
-    settings = BuildSettings(**{"model": small_net, option: small_net})
+def test_what_a_build_notes_is_never_written_over_the_model(rtx, small_net):
+    settings = BuildSettings(model=small_net, timing_cache=small_net)
     with pytest.raises(SetupError, match=r"would overwrite .*, which is `model`"):
         build_engine(settings, library=rtx)
 
 
-@pytest.mark.parametrize("option", ["tactics", "timing_cache", "engine"])
-def test_nothing_is_written_over_weights_plugins_and_tactics(rtx, save, tmp_path, option):
+@pytest.mark.parametrize("option", ["timing_cache", "engine"])
+def test_nothing_is_written_over_weights_plugins_and_timings(rtx, save, tmp_path, option):
     model = save(
         [("MatMul", ["x", "w"], ["y"], {})],
         [("x", T.FLOAT, ["n", 64])],
@@ -409,8 +383,8 @@ def test_nothing_is_written_over_weights_plugins_and_tactics(rtx, save, tmp_path
             settings = settings.with_(**{option: tmp_path / name})
         with pytest.raises(SetupError, match=rf"would overwrite .*{name}, which is"):
             build_engine(settings, library=rtx, **where)
-    settings = BuildSettings(model=model, tactics=tmp_path / "it.plan.json")
-    with pytest.raises(SetupError, match=r"which is the sidecar of `engine`|which is `tactics`"):
+    settings = BuildSettings(model=model, timing_cache=tmp_path / "it.plan.json")
+    with pytest.raises(SetupError, match="which is `timing_cache`"):
         build_engine(settings, library=rtx, engine=tmp_path / "it.plan")
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -11,8 +10,7 @@ from onnx import TensorProto as T
 
 from headrace.errors import ConfigError, SetupError
 from headrace_trt import BuildSettings, build_engine, build_plan, quantize
-from headrace_trt.tactics import using_tactics
-from headrace_trt.tools.inspecting import inspect_file
+from headrace_trt.tools.opening import opened
 from headrace_trt.tools.refitting import refit_plan
 
 pytestmark = pytest.mark.slow
@@ -106,41 +104,27 @@ def test_a_plan_is_measured_as_it_is_loaded(device, plan, save):
     path = plan(model, {"x": ((1, 2), (4, 2), (8, 2))}, name="$it.plan")
     found = trt("bench", path, "--shapes", "x:3x2", "--seconds", 0.1, "--copies", "--json")
     assert (found["rows"], found["copies"], found["cuda_graph"]) == (3, True, False)
-    assert "slow" in trt("profile", path, "--runs", 2)
-    for command in ("bench", "profile"):
-        with pytest.raises(SetupError, match="'foo' is no shape"):
-            trt(command, path, "--shapes", "foo")
-        with pytest.raises(SetupError, match="there is no device 'cuda:7'"):
-            trt(command, path, "--set", "device=cuda:7")
-        with pytest.raises(ConfigError, match="Did you mean 'trust_engine'"):
-            trt(command, path, "--set", "trust_engin=true")
-        with pytest.raises(SetupError, match="is no plan") as caught:
-            trt(command, model)
-        assert f"headrace trt build {model}" in caught.value.hint
+    with pytest.raises(SetupError, match="'foo' is no shape"):
+        trt("bench", path, "--shapes", "foo")
+    with pytest.raises(SetupError, match="there is no device 'cuda:7'"):
+        trt("bench", path, "--set", "device=cuda:7")
+    with pytest.raises(ConfigError, match="Did you mean 'trust_engine'"):
+        trt("bench", path, "--set", "trust_engin=true")
+    with pytest.raises(SetupError, match="is no plan") as caught:
+        trt("bench", model)
+    assert f"headrace trt build {model}" in caught.value.hint
     assert device.engines
     assert not [one for one in device.streams.values() if one]
 
 
-def test_inspect_of_a_model_and_of_a_plan(rtx, small_net, tmp_path):
-    inspected = trt("inspect", small_net, "--json")
-    assert inspected["operators"]["Conv"] == 1
-    assert inspected["layers"][0]["name"] == "conv_0"
-    assert inspected["inputs"] == [{"name": "x", "dtype": "float32", "shape": ["n", 3, "h", "w"]}]
-    settings = BuildSettings(model=small_net, profiles=(PROFILE,), optimization_level=0)
+def test_the_sidecar_names_the_nodes_and_types_of_each_layer(rtx, small_net, tmp_path):
     plan = tmp_path / "it.plan"
-    build_engine(settings, library=rtx, engine=plan)
-    inspected = inspect_file(plan)
-    assert inspected["layers_by_type"] == {
-        "fp32": len([x for x in inspected["layers"] if x["precision"]])
-    }
-    assert any("conv_0" in layer["nodes"] for layer in inspected["layers"])
-    assert "conv_0" in trt("inspect", plan)
-    for asked in ({"library": "nope"}, {"device": "nope"}):  # the sidecar does not answer for these
-        with pytest.raises(SetupError, match=r"cannot be inspected: .*nope"):
-            inspect_file(plan, **asked)
-    plan.write_bytes(plan.read_bytes()[:-1])
-    with pytest.raises(SetupError, match="cannot be inspected"):
-        inspect_file(plan)
+    built = trt("build", small_net, *SHAPES, "--set", "optimization_level=0", "-o", plan, "--json")
+    layers = json.loads(plan.with_name("it.plan.json").read_text())["layers"]
+    named = {name for layer in layers for name in layer["nodes"]}
+    assert "conv_0" in named <= {node.name for node in onnx.load(small_net).graph.node}
+    typed = [layer["precision"] for layer in layers if layer["precision"]]
+    assert built["layers_by_type"] == {"fp32": len(typed)}
 
 
 def test_a_path_is_printed_whole_and_an_empty_batch_is_refused(rtx, save, tmp_path):
@@ -172,11 +156,6 @@ def test_no_tool_writes_over_what_it_reads(small_net, tmp_path):
     assert (model.read_bytes(), plan.read_bytes()) == (kept, b"plan")
 
 
-def test_options_for_plans_are_refused_for_models(small_net):
-    with pytest.raises(SetupError, match="is no plan: --set says"):
-        trt("inspect", small_net, "--set", "trust_engine=true")
-
-
 def test_a_library_of_another_name_is_never_imported(small_net, tmp_path):
     (tmp_path / "it.plan").write_bytes(b"plan")
     with pytest.raises(ConfigError, match="'tensorrt_rtx'"):
@@ -184,18 +163,16 @@ def test_a_library_of_another_name_is_never_imported(small_net, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["it.plan", "IT.PLAN", "it.Engine"])
-def test_a_plan_is_known_by_its_suffix_in_any_case(tmp_path, name):
-    (tmp_path / name).write_bytes(b"not from here")
-    with pytest.raises(SetupError, match="cannot be inspected"):
-        inspect_file(tmp_path / name)
+def test_a_plan_is_known_by_its_suffix_in_any_case(device, plan, linear, name):
+    path = plan(linear[0], {"x": ((1, 3), (4, 3), (8, 3))}, name=name)
+    with opened(path) as (engine, _):
+        assert engine.label == str(path)
 
 
 def test_functions_take_a_path_as_text(rtx, small_net, tmp_path):
     model = str(small_net)
-    assert inspect_file(model)["nodes"] == 5
     settings = BuildSettings(model=model, profiles=[PROFILE])
     plan = build_engine(settings, engine=str(tmp_path / "it.plan")).path
-    assert inspect_file(str(plan))["source"] == "sidecar"
     with pytest.raises(SetupError, match="overwrite"):
         refit_plan(str(plan), model, str(plan))
 
@@ -216,83 +193,9 @@ def test_functions_say_what_they_cannot_take(rtx, small_net, tmp_path):
             "network: Input should be a valid string, not 5",
         ),
         (lambda: quantize(model, "fp15", tmp_path), ValueError, "int8, fp8, not 'fp15'"),
-        (lambda: inspect_file(None), TypeError, "NoneType"),
     ):
         with pytest.raises(error, match=text):
             wrong()
-
-
-class _Timings:
-    """A timing cache: what was measured, as bytes."""
-
-    def __init__(self, content):
-        self.content = content
-
-    def serialize(self):
-        return self.content
-
-
-class _Config:
-    """A builder's configuration that measures what its timing cache lacks, as TensorRT does."""
-
-    def __init__(self):
-        self.flags = []
-
-    def set_flag(self, flag):
-        self.flags.append(flag)
-
-    def create_timing_cache(self, content):
-        return _Timings(content)
-
-    def set_timing_cache(self, cache, ignore_mismatch):
-        self.cache = cache
-        return cache.content in (b"", b"measured") and not ignore_mismatch
-
-    def get_timing_cache(self):
-        return _Timings(b"measured")
-
-
-def _library(*has, is_rtx=False):
-    flags = SimpleNamespace(EDITABLE_TIMING_CACHE="editable", ERROR_ON_TIMING_CACHE_MISS="fixed")
-    trt = SimpleNamespace(BuilderFlag=flags)
-    return SimpleNamespace(trt=trt, text="tensorrt 11", is_rtx=is_rtx, has=has.__contains__)
-
-
-EDITABLE = _library("BuilderFlag.EDITABLE_TIMING_CACHE")
-
-
-def test_tactics_are_recorded_and_replayed(tmp_path):
-    path, configs = tmp_path / "tactics", (_Config(), _Config())
-    for config in configs:
-        with using_tactics(EDITABLE, config, path):
-            pass
-        assert path.read_bytes() == b"measured"
-    assert [config.flags for config in configs] == [["editable"], ["editable", "fixed"]]
-    assert [config.cache.content for config in configs] == [b"", b"measured"]
-
-
-def test_a_build_that_fails_records_no_tactics(tmp_path):
-    with pytest.raises(KeyError), using_tactics(EDITABLE, _Config(), tmp_path / "tactics"):
-        raise KeyError
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("library", "options", "message"),
-    [
-        (_library(), {}, "does not let them be chosen.*polygraphy convert --save-tactics"),
-        (_library("BuilderFlag.EDITABLE_TIMING_CACHE", is_rtx=True), {}, "does not let them be"),
-        (EDITABLE, {"optimization_level": 0}, "first kernel that runs"),
-        (EDITABLE, {"timed": True}, "both are a timing cache"),
-        (EDITABLE, {}, "is no timing cache of tensorrt 11 and this device"),
-    ],
-)
-def test_tactics_that_cannot_be_fixed_are_refused(tmp_path, library, options, message):
-    path = tmp_path / "tactics"
-    path.write_bytes(b"of another version")
-    refused = pytest.raises(SetupError, match=f"(?s){message}")
-    with refused, using_tactics(library, _Config(), path, **options):
-        pass
 
 
 def test_help_names_the_choices():

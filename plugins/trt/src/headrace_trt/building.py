@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from headrace.errors import SetupError
 from headrace_trt.config import add_profiles, make_config
 from headrace_trt.layers import Layer, count_types, layers_from_log, verify_precision
-from headrace_trt.lean_runtime import install_lean_runtime, lean_runtime_name, load_lean_runtime
 from headrace_trt.library import Library, find_library
 from headrace_trt.logs import Collected, collecting, logger_for
 from headrace_trt.network import Network, make_network
 from headrace_trt.plugin_libraries import load_plugins
 from headrace_trt.progress import BuildProgress, make_monitor
-from headrace_trt.settings import is_python_plugin, require_settings
+from headrace_trt.settings import require_settings
 from headrace_trt.timing import using_timing_cache
 
 if TYPE_CHECKING:
@@ -100,7 +99,6 @@ def build_plan(
     require_settings(settings)
     if library is None:
         library = find_library(settings.library)
-    library.require_builder()
     if settings.network is not None and not allow_import:
         raise SetupError(
             f"`network` would import {settings.network!r}, and imports are refused",
@@ -163,23 +161,9 @@ def _build(
             raise _given_up(settings)
         config = make_config(library, network, settings)
         profiles = add_profiles(library, network, config, settings)
-        if settings.version_compatible and not settings.exclude_lean_runtime:
-            load_lean_runtime(library)
-        _serialize_plugins(library, config, settings)
         monitor = make_monitor(library, shown)
         config.progress_monitor = monitor
-        from headrace_trt.tactics import using_tactics
-
-        with (
-            using_timing_cache(library, config, settings.timing_cache),
-            using_tactics(
-                library,
-                config,
-                settings.tactics,
-                timed=settings.timing_cache is not None,
-                optimization_level=settings.optimization_level,
-            ),
-        ):
+        with using_timing_cache(library, config, settings.timing_cache):
             plan = _serialized(library, network, config, settings, shown, collected)
         layers = layers_from_log(collected.layers[-1]) if collected.layers else []
         verify_precision(layers, settings.precision, network.tensor_types(), label=settings.label)
@@ -210,7 +194,7 @@ def _serialized(
             raise _given_up(settings)
         raise SetupError(
             f"{library.text} could not build {settings.label}: {collected.text()}",
-            hint=_hint(library, collected.text()),
+            hint=_hint(collected.text()),
         )
     return bytes(memoryview(found))
 
@@ -219,18 +203,8 @@ def _given_up(settings: BuildSettings) -> BuildCancelledError:
     return BuildCancelledError(f"the build of {settings.label} was cancelled; no file was written")
 
 
-def _serialize_plugins(library: Library, config: Any, settings: BuildSettings) -> None:
-    """Put the plugin libraries into the plan if other versions of TensorRT are to run it."""
-    libraries = [name for name in settings.plugins if not is_python_plugin(name)]
-    if settings.version_compatible and libraries:
-        library.need("IBuilderConfig.plugins_to_serialize", "version_compatible")
-        config.plugins_to_serialize = libraries
-
-
-def _hint(library: Library, text: str) -> str | None:
+def _hint(text: str) -> str | None:
     lower = text.lower()
-    if lean_runtime_name(library).lower() in lower:
-        return install_lean_runtime(library)
     if "out of memory" in lower or "outofmemory" in lower:
         return "Lower `workspace_bytes`, the `max` of the profiles, or free memory of the device."
     if "cuda" in lower and any(word in lower for word in ("driver", "device", "cuda_success")):

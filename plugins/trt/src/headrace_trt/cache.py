@@ -33,7 +33,6 @@ __all__ = [
     "get_or_build",
     "key_of",
     "read_entry",
-    "read_sidecar",
     "trim_cache",
 ]
 

@@ -21,15 +21,11 @@ _FLAGS = (
     ("refit", "REFIT"),
     ("strip", "STRIP_PLAN"),
     ("weight_streaming", "WEIGHT_STREAMING"),
-    ("version_compatible", "VERSION_COMPATIBLE"),
-    ("exclude_lean_runtime", "EXCLUDE_LEAN_RUNTIME"),  # after its flag
 )
 
 _IGNORED_BY_RTX: Final = {
-    "version_compatible": "Its plans run on the release that built them alone",
     "hardware_compatibility": "Its plans run on every GPU that it is built for",
     "sparsity": "It chooses kernels when the plan is loaded, and writes the same plan",
-    "tactic_sources": "It chooses kernels when the plan is loaded, and writes the same plan",
 }
 
 
@@ -70,19 +66,12 @@ def make_config(library: Library, network: Network, settings: BuildSettings) -> 
 
 
 def _set_search(library: Library, config: Any, settings: BuildSettings) -> None:
-    """Set how long the builder searches, and among which tactics."""
+    """Set how long the builder searches, and with how much memory."""
     if settings.optimization_level is not None:
         config.builder_optimization_level = settings.optimization_level
     if settings.workspace_bytes is not None:
         pool = library.trt.MemoryPoolType.WORKSPACE
         config.set_memory_pool_limit(pool, settings.workspace_bytes)
-    if settings.tactic_sources is not None:
-        library.need("TacticSource", "tactic_sources")
-        chosen = 0
-        for name in settings.tactic_sources:
-            chosen |= 1 << int(library.choice("TacticSource", name, "tactic_sources"))
-        if not config.set_tactic_sources(chosen):
-            raise SetupError(f"{library.text} refused tactic_sources {settings.tactic_sources}")
 
 
 def _set_tf32(library: Library, config: Any, *, tf32: bool) -> None:

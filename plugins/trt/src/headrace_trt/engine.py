@@ -147,8 +147,7 @@ def _hint(text: str) -> str:
         )
     if "version" in lower or "serialization" in lower:
         return (
-            "A plan runs on the version of TensorRT that built it, unless it was built with"
-            " version_compatible; build it again from the model."
+            "A plan runs on the version of TensorRT that built it; build it again from the model."
         )
     if "compute capability" in lower or "different device" in lower or "target gpu" in lower:
         return "A plan runs on the kind of GPU it was built for; build it again on this one."

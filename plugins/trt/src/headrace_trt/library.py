@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 __all__ = ["LIBRARIES", "Library", "find_library", "load_library"]
 
-LIBRARIES: Final = ("tensorrt", "tensorrt_rtx", "tensorrt_lean")
-"""Packages in the order of preference of ``library = "auto"``; the last only runs engines."""
+LIBRARIES: Final = ("tensorrt", "tensorrt_rtx")
+"""Packages in the order of preference of ``library = "auto"``."""
 
 TESTED: Final = "TensorRT 10 and 11 and TensorRT-RTX"
 """The tested versions. TensorRT 9.3 has the same calls and is not refused, but was never tried."""
@@ -31,7 +31,7 @@ class Library:
 
     Attributes:
         trt: The module.
-        name: ``"tensorrt"``, ``"tensorrt_rtx"`` or ``"tensorrt_lean"``.
+        name: ``"tensorrt"`` or ``"tensorrt_rtx"``.
         version: Its version, for messages and for the key of the engine cache.
     """
 
@@ -90,25 +90,12 @@ class Library:
             hint=f"It has: {', '.join(name.lower() for name in known)}.",
         )
 
-    def require_builder(self) -> None:
-        """Refuse a package that can only run engines.
 
-        Raises:
-            SetupError: The package has no builder or no ONNX parser.
-        """
-        if not self.has("Builder") or not self.has("OnnxParser"):
-            raise SetupError(
-                f"{self.text} can run engines but not build them",
-                hint=f"Load a plan with LoadTensorrtEngine, or install a builder: {_INSTALL}",
-            )
-
-
-def find_library(name: str = "auto", *, build: bool = True) -> Library:
+def find_library(name: str = "auto") -> Library:
     """Return the installed TensorRT.
 
     Args:
         name: One of `LIBRARIES`, or ``"auto"``: the first of them that can be imported.
-        build: Whether the package must be able to build. "auto" then leaves out the lean runtime.
 
     Raises:
         MissingDependencyError: The package is not installed, or cannot be imported.
@@ -119,8 +106,7 @@ def find_library(name: str = "auto", *, build: bool = True) -> Library:
             f"there is no TensorRT named {name!r}",
             hint=f"`library` is auto or one of {', '.join(LIBRARIES)}.",
         )
-    names = (LIBRARIES[:2] if build else LIBRARIES) if name == "auto" else (name,)
-    return load_library(names, importlib.import_module)
+    return load_library(LIBRARIES if name == "auto" else (name,), importlib.import_module)
 
 
 def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> Library:
@@ -150,11 +136,10 @@ def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> L
 
 
 def _refuse_old(library: Library) -> None:
-    """Refuse a library without ``execute_async_v3``, or one that can build but not strongly typed networks."""
+    """Refuse a library without ``execute_async_v3``, or without strongly typed networks."""
     runs = library.has("IExecutionContext.execute_async_v3")
     # A version that only has strong typing lacks the flags of weak typing (as FP16), and may lack STRONGLY_TYPED too.
-    # The lean runtime has BuilderFlag, but no NetworkDefinitionCreationFlag, as it makes no networks.
-    weak = library.has("NetworkDefinitionCreationFlag") and library.has("BuilderFlag.FP16")
+    weak = library.has("BuilderFlag.FP16")
     typed = library.has("NetworkDefinitionCreationFlag.STRONGLY_TYPED")
     if not runs or (weak and not typed):
         raise SetupError(

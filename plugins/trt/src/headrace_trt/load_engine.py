@@ -42,7 +42,7 @@ class LoadTensorrtEngine(EngineWord):
         from headrace_trt.library import find_library
 
         with device_errors_in_setup():
-            library = find_library(options.library, build=False)
+            library = find_library(options.library)
             cuda, ordinal = cuda_for(context)
             about = options.model.stat()
             key = ("headrace_trt.engine", ordinal, repr(options), about.st_mtime_ns, about.st_size)

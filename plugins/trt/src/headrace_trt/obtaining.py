@@ -16,7 +16,6 @@ from headrace_trt.cache import (
     file_identity,
     get_or_build,
     key_of,
-    locked,
     sidecar_of,
     was_built_here,
 )
@@ -58,10 +57,8 @@ def what_is_asked(
     }
     if settings.model is not None:
         asked["model"] = content_hash(settings.model)
-    for option in ("calibration", "tactics"):
-        path = getattr(settings, option)
-        if path is not None:
-            asked[option] = _content(path)
+    if settings.calibration is not None:
+        asked["calibration"] = _content(settings.calibration)
     asked["plugins"] = [_plugin_content(name) for name in settings.plugins]
     asked["conversions"] = {name: _source_hash(name) for name in _conversions(settings)}
     return asked
@@ -124,7 +121,7 @@ def build_engine(  # noqa: PLR0913 - all by name
         library: The TensorRT to build with. None: the one that ``settings`` names.
         engine: A file to keep the plan in. None: a file in ``cache_dir``, named by the key.
         cache_dir: The folder of the engine cache. None: the user's. A timing cache is kept there
-            too, if the settings name none and fix no tactics, and the library measures kernels.
+            too, if the settings name none and the library measures kernels.
         cache_size_bytes: Size limit of the folder. Beyond it the plans unused for longest are removed.
         device: Name, compute capability and driver of the GPU, for the key. None: no GPU takes part.
         cancelled: Called at every step of the build, and while another process builds. True ends it.
@@ -135,7 +132,7 @@ def build_engine(  # noqa: PLR0913 - all by name
         TypeError: ``settings`` is no `BuildSettings`.
         ValueError: ``cache_size_bytes`` is negative or no whole number.
         SetupError: See `build_plan`, or the files cannot be written. ``engine`` exists and was not built here, or
-            ``engine``, or a file of tactics or timings, is another one that the build reads.
+            ``engine``, or the file of timings, is another one that the build reads.
         MissingDependencyError: TensorRT is not installed.
     """
     require_settings(settings)
@@ -144,12 +141,11 @@ def build_engine(  # noqa: PLR0913 - all by name
             f"cache_size_bytes is a whole number of at least 0, not {cache_size_bytes!r}"
         )
     found = library if library is not None else find_library(settings.library)
-    found.require_builder()
     _keep_apart(None if engine is None else Path(engine), settings)
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
         refuse_without_timings(found)
-    elif not found.is_rtx and device is not None and settings.tactics is None:
+    elif not found.is_rtx and device is not None:
         settings = settings.with_(timing_cache=folder / timing_name(found, device))
 
     def build() -> BuiltPlan:
@@ -172,16 +168,13 @@ def build_engine(  # noqa: PLR0913 - all by name
     if settings.plugins and not allow_import:
         build()  # refuses imports before plugins are imported for the key
 
-    def kept(build: Callable[[], BuiltPlan]) -> CachedPlan:
-        asked = what_is_asked(settings, found, device)
-        if settings.network is not None:
-            asked["network_built_at"] = _fresh()
-        if engine is not None:
-            return get_or_build(Path(engine), asked, build, cancelled=cancelled)
-        path = folder / f"{key_of(asked)}.plan"
-        return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
-
-    return _recording(settings.tactics, build, kept, cancelled)
+    asked = what_is_asked(settings, found, device)
+    if settings.network is not None:
+        asked["network_built_at"] = _fresh()
+    if engine is not None:
+        return get_or_build(Path(engine), asked, build, cancelled=cancelled)
+    path = folder / f"{key_of(asked)}.plan"
+    return get_or_build(path, asked, build, cancelled=cancelled, most_bytes=cache_size_bytes)
 
 
 def load_built(
@@ -217,26 +210,9 @@ def load_built(
         kept.plan,
         label=str(kept.path),
         ordinal=ordinal,
-        # The plan is trusted: this user built it, now or earlier, and its hash shows that it is unchanged.
-        trust=settings.version_compatible,
         weights=weights,
         weight_streaming_bytes=weight_streaming_bytes,
     )
-
-
-def _recording(
-    tactics: Path | None,
-    build: Callable[[], BuiltPlan],
-    kept: Callable[[Callable[[], BuiltPlan]], CachedPlan],
-    cancelled: Callable[[], bool],
-) -> CachedPlan:
-    """Return the entry of a build. If it records tactics, its key is made afterwards, because they are part of it."""
-    if tactics is not None and not tactics.is_file():
-        with locked(tactics, cancelled):
-            if not tactics.is_file():
-                built = build()
-                return kept(lambda: built)
-    return kept(build)
 
 
 def timing_name(library: Library, device: Mapping[str, Any]) -> str:
@@ -254,12 +230,11 @@ def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
         raise SetupError(
             f"`engine` names the folder {str(engine)!r}", hint="Name a file for the plan."
         )
-    options = ("model", "calibration", "tactics", "timing_cache")
+    options = ("model", "calibration", "timing_cache")
     read = {f"`{one}`": getattr(settings, one) for one in options}
     written = {
         "`engine`": engine,
         "the sidecar of `engine`": None if engine is None else sidecar_of(engine),
-        "`tactics`": settings.tactics,
         "`timing_cache`": settings.timing_cache,
     }
     if not any(written.values()):

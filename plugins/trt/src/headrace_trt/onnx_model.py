@@ -26,7 +26,6 @@ __all__ = [
     "graphs_of",
     "infer_types",
     "load_model",
-    "model_summary",
     "names_read",
     "unlist_weights",
 ]
@@ -256,38 +255,6 @@ def hash_file(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def model_summary(model: onnx.ModelProto) -> dict[str, Any]:
-    """Describe inputs, outputs, operators and weights of a graph, JSON-able. TensorRT is not loaded.
-
-    Returns:
-        ``inputs`` and ``outputs`` (name, dtype, shape with None for dynamic axes), ``operators``
-        (count by type), ``dtypes`` of the weights (count of elements by type), ``opset`` and
-        ``quantized`` (whether there are Q/DQ nodes).
-    """
-    operators: dict[str, int] = {}
-    dtypes: dict[str, int] = {}
-    for graph in all_graphs(model.graph):
-        for node in graph.node:
-            operators[node.op_type] = operators.get(node.op_type, 0) + 1
-        for tensor in graph.initializer:
-            kind = dtype_name(tensor.data_type)
-            count = 1
-            for length in tensor.dims:
-                count *= length
-            dtypes[kind] = dtypes.get(kind, 0) + count
-    weights = {tensor.name for tensor in model.graph.initializer}
-    return {
-        "inputs": [port_of(value) for value in model.graph.input if value.name not in weights],
-        "outputs": [port_of(value) for value in model.graph.output],
-        "nodes": sum(operators.values()),
-        "operators": dict(sorted(operators.items(), key=lambda pair: (-pair[1], pair[0]))),
-        "weights": dict(sorted(dtypes.items())),
-        "opset": {entry.domain or "ai.onnx": entry.version for entry in model.opset_import},
-        "quantized": "QuantizeLinear" in operators or "DequantizeLinear" in operators,
-        "producer": f"{model.producer_name} {model.producer_version}".strip(),
-    }
 
 
 def port_of(value: onnx.ValueInfoProto) -> dict[str, Any]:

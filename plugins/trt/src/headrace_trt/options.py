@@ -19,9 +19,9 @@ from headrace.errors import SetupError
 from headrace_tensors import RowSizes, UnbatchedOptions
 from headrace_trt.profiles import ShapeRange, parse_shapes, refuse_names
 from headrace_trt.settings import (
-    BuilderLibrary,
     BuildSettings,
     Compatibility,
+    LibraryName,
     Precision,
     Verbosity,
     is_python_plugin,
@@ -132,7 +132,7 @@ class BuildOptions(headrace.Options):
     engine: headrace.OutputPath | None = Field(
         None, description="A file to keep the plan in; default: the engine cache."
     )
-    library: BuilderLibrary = Field(
+    library: LibraryName = Field(
         "auto", description="Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx."
     )
     precision: Precision = Field(
@@ -181,12 +181,6 @@ class BuildOptions(headrace.Options):
         description="File of the timing cache; default: one in `cache_dir` per version and device, "
         "where the library has timings.",
     )
-    tactic_sources: Names | None = Field(
-        None, description="Sources of tactics by TensorRT's names; default: the library's."
-    )
-    tactics: headrace.OutputPath | None = Field(
-        None, description="File that fixes the choice of tactics: recorded first, then replayed."
-    )
     optimization_level: int | None = Field(
         None, ge=0, le=5, description="0 (quick build) to 5; default: the library's."
     )
@@ -204,14 +198,6 @@ class BuildOptions(headrace.Options):
         le=(1 << 63) - 1,
         description="Bytes of weights that stay on the device, the others are streamed; default: all "
         "stay.",
-    )
-    version_compatible: bool = Field(
-        False, description="Whether newer versions of TensorRT can run the plan."
-    )
-    exclude_lean_runtime: bool = Field(
-        False,
-        description="Whether a version-compatible plan is written without the lean runtime, which is "
-        "about 100 MB of it.",
     )
     hardware_compatibility: Compatibility = Field(
         "none", description="Which other GPUs can run the plan."
@@ -253,8 +239,8 @@ class LoadOptions(headrace.Options):
     positional: ClassVar[tuple[str, ...]] = ("model",)
 
     model: headrace.FilePath = Field(description="The plan: .trt, .engine or .plan.")
-    library: Literal["auto", "tensorrt", "tensorrt_rtx", "tensorrt_lean"] = Field(
-        "auto", description="Which TensorRT; auto: the first that is installed."
+    library: LibraryName = Field(
+        "auto", description="Which TensorRT; auto: tensorrt if it is installed, else tensorrt_rtx."
     )
     trust_engine: bool = Field(
         False, description="Whether the plan may hold code that runs on the host."

@@ -42,8 +42,7 @@ def load_plugins(library: Library, plugins: Sequence[str], *, allow_import: bool
             hint="Leave `plugins` out, or allow imports: both are code, like `import`.",
         )
     with _lock:
-        if library.has("init_libnvinfer_plugins"):  # the lean runtime has no plugins
-            library.trt.init_libnvinfer_plugins(logger_for(library), "")
+        library.trt.init_libnvinfer_plugins(logger_for(library), "")
         registry = library.trt.get_plugin_registry()
         for plugin in plugins:
             key = (library.name, plugin)
@@ -80,10 +79,9 @@ def _refuse_without_plugins(library: Library) -> None:
     """Refuse plugins if the library's networks cannot hold any. Its parser would end the process.
 
     Raises:
-        SetupError: The library builds networks, but cannot put plugins into them.
+        SetupError: The library cannot put plugins into networks.
     """
-    if library.has("INetworkDefinition"):
-        library.need("INetworkDefinition.add_plugin_v3", "plugins")
+    library.need("INetworkDefinition.add_plugin_v3", "plugins")
 
 
 def _register(registry: Any, plugin: str, library: Library) -> None:

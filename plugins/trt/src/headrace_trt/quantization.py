@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from headrace.errors import SetupError
 from headrace.plugins import library
 from headrace_trt.logs import warn
-from headrace_trt.onnx_model import MOST_BYTES, model_summary, names_read, port_of
+from headrace_trt.onnx_model import MOST_BYTES, all_graphs, names_read, port_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +35,8 @@ __all__ = ["is_quantized", "quantize", "read_arrays", "read_samples"]
 
 def is_quantized(model: onnx.ModelProto) -> bool:
     """Tell whether a graph has Q/DQ nodes."""
-    return bool(model_summary(model)["quantized"])
+    types = {node.op_type for graph in all_graphs(model.graph) for node in graph.node}
+    return not types.isdisjoint(("QuantizeLinear", "DequantizeLinear"))
 
 
 def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any]]]:

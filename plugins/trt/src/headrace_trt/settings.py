@@ -17,30 +17,28 @@ from headrace_trt.profiles import parse_shapes
 __all__ = [
     "PRECISIONS",
     "BuildSettings",
-    "BuilderLibrary",
     "Compatibility",
+    "LibraryName",
     "Precision",
     "Verbosity",
     "is_python_plugin",
     "require_settings",
 ]
 
-BuilderLibrary = Literal["auto", "tensorrt", "tensorrt_rtx"]
+LibraryName = Literal["auto", "tensorrt", "tensorrt_rtx"]
 Precision = Literal["model", "fp16", "bf16", "int8", "fp8"]
 Compatibility = Literal["none", "ampere_plus", "same_compute_capability"]
 Verbosity = Literal["detailed", "layer_names_only", "none"]
 
 PRECISIONS: Final = get_args(Precision)
 
-_PATHS: Final = ("model", "calibration", "tactics", "timing_cache")
+_PATHS: Final = ("model", "calibration", "timing_cache")
 _PER_CHANNEL: Final = ("mean", "std")
-_LISTS: Final = ("keep_fp32", "tactic_sources", "plugins", "mark_outputs", "profiles")
+_LISTS: Final = ("keep_fp32", "plugins", "mark_outputs", "profiles")
 
 _MOST_FLOAT32: Final = 3.4028234663852886e38
 
-_UNORDERED: Final = ("keep_fp32", "tactic_sources")
-
-_ELSEWHERE: Final = ("model", "calibration", "tactics", "timing_cache", "library")
+_ELSEWHERE: Final = ("model", "calibration", "timing_cache", "library")
 """Fields with paths, which are not part of the cache key; the key has the content of the files that matter."""
 
 
@@ -65,16 +63,12 @@ class BuildSettings:
         min, max: Rows per batch where ``profiles`` is None.
         mean, std: Per channel, folded into the network.
         image_input: Whether the network takes ``uint8 [N, H, W, C]``.
-        tactic_sources: Names of sources of tactics. None: the library's.
-        tactics: File that fixes the choice of tactics. None: chosen anew.
         optimization_level: 0 (quick build) to 5. None: the library's.
         workspace_bytes: Most scratch memory of one layer, in bytes. None: the library's.
         sparsity: Whether kernels for sparse weights may be used.
         refit: Whether the weights can be changed later.
         strip: Whether the plan holds no weights (they are read from the model at load).
         weight_streaming: Whether weights may be streamed from the host.
-        version_compatible: Whether newer versions of TensorRT can run the plan.
-        exclude_lean_runtime: Whether a version-compatible plan is written without the lean runtime in it.
         hardware_compatibility: ``"none"``, ``"ampere_plus"`` or ``"same_compute_capability"``.
         plugins: Plugin libraries (.so files) and Python plugins (``package.module:Class``).
         mark_outputs: Names of inner tensors that become outputs too.
@@ -83,7 +77,7 @@ class BuildSettings:
 
     model: Path | None = None
     network: str | None = None
-    library: BuilderLibrary = "auto"
+    library: LibraryName = "auto"
     precision: Precision = "model"
     calibration: Path | None = None
     keep_fp32: tuple[str, ...] = ()
@@ -94,16 +88,12 @@ class BuildSettings:
     mean: tuple[FiniteFloat, ...] | None = None
     std: tuple[FiniteFloat, ...] | None = None
     image_input: bool = False
-    tactic_sources: tuple[str, ...] | None = None
-    tactics: Path | None = None
     optimization_level: Annotated[int, Field(ge=0, le=5)] | None = None
     workspace_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
     sparsity: bool = False
     refit: bool = False
     strip: bool = False
     weight_streaming: bool = False
-    version_compatible: bool = False
-    exclude_lean_runtime: bool = False
     hardware_compatibility: Compatibility = "none"
     plugins: tuple[str, ...] = ()
     mark_outputs: tuple[str, ...] = ()
@@ -153,7 +143,7 @@ class BuildSettings:
             if name in (*_ELSEWHERE, *rows) or value == (1 if name in ("min", "max") else None):
                 continue
             if value != field.default:
-                found[name] = sorted(set(value)) if name in _UNORDERED else _plain(value)
+                found[name] = sorted(set(value)) if name == "keep_fp32" else _plain(value)
         if self.plugins:  # the key has the content of a library separately
             found["plugins"] = [p if is_python_plugin(p) else Path(p).name for p in self.plugins]
         if self.profiles:
@@ -234,8 +224,6 @@ def _misfit(settings: BuildSettings) -> str | None:
         "`mean` and `std` must be numbers, and quotients of them, that float32 holds": (
             _overflows(settings.mean or (0.0,), settings.std or (1.0,))
         ),
-        "`exclude_lean_runtime` goes with version_compatible": settings.exclude_lean_runtime
-        and not settings.version_compatible,
     }
     return next((text for text, holds in problems.items() if holds), None)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
 
-__all__ = ["EngineBench", "Lane", "bench_engine", "shapes_to_run"]
+__all__ = ["EngineBench", "Lane", "bench_engine"]
 
 _DEPTH = 2
 """The number of runs that are queued ahead on each stream, as in trtexec, so that the device never waits."""
@@ -225,7 +225,7 @@ def bench_engine(  # noqa: PLR0913 - all by name
         SetupError: The profile does not take a shape, or the size of an output depends on the data.
     """
     signature = read_signature(engine, profile)
-    chosen = shapes_to_run(signature, shapes or {})
+    chosen = _shapes_to_run(signature, shapes or {})
     lanes: list[Lane] = []
     try:
         for _ in range(streams):
@@ -273,7 +273,7 @@ def _drawn(dtype: str, shape: Sequence[int]) -> NDArray[np.uint8]:
     return np.zeros(item_bytes(dtype) * int(np.prod(shape)), np.uint8)
 
 
-def shapes_to_run(
+def _shapes_to_run(
     signature: Signature, given: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of every input: the given one, else the profile's best.

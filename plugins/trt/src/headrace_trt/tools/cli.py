@@ -1,24 +1,24 @@
-"""``headrace trt``: build, look into, measure and change engines."""
+"""``headrace trt``: build, measure and refit engines."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import headrace
-from headrace.errors import SetupError
 from headrace_cli.for_plugins import (
     Json,
     WrongArgument,
+    print_data,
     printing_warnings,
     showing_progress,
     source_of,
 )
 from headrace_trt.settings import PRECISIONS
-from headrace_trt.tools.cli_printing import show
-from headrace_trt.tools.opening import is_plan, opened
+from headrace_trt.tools.opening import opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,9 +31,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.info.help = "Build, inspect, measure and refit TensorRT engines."
-
-_COLUMNS = ("name", "kind", "precision", "tactic", "outputs")
+app.info.help = "Build, measure and refit TensorRT engines."
 
 _OF_A_NODE = ("min", "max", "device")
 """The keys of a node that a build or a load reads beside the options."""
@@ -115,24 +113,7 @@ def build_command(
         "bytes": len(kept.plan),
         **{key: kept.sidecar.get(key) for key in facts},
     }
-    show(report, as_json=as_json)
-
-
-@app.command("inspect")
-def inspect_command(
-    file: Annotated[
-        Path, typer.Argument(exists=True, dir_okay=False, help="An ONNX file or a plan.")
-    ],
-    settings: Loading = None,
-    as_json: Json = False,
-) -> None:
-    """Show what is in an ONNX file (nodes and types) or a plan (profiles, layers, tactics)."""
-    from headrace_trt.tools.inspecting import inspect_file
-
-    if settings and not is_plan(file):
-        raise SetupError(f"{file} is no plan: --set says how a plan is loaded")
-    report = inspect_file(file, **_loading(file, settings) if settings else {})
-    show(report, report["layers"], _COLUMNS, as_json)
+    _print_report(report, as_json)
 
 
 @app.command("bench")
@@ -166,26 +147,7 @@ def bench_command(  # noqa: PLR0913, PLR0917 - options of the command line
             copies=copies,
             most_s=seconds,
         )
-    show(found.as_dict(), as_json=as_json)
-
-
-@app.command("profile")
-def profile_command(
-    plan: Plan,
-    shapes: ShapesOption = None,
-    profile: ProfileOption = 0,
-    runs: Annotated[int, typer.Option(min=1, help="Runs that are measured.")] = 50,
-    nvtx: Annotated[bool, typer.Option("--nvtx", help="Mark layers for Nsight Systems.")] = False,
-    settings: Loading = None,
-    as_json: Json = False,
-) -> None:
-    """Measure every layer, longest first."""
-    from headrace_trt.tools.profiling import profile_layers
-
-    wanted = _shapes(shapes)
-    with opened(plan, **_loading(plan, settings)) as (engine, cuda):
-        report = profile_layers(engine, cuda, shapes=wanted, profile=profile, runs=runs, nvtx=nvtx)
-    show(report, report["layers"], ("name", "ms", "share"), as_json)
+    _print_report(found.as_dict(), as_json)
 
 
 @app.command("refit")
@@ -200,7 +162,18 @@ def refit_command(
     from headrace_trt.tools.refitting import refit_plan
 
     report = refit_plan(plan, model, target, **_loading(plan, settings))
-    show(report, as_json=as_json)
+    _print_report(report, as_json)
+
+
+def _print_report(report: Mapping[str, Any], as_json: bool) -> None:
+    """Print a report as one JSON object, or a line for each of its facts."""
+    if as_json:
+        print_data(json.dumps(report, indent=1, default=str))
+        return
+    width = max(map(len, report))
+    for key, value in report.items():  # not as a table, which would cut or wrap long paths
+        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        print_data(f"{key:{width}}  {text}")
 
 
 def _checked(

@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
 
-__all__ = ["is_plan", "opened"]
+__all__ = ["opened"]
 
 _PLAN_SUFFIXES: Final = (".trt", ".engine", ".plan")
-
-
-def is_plan(path: Path | str) -> bool:
-    """Return whether a file is a plan, by its suffix in any case; other files are models."""
-    return Path(path).suffix.lower() in _PLAN_SUFFIXES
 
 
 @contextlib.contextmanager
@@ -39,7 +34,7 @@ def opened(path: Path | str, **options: Any) -> Iterator[tuple[Engine, Cuda]]:
         SetupError: The file is no plan, there is no device, or the plan does not fit it.
         MissingDependencyError: TensorRT is not installed.
     """
-    if not is_plan(path):
+    if Path(path).suffix.lower() not in _PLAN_SUFFIXES:
         raise SetupError(
             f"{path} is no plan",
             hint=f"Build one first: `headrace trt build {path} -o net.plan`.",
