@@ -24,6 +24,7 @@ from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
 from headrace_vision.options import SourceOptions, check_name, options_of
 from headrace_vision.ordered import Ordered
+from headrace_vision.privacy import refuse_copy
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sink_threads import as_sink, named_sinks
 from headrace_vision.tables import (
@@ -314,6 +315,9 @@ def _of_names(
         (f"{where}.sinks", partial(check_name, "sink", one, _below_key(table, "sinks")))
         for one in _texts(options.get("sinks"))
     ]
+    for name, sink in _below_key(table, "sinks").items() if options.get("privacy_masks") else ():
+        if sink.get("codec") == "copy" and name in (options.get("sinks") or [name]):
+            checks.append((f"{where}.privacy_masks", partial(refuse_copy, name)))
     for place, check in checks:
         try:
             check()

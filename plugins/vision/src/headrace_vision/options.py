@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from headrace.errors import among
+from headrace_vision.privacy import check_masks
 
 if TYPE_CHECKING:
     from headrace import PipelineConfig
@@ -76,6 +77,8 @@ class SourceOptions:
             Its other options stand in a table: ``{"door": {"line": [...], "anchor": "bottom_center"}}``.
         zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels, or
             ``{"yard": {"zone": [...], "dwell_s": 60}}``. See CountZone.
+        privacy_masks: Parts of the picture that nobody sees, by name: ``{"window": [[x, y], [x, y], [x, y]]}``, from 0 to 1 of its
+            width and height, as it is delivered. They are black before models and sinks get a frame.
         sinks: Names of the sinks that get the frames. None for all.
         ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``,
             of an address ``max_delay``, ``reorder_queue_size``, ``rtsp_transport`` (``"tcp"``, ``"udp"``), of a camera
@@ -102,6 +105,7 @@ class SourceOptions:
     ordered: str | Mapping[str, Any] | PipelineConfig | None = None
     lines: Mapping[str, Any] | None = None
     zones: Mapping[str, Any] | None = None
+    privacy_masks: Mapping[str, Any] | None = None
     sinks: Sequence[str] | None = None
     ffmpeg: Mapping[str, Any] | None = None
 
@@ -127,6 +131,7 @@ class SourceOptions:
             _check_seconds(name, getattr(self, name), above=-math.inf)
         if self.start is not None and self.stop is not None and self.stop <= self.start:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
+        check_masks(self.privacy_masks or {})
         if self.models is not None:
             self._check_models(self.models)
 
@@ -157,7 +162,7 @@ PER_MODEL = ("ordered", "lines", "zones")
 
 _KINDS = {
     **dict.fromkeys(("loop", "realtime", "skip_damaged"), bool),
-    **dict.fromkeys(("lines", "zones", "ffmpeg"), Mapping),
+    **dict.fromkeys(("lines", "zones", "privacy_masks", "ffmpeg"), Mapping),
     "models": (list, tuple, Mapping),
     "sinks": (list, tuple),
 }

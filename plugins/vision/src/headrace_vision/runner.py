@@ -161,7 +161,7 @@ class VideoRunner(Delivery):
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
         lanes_of(self.lanes, chosen)
-        self._sinks.check(chosen.sinks, chosen.models is not None)
+        self._sinks.check(chosen)
         return check_input(x, self._network), chosen
 
     def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:
