@@ -73,6 +73,8 @@ class SourceOptions:
         models: Names of several models that get the frames, or a table by name with ``ordered``, ``lines`` and ``zones`` of each
             for this source. Then a frame has the outcome of each in ``Frame.models``.
         ordered: What gets the results in order, an expression or a configuration. None for that of the model.
+        gate: ``"motion"``: a model gets only frames that differ from the last one that it got, and one each 5 s. The others have
+            its answer again, and ``gated`` in their ``request``. What is in order, and sinks, get all. None: a model gets all.
         lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels. See CountLine.
             Its other options stand in a table: ``{"door": {"line": [...], "anchor": "bottom_center"}}``.
         zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels, or
@@ -103,6 +105,7 @@ class SourceOptions:
     model: str | None = None
     models: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None
     ordered: str | Mapping[str, Any] | PipelineConfig | None = None
+    gate: Literal["motion"] | None = None
     lines: Mapping[str, Any] | None = None
     zones: Mapping[str, Any] | None = None
     privacy_masks: Mapping[str, Any] | None = None
@@ -119,6 +122,8 @@ class SourceOptions:
             raise ValueError(f'frames is "every" or "latest", not {self.frames!r}')
         if self.clock not in (None, "pts", "dts", "arrival"):
             raise ValueError(f'clock is "pts", "dts" or "arrival", not {self.clock!r}')
+        if self.gate not in (None, "motion"):
+            raise ValueError(f'gate is "motion", not {self.gate!r}')
         if self.in_flight is not None:
             check_count("in_flight", self.in_flight)
         check_count("stride", self.stride)

@@ -368,6 +368,7 @@ class Source:
                 "live": self.live,
                 "models": list(self.lanes),
                 **self._counts,
+                "gated": sum(lane.gated for lane in self.lanes.values()),
                 "in_flight": self._held,
                 "attempts": self._attempts,
                 "retry_in_s": max(self._due_s - self.clock.now(), 0.0) if is_lost else None,
