@@ -428,7 +428,8 @@ def _with_paths(config: VisionConfig, base: Path) -> VisionConfig:
     changes: dict[str, Any] = {
         "sources": {name: with_(one, "input") for name, one in config.sources.items()},
         "sinks": {
-            name: with_(one, "folder", "path", "spool") for name, one in config.sinks.items()
+            name: with_(one, "folder", "path", "spool", "records", "videos", "images")
+            for name, one in config.sinks.items()
         },
         "models": {name: with_crops(with_(one, "model")) for name, one in config.models.items()},
         "crops": {name: with_(one, "model") for name, one in config.crops.items()},

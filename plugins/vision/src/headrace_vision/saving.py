@@ -176,6 +176,7 @@ class SaveImages(FileSink):
         folder: Where the images go. It is made.
         draw: Whether detections are drawn.
         suffix: The format: ``".jpg"``, ``".png"``, ``".webp"``.
+        only_events: Whether only frames with events are written.
         keep_s, keep_bytes, keep_free_bytes, adopt: How long images stay, of those written with a bound. See `SaveVideo`.
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
@@ -186,6 +187,7 @@ class SaveImages(FileSink):
         *,
         draw: bool = True,
         suffix: str = ".jpg",
+        only_events: bool = False,
         keep_s: float | None = None,
         keep_bytes: int | None = None,
         keep_free_bytes: int | None = None,
@@ -198,6 +200,7 @@ class SaveImages(FileSink):
         self._bound(Path(folder), Bounds(keep_s, keep_bytes, keep_free_bytes, adopt=adopt))
         self._draw = draw
         self._suffix = suffix
+        self._only_events = only_events
         self._names = Names(lambda name: (self._folder / name).exists())
         self.scan_s = 3600.0  # there may be a million
 
@@ -206,6 +209,10 @@ class SaveImages(FileSink):
         if self._bounds.is_any:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._look()
+
+    def wants(self, frame: Frame) -> bool:
+        """Return whether a frame has events, or needs none."""
+        return not self._only_events or bool(frame.request.get("events"))
 
     def write(self, frame: Frame) -> None:
         """Write the image of a frame; one without an image is left out."""
