@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+from time import gmtime, strftime
 
 import av
 import cv2
@@ -307,6 +308,37 @@ def test_files_of_another_source_or_time_belong_to_no_event(shown, tmp_path):
         for _ in runner.run({"yard": [np.zeros((48, 64, 3), np.uint8)]}):
             pass
     assert [one["clip"] for one in events_of(shown)] == ["plays", None]
+
+
+def clip(folder, begin_s, end_s, number="", seconds=10):
+    """A video of a source as `SaveVideo` would have written it in this time."""
+    stamp = strftime("%Y%m%d-%H%M%S", gmtime(begin_s))
+    path = folder / f"door-{stamp}{number}.mp4"
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = "door"
+        stream = container.add_stream("libx264", rate=1)
+        stream.width = stream.height = 32
+        stream.pix_fmt = "yuv420p"
+        for _ in range(seconds):
+            container.mux(stream.encode(av.VideoFrame(32, 32, "yuv420p")))
+        container.mux(stream.encode())
+    os.utime(path, (end_s, end_s))
+    return path.name
+
+
+def test_of_clips_that_overlap_the_one_that_was_being_written_is_that_of_the_event(tmp_path):
+    (folder := tmp_path / "clips").mkdir()
+    # Live: the second begins with what was before its event. From a file: several within a second.
+    one, other = clip(folder, T0, T0 + 11), clip(folder, T0 + 9, T0 + 20)
+    fast, next_fast = clip(folder, T0 + 100, T0 + 100.5), clip(folder, T0 + 100, T0 + 100.9, "-2")
+    whens = {4: one, 9.5: other, 20.5: None, 100.3: fast, 100.7: next_fast, 101: None}
+    write(tmp_path / "all.jsonl", [record(n, time=T0 + at) for n, at in enumerate(whens)])
+    index = EventIndex(tmp_path / "all.jsonl", folder)
+    assert index.look()
+    events = {one["time"] - T0: index.clip(one["id"]) for one in all_of(index)}
+    found = {round(at, 3): one and one.path.name for at, one in events.items()}
+    index.close()
+    assert found == whens
 
 
 def test_without_records_there_is_no_list():

@@ -36,6 +36,9 @@ LATEST_S = 60.0
 
 _FILTERS = ("source", "label", "zone")
 """What events can be chosen by."""
+_EVENTS = re.compile(rb'"events"\s*:\s*\[\s*\{')
+"""What a line with events has, and most lines lack."""
+
 _PLAYED = {"h264", "vp9", "av1"}
 """Codecs that browsers play in MP4."""
 
@@ -138,7 +141,7 @@ class EventIndex:
                     if not line.endswith(b"\n") or time.monotonic() > until_s:
                         is_whole = is_whole and not line.endswith(b"\n")
                         break
-                    rows = _rows_of(line, f"{key}:{done}") if b'"events"' in line else ()
+                    rows = _rows_of(line, f"{key}:{done}") if _EVENTS.search(line) else ()
                     base.executemany(
                         "INSERT OR IGNORE INTO events (event, time, source, label, zone, image, path, stem, told, file)"
                         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

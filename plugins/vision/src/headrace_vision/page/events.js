@@ -3,12 +3,12 @@
 import { made } from "./elements.js";
 import { read } from "./server.js";
 
-const EVERY_MS = 5000;
+const EVERY_MS = 5000, SOON_MS = 250; // between two looks, and while files are still read
 const form = document.getElementById("chosen"), list = document.getElementById("happened"), older = document.getElementById("older");
 const dialog = document.getElementById("event"), note = document.getElementById("happened-note");
 const names = { source: "all sources", label: "all classes", zone: "all lines and zones" };
 const selects = Object.keys(names).map((name) => form.appendChild(made("select", { name, ariaLabel: name })));
-let next = null, question = 0;
+let next = null, question = 0, soon;
 
 for (const [name, text] of [["since", "from"], ["until", "to"]]) {
   form.append(made("label", {}, `${text} `, made("input", { name, type: "datetime-local", step: 1 })));
@@ -56,6 +56,8 @@ async function load(before, isNew = false) {
   if (before) items[0]?.firstChild.focus();
   if (!isNew || isApart) next = found.next;
   older.hidden = !next;
+  clearTimeout(soon);
+  if (!found.is_whole) soon = setTimeout(() => load(undefined, true), SOON_MS);
   note.textContent = !found.is_whole ? "files are still read" : list.children.length ? "" : "no events";
 }
 
