@@ -71,7 +71,9 @@ def listed(tmp_path, monkeypatch):
     )
     with browser.opened(tmp_path / "profile") as tab:
         tab.open(view.url)
-        tab.wait(f"{ROWS}.length === 50")
+        tab.wait(
+            f"{ROWS}.length === 50 && document.getElementById('happened-note').textContent === ''"
+        )
         yield tab
         assert tab.errors == []
     view.close()
@@ -113,6 +115,20 @@ def test_the_list_has_the_newest_first_in_pages_and_labels_are_text(listed):
     )
     assert numbers == list(range(COUNT - 1, COUNT - 199, -1))
     assert listed.run("return document.activeElement.closest('li').dataset.id")  # the first new one
+
+
+def test_new_events_come_above_and_the_focus_stays_on_its_event(listed, tmp_path):
+    listed.run("document.getElementById('older').click()")
+    listed.wait(f"{ROWS}.length === 100")
+    listed.run(f"{ROWS}[70].firstChild.focus()")
+    before = titles(listed, 100)
+    event = {"id": "new", "time": T0 + 2 * COUNT, "name": "yard", "class_name": "bird"}
+    line = {"source": "cam9", "frame": 0, "time": T0, "path": None, "events": [event]}
+    with (tmp_path / "all.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    listed.wait(f"{ROWS}.length === 101")
+    assert titles(listed, 101) == ["yard, bird", *before]
+    assert listed.run(f"return [...{ROWS}].indexOf(document.activeElement.closest('li'))") == 71
 
 
 def test_fields_choose_by_camera_class_zone_and_time(listed):
@@ -170,7 +186,7 @@ def test_arrows_enter_and_escape_are_enough(listed, tmp_path):
     press(listed, "Escape", windowsVirtualKeyCode=27)
     listed.wait("!document.getElementById('event').open")
     assert listed.run(f"return {at}") == 1  # where it was
-    assert listed.run("return document.querySelectorAll('#event *').length") == 0
+    listed.wait("document.querySelectorAll('#event *').length === 0")
     press(listed, "End", windowsVirtualKeyCode=35)
     assert listed.run("return document.activeElement.id") == "older"
     press(listed, "Home", windowsVirtualKeyCode=36)

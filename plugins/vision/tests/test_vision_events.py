@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import shutil
+import threading
 from time import gmtime, strftime
 
 import av
@@ -146,6 +147,17 @@ def test_a_look_ends_in_time_and_the_next_one_goes_on(index, tmp_path):
     assert tracks(index) == []
     assert index.look()
     assert len(tracks(index)) == 30
+
+
+def test_an_index_is_closed_between_questions_and_never_in_one(index, tmp_path):
+    write(tmp_path / "all.jsonl", [record(n) for n in range(3000)])
+    found = []
+    asker = threading.Thread(target=lambda: found.append(index.look(600)))
+    asker.start()
+    while asker.is_alive():
+        index.close()
+    assert found == [True]
+    assert len(index.page({}, most=4000)["events"]) == 3000
 
 
 class Alarm(headrace.Backend):

@@ -93,7 +93,7 @@ class EventIndex:
         self._videos = None if videos is None else Path(videos)
         self._images = None if images is None else Path(images)
         self._file = self._records.with_name(f".{self._records.name}.sqlite")
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._base: sqlite3.Connection | None = None
 
     def _opened(self) -> sqlite3.Connection:
@@ -252,8 +252,9 @@ class EventIndex:
 
     def close(self) -> None:
         """Close the index. It is opened again where it is needed."""
-        if self._base is not None:
-            self._base.close()
+        with self._lock:  # not while another thread asks
+            if self._base is not None:
+                self._base.close()
             self._base = None
 
 

@@ -8,7 +8,7 @@ const form = document.getElementById("chosen"), list = document.getElementById("
 const dialog = document.getElementById("event"), note = document.getElementById("happened-note");
 const names = { source: "all sources", label: "all classes", zone: "all lines and zones" };
 const selects = Object.keys(names).map((name) => form.appendChild(made("select", { name, ariaLabel: name })));
-let next = null, question = 0, soon;
+let next = null, question = 0, isWhole = false, soon;
 
 for (const [name, text] of [["since", "from"], ["until", "to"]]) {
   form.append(made("label", {}, `${text} `, made("input", { name, type: "datetime-local", step: 1 })));
@@ -45,16 +45,15 @@ async function load(before, isNew = false) {
   }
   if (mine !== question) return; // another one was asked since
   for (const select of selects) choices(select, found.choices[select.name]);
-  const shown = new Map([...list.children].map((item) => [item.dataset.id, item])), items = found.events.map(row);
-  const isApart = !found.events.some((one) => shown.has(`${one.id}`));
-  if (before) list.append(...items);
-  else if (!isNew || isApart) list.replaceChildren(...items);
-  else {
-    for (const item of items) if (shown.has(item.dataset.id)) renew(shown.get(item.dataset.id), item);
-    list.prepend(...items.filter((item) => !shown.has(item.dataset.id)));
-  }
+  const all = [...list.children], shown = new Map(all.map((item) => [item.dataset.id, item]));
+  const items = found.events.map((one) => known(shown.get(`${one.id}`), one) ?? row(one));
+  // Pages that were added stay below the first one, unless that is far above them, or events come in any order.
+  const end = isNew && isWhole ? all.findLastIndex((item) => found.events.some((one) => item.dataset.id === `${one.id}`)) : -1;
+  const rest = end < 0 ? [] : all.slice(end + 1);
+  put(before ? [...all, ...items] : [...items, ...rest]);
   if (before) items[0]?.firstChild.focus();
-  if (!isNew || isApart) next = found.next;
+  if (!rest.length) next = found.next;
+  isWhole = found.is_whole;
   older.hidden = !next;
   clearTimeout(soon);
   if (!found.is_whole) soon = setTimeout(() => load(undefined, true), SOON_MS);
@@ -79,12 +78,17 @@ function row(one) {
   return item;
 }
 
-// An event has a clip once that has ended.
-function renew(old, item) {
-  if (old.dataset.told === item.dataset.told) return;
-  const hasFocus = old.contains(document.activeElement);
-  old.replaceWith(item);
-  if (hasFocus) item.firstChild.focus();
+// The row of an event, if nothing is new about it: it has a clip once that has ended.
+function known(item, one) {
+  return item?.dataset.told === JSON.stringify(one) ? item : null;
+}
+
+// Show these rows, and leave the focus on its event.
+function put(items) {
+  if (items.length === list.children.length && items.every((item, at) => item === list.children[at])) return;
+  const id = document.activeElement.closest("#happened li")?.dataset.id;
+  list.replaceChildren(...items);
+  items.find((item) => item.dataset.id === id)?.firstChild.focus({ preventScroll: true });
 }
 
 function picture(one, loading) {
