@@ -181,7 +181,7 @@ def detector(object_side: int) -> onnx.ModelProto:
     graph = helper.make_graph(nodes, "squares", [image], [output], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
     model.ir_version = 8
-    helper.set_model_props(model, {"names": str(dict(enumerate(COLORS)))})
+    helper.set_model_props(model, {"task": "detect", "names": str(dict(enumerate(COLORS)))})
     onnx.checker.check_model(model)
     return model
 

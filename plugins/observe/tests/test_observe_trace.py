@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 import headrace
 import headrace_observe
@@ -291,6 +294,19 @@ def test_a_trace_of_nothing_is_valid_json(tmp_path):
     with traced(path, {"backend": "Identity"}):
         pass
     assert [event["ph"] for event in json.loads(path.read_text())["traceEvents"]] == ["M"]
+
+
+@given(st.integers(0, 10**8), st.integers(1, 10**7), st.integers(1, 10**7))
+@example(start=0, waited=7_512_497, ran=574_003)
+def test_what_is_inside_a_request_ends_within_it_for_a_viewer(start, waited, ran):
+    """Chromium's page adds start and duration in milliseconds, and rounds the end to microseconds, a half upwards."""
+    begun, end = (start + waited) / 1e9, (start + waited + ran) / 1e9
+    batch = BatchHeard(1, "n", 0, 1, begun, end, 1, 1, 0, [])
+    lines = EventMaker(0.0, {}).request(RequestHeard("n", start / 1e9, end, None, batch))
+    slices = [one for one in map(json.loads, lines) if one["ph"] == "X"]
+    ends = {e["cat"]: math.floor((e["ts"] / 1000 + e["dur"] / 1000) * 1000 + 0.5) for e in slices}
+    assert ends.keys() == {"request", "queue", "run"}
+    assert max(ends.values()) == ends["request"]
 
 
 def test_requests_that_overlap_have_tracks_of_their_own():

@@ -80,11 +80,15 @@ def test_an_argument_that_cannot_be_is_refused_with_its_name(network):
 
 
 @pytest.mark.parametrize("suffix", [".engine", ".plan", ".pt2"])
-def test_a_file_that_says_no_size_needs_one(tmp_path, suffix):
+def test_a_file_that_says_neither_size_nor_layout_needs_both(tmp_path, suffix):
     path = tmp_path / f"yolo{suffix}"
     path.write_bytes(b"no network")
     with pytest.raises(InputError, match="size="):
-        detect(path, PICTURE)
+        detect(path, PICTURE, layout="v8")
+    with pytest.raises(InputError, match="layout is unknown"):
+        detect(path, PICTURE, size=64)
+    with pytest.raises(InputError, match="Did you mean 'yolox'"):
+        detect(path, PICTURE, size=64, layout="yolx")
 
 
 def test_a_number_is_a_camera():

@@ -44,7 +44,7 @@ def network(tmp_path):
 
 
 def found_by(model, **arguments):
-    (frame,) = detect(model, PICTURE, size=64, labels=["cat", "dog"], **arguments)
+    (frame,) = detect(model, PICTURE, layout="v8", size=64, labels=["cat", "dog"], **arguments)
     assert frame.error is None
     (record,) = to_records(frame.result)
     return record

@@ -394,7 +394,7 @@ def v8_output():
 
 
 def test_detect_takes_layout_and_labels_from_the_file(kit, tmp_path):
-    path = model(tmp_path / "m.onnx", {"out": v8_output()}, {0: "cat", 1: "dog"})
+    path = model(tmp_path / "m.onnx", {"out": v8_output()}, {0: "cat", 1: "dog"}, task="detect")
     video = kit.render(tmp_path / "v.mp4", count=4, size=(150, 200))
     found = detect(path, video, track="bytetrack")
     assert "layout v8" in found.took
@@ -426,7 +426,7 @@ def export(task):
     [
         ("depth", "for the task 'depth'"),
         ("pose", "how many keypoints"),
-        ("segment", "no detector that is known"),
+        ("segment", "no layout fits|do not fit the layout"),
     ],
 )
 def test_detect_refuses_a_network_whose_outputs_it_does_not_know(kit, tmp_path, task, said, layout):
@@ -443,7 +443,7 @@ def test_detect_takes_keypoints_from_the_file(tmp_path, layout):
     said = {"task": "pose", "kpt_shape": "[17, 3]"}
     path = model(tmp_path / "m.onnx", {"out": output}, {0: "person"}, **said)
     found = detect(path, np.zeros((192, 256, 3), np.uint8), layout=layout)
-    assert found.took.endswith("1 classes (from the file), 17 keypoints")
+    assert "1 classes (from the file), 17 keypoints;" in found.took
     (frame,) = found
     # The picture is twice as large as the input.
     np.testing.assert_allclose(frame.result.xyxy, [[96, 72, 160, 120]])
@@ -452,16 +452,16 @@ def test_detect_takes_keypoints_from_the_file(tmp_path, layout):
     assert points.shape == (1, 17, 3)
 
 
-@pytest.mark.parametrize("task", [{}, {"task": "segment"}])
-def test_detect_takes_masks_from_the_file(tmp_path, task):
+@pytest.mark.parametrize(("task", "layout"), [({}, "v8"), ({"task": "segment"}, "auto")])
+def test_detect_takes_masks_from_the_file(tmp_path, task, layout):
     output = export("segment")[0][:39]
     output[5:, 7] = 0
     output[8, 7] = 1  # the coefficient of the second prototype
     prototypes = np.full((32, 24, 32), -1, np.float32)
     prototypes[1, :12] = 1
     path = model(tmp_path / "m.onnx", {"out": output, "more": prototypes}, list("abc"), **task)
-    found = detect(path, np.zeros((96, 128, 3), np.uint8))
-    assert found.took.endswith("3 classes (from the file), masks")
+    found = detect(path, np.zeros((96, 128, 3), np.uint8), layout=layout)
+    assert "3 classes (from the file), masks;" in found.took
     (frame,) = found
     wanted = np.zeros((96, 128), bool)
     wanted[36:48, 48:80] = True  # the upper half of the picture, in the box
@@ -492,7 +492,7 @@ def test_detect_takes_no_row_for_a_class_that_the_file_does_not_name(kit, tmp_pa
 
 def test_a_score_above_1_is_refused(kit, tmp_path):
     path = model(tmp_path / "m.onnx", {"out": export("pose")[0]})
-    (frame,) = detect(path, kit.picture(0))
+    (frame,) = detect(path, kit.picture(0), layout="v8")
     assert "a score is above 1" in str(frame.error)
     assert "310" in str(frame.error)
 
@@ -548,7 +548,7 @@ def test_detect_knows_a_detr_and_refuses_what_is_unclear(kit, tmp_path):
     (frame,) = detect(path, kit.picture(0), labels=["a", "b", "c"])
     np.testing.assert_allclose(frame.result.xyxy, [[24, 12, 40, 36]])
     assert frame.result.data["class_name"].tolist() == ["b"]
-    unclear = model(tmp_path / "u.onnx", {"out": np.zeros((7, 7), np.float32)})
+    unclear = model(tmp_path / "u.onnx", {"out": np.zeros((7, 4), np.float32)})
     with pytest.raises(InputError, match="no layout fits"):
         detect(unclear, kit.picture(0))
     with pytest.raises(InputError, match="no such model"):

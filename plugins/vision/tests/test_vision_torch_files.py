@@ -33,6 +33,7 @@ def test_a_program_of_torch_finds_the_boxes_that_it_computes(tmp_path, rows):
         detect(
             tmp_path / "spot.pt2",
             {"a": pictures},
+            layout="v8",
             size=64,
             device="cpu",
             labels=["cat", "dog"],

@@ -145,9 +145,11 @@ class EventMaker:
         events = [_slice(process, lane, "request", "request", start, end, args)]
         if batch is None:
             return events
-        begun, done = self._ns(batch.started), min(self._ns(batch.ended), end)
+        # A slice inside ends at least 1 ns before the request does: a viewer adds start and duration as floating-point numbers
+        # and rounds, and ends that are equal can become unequal, which takes the slice out of its request.
+        begun, done = self._ns(batch.started), min(self._ns(batch.ended), end - 1)
         if begun > start:
-            waited = min(begun, end)
+            waited = min(begun, end - 1)
             events.append(_slice(process, lane, "queue", "queue", start, waited, "{}"))
         if start <= begun <= done:  # false if the owner gave up before the batch began
             events.append(_slice(process, lane, "run", "run", begun, done, "{}"))

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import ast
 import logging
-import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import InputError
 from headrace.plugins import library
-from headrace_vision.layouts import guess_layout
+from headrace_vision.exports import TABLE, Metadata, check_layout, find_layout
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -28,7 +26,7 @@ NETWORKS = {
 }
 """What runs a network, by the end of its file's name."""
 
-_MEAN, _STD = (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)
+_MEAN, _STD = [123.675, 116.28, 103.53], [58.395, 57.12, 57.375]
 """Mean and deviation of the colours of ImageNet, red, green, blue, of 255."""
 
 
@@ -70,17 +68,16 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
 ) -> Detecting:
     """Return the frames of a source with what a detector found in them.
 
-    It needs headrace-cv, and headrace-ort, headrace-trt or headrace-torch. Layout, labels and size are taken from an ONNX file,
-    as Ultralytics writes them too (``task``, ``names``, ``imgsz``, ``stride``, ``kpt_shape``). What was taken is in ``took`` of
-    what this returns, and logged.
+    It needs headrace-cv, and headrace-ort, headrace-trt or headrace-torch. Layout, labels, size, channels and type of the input
+    are those of an ONNX file, by its metadata (`headrace_vision.exports`). What was read, and what was assumed, is in ``took``
+    of what this returns, and logged.
 
     Args:
-        model: An ONNX file: a network of the YOLO family (one output, and prototypes of masks), or of the DETR family (boxes,
-            logits, and masks). Or a TensorRT engine (``.engine``, ``.plan``, ``.trt``), or a program of torch (``.pt2``), which
-            say neither size nor labels.
+        model: An ONNX file with one input, ``float32``, ``float16`` or ``uint8 [N, 1 or 3, H, W]``. Or a TensorRT engine
+            (``.engine``, ``.plan``, ``.trt``), or a program of torch (``.pt2``), which say neither layout, size nor labels.
         source: See ``VideoRunner.run``.
         track: A tracker (``"bytetrack"``, ...) that numbers the objects of each source. None for none.
-        layout: ``"auto"``, ``"v5"``, ``"v8"``, ``"end2end"``, ``"yolox"`` or ``"detr"``.
+        layout: A name in `headrace_vision.exports.TABLE`, as ``"v8"``. ``"auto"``: the one that the file tells.
         labels: Names of the classes. None: those in the file, if it has any.
         score_threshold: Boxes of a lower score are dropped, 0 to 1. None: the default of the word.
         iou_threshold: Overlap above which the lesser box is dropped, 0 to 1. None: the default of YoloDetections.
@@ -93,7 +90,7 @@ def detect(  # noqa: PLR0913 - each is what somebody changes in one line
         options: See ``SourceOptions``.
 
     Raises:
-        InputError: The file is no such network, is one for another task, or two layouts fit.
+        InputError: The file is no such network, is one for another task, or does not tell its layout.
         HeadraceError: The pipeline cannot be built.
     """
     from headrace_vision.runner import VideoRunner
@@ -152,151 +149,115 @@ def configuration_of(
     config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
     if runner == NETWORKS[".onnx"]:
         network = _of_onnx(path, layout, labels, size)
-    elif size is None:
+    elif size is None or layout == "auto":
+        unknown = "size of the input" if size is None else "layout"
         raise InputError(
-            "the size of the input is unknown",
-            expected="size=, in pixels: only an ONNX file says it",
+            f"the {unknown} is unknown",
+            expected="size=, in pixels, and layout=: only an ONNX file says them",
             got=path.name,
         )
     else:
+        check_layout(layout)
         network = _Network(layout, labels or [], (size, size))
         config = {"model": str(path)}  # how many it takes at once is in no file
-    layout, names, (height, width), keypoints, has_masks, is_oriented = network
-    scaled: dict[str, Any] = {"scale": 1 / 255}
-    word, fit = "YoloDetections", "LetterBoxMat"
-    if layout == "detr":
-        word, fit, scaled = "DetrDetections", "ResizeMat", {"mean": list(_MEAN), "std": list(_STD)}
-    elif layout == "yolox":
-        fit, scaled = "TopLeftResizeMat", {}
-    if layout != "detr":
-        config["layout"] = layout
-    extra = {"keypoints": keypoints, "oriented": is_oriented}
-    config |= {key: value for key, value in extra.items() if value}
-    color = [] if layout == "yolox" else ["CvtColorMat(rgb)"]
-    chain = [f"{fit}({height},{width})", *color, "Mat2Tensor", runner, word]
+    row = TABLE[network.layout]
+    height, width = network.size_hw
+    scaled: dict[str, Any] = {}
+    if network.dtype != "uint8" and row.pixels == "0 to 1":
+        scaled = {"scale": 1 / 255}
+    elif network.dtype != "uint8" and row.pixels == "mean":
+        scaled = {"mean": _MEAN[: network.channels], "std": _STD[: network.channels]}
+    config |= network.options | {f"Mat2Tensor::{key}": value for key, value in scaled.items()}
+    config |= {f"{row.word}::{key}": value for key, value in row.options.items()}
+    color = "gray" if network.channels == 1 else row.color
+    chain = [f"{row.fit}({height},{width})"]
+    chain += [f"CvtColorMat({color})"] * (color != "bgr")  # frames are bgr
+    chain += ["Mat2Tensor", *([f"Call(numpy:{network.dtype})"] * (network.dtype != "float32"))]
+    chain += [runner, row.word]
     if classes is not None:
         chain.append("FilterDetections")
-        config["classes"] = list(classes)
+        config["FilterDetections::classes"] = list(classes)
     config["backend"] = f"S[{','.join(chain)}]"
-    config |= {f"Mat2Tensor::{key}": value for key, value in scaled.items()}
-    if names:
-        config["labels"] = list(names)
+    if network.names:
+        config["labels"] = list(network.names)
     given = {
-        f"{word}::score_threshold": score_threshold,
+        f"{row.word}::score_threshold": score_threshold,
         "iou_threshold": iou_threshold,
         "device": device,
     }
     config |= {key: value for key, value in given.items() if value is not None}
-    took = (
-        f"{path.name}: layout {layout}, input {height} x {width}, "
-        f"{len(names) or 'unnamed'} classes{'' if labels is not None else ' (from the file)' * bool(names)}"
-        f"{f', {keypoints[0]} keypoints' if keypoints else ''}{', masks' if has_masks else ''}{', oriented boxes' if is_oriented else ''}"
-    )
-    return config, took
+    took = [
+        (
+            f"{path.name}: layout {network.layout}, input {height} x {width}, "
+            f"{len(network.names) or 'unnamed'} classes{'' if labels is not None else ' (from the file)' * bool(network.names)}"
+            f"{network.more}"
+        ),
+        f"fed with {network.dtype}, {color}, {row.normalisation if scaled else 'pixels 0 to 255'}",
+    ]
+    told = {"read": network.read, "assumed": network.assumed}
+    took += [f"{what}: {', '.join(one)}" for what, one in told.items() if one]
+    return config, "; ".join(took)
 
 
 class _Network(NamedTuple):
+    """What is known of a network. ``options`` are keys of its node, ``more`` is for ``took``."""
+
     layout: str
     names: list[str]
     size_hw: tuple[int, int]
-    keypoints: list[int] | None = None
-    has_masks: bool = False
-    is_oriented: bool = False
+    channels: int = 3
+    dtype: str = "float32"
+    options: dict[str, Any] = {}  # noqa: RUF012 - nobody changes it
+    more: str = ""
+    read: Sequence[str] = ()
+    assumed: Sequence[str] = ()
+
+
+_TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint8)": "uint8"}
 
 
 def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None) -> _Network:
     """Return what an ONNX file says; what is given wins."""
     session = _session(path)
-    described = _Described(session.get_modelmeta().custom_metadata_map)
-    names = labels if labels is not None else described.names
-    size_hw = described.input_size(session.get_inputs()[0].shape, size)
-    outputs = _output_shapes(session, size_hw)
-    keypoints = described.keypoints()
-    named = [one.name for one in session.get_outputs()]
-    family, extra = _family(dict(zip(named, outputs, strict=True)), described.task, keypoints)
+    is_of_transformers = {"logits", "pred_boxes"} <= {one.name for one in session.get_outputs()}
+    folder = path.parent if is_of_transformers else None
+    said = Metadata(session.get_modelmeta().custom_metadata_map, folder)
+    names = labels if labels is not None else said.names
+    (image,) = session.get_inputs()
+    shape = [1, *image.shape][-4:]
+    size_hw, channels = said.input_size(shape, size), said.channels(shape)
+    dtype = _TYPES[image.type]
+    outputs = _output_shapes(session, (channels, *size_hw), dtype)
+    assumed = []
     if layout == "auto":
-        rows, columns = outputs[0][1:]
-        layout = family or guess_layout((rows, columns), size_hw, len(names) or None, extra)
-    is_oriented = described.task == "obb"
-    return _Network(layout, names, size_hw, keypoints, len(outputs[-1]) == 4, is_oriented)
-
-
-_TASKS = ("detect", "segment", "pose", "obb")
-
-
-class _Described:
-    """What the metadata of an ONNX file say, as Ultralytics' export writes them.
-
-    Args:
-        metadata: Texts by name.
-
-    Attributes:
-        task: What the network is for. None where the file says nothing.
-        names: Names of the classes. None where the file says none.
-
-    Raises:
-        InputError: The network is for another task than `_TASKS`.
-    """
-
-    def __init__(self, metadata: dict[str, str]) -> None:
-        self._metadata = metadata
-        self.task = metadata.get("task")
-        if self.task not in (None, *_TASKS):
+        layout, by = find_layout(said, names, outputs, size_hw)
+        assumed += [by] if by else []
+        if layout == "yolonas" and dtype != "uint8":
             raise InputError(
-                "this is no detector",
-                expected=f"a network for one of the tasks {', '.join(_TASKS)}",
-                got=f"one for the task {self.task!r}, as its file says",
+                "the file does not say what pixels become",
+                expected="an export of super-gradients with preprocessing, which takes uint8",
+                got=dtype,
+                hint="If it is a YOLO-NAS, write layout = 'yolonas': pixels 0 to 1.",
             )
-        names = self._value("names") or []
-        self.names = [str(one) for one in (names.values() if isinstance(names, dict) else names)]
-
-    def _value(self, name: str) -> Any:
-        try:
-            return ast.literal_eval(self._metadata.get(name, "None"))
-        except (ValueError, SyntaxError):
-            return None
-
-    def keypoints(self) -> list[int] | None:
-        """Return how many keypoints each box has, and of how many numbers.
-
-        Raises:
-            InputError: The network is for keypoints, and the file does not say it.
-        """
-        if self.task != "pose":
-            return None
-        said = self._value("kpt_shape")
-        if isinstance(said, (list, tuple)) and len(said) == 2:
-            return [int(one) for one in said]
-        raise InputError(
-            "it is unknown how many keypoints there are",
-            expected="kpt_shape in the file, as [17, 3]",
-            got=self._metadata.get("kpt_shape", "nothing"),
-        )
-
-    def input_size(self, shape: list[Any], size: int | None) -> tuple[int, int]:
-        """Return height and width of the input, in pixels.
-
-        Args:
-            shape: The shape of the input ``[N, 3, H, W]``, where what is open is no number.
-            size: Height and width where the shape leaves them open. None: what the file says.
-
-        Raises:
-            InputError: The network cannot take this size.
-        """
-        said = self._value("imgsz") if size is None else size
-        sides = said if isinstance(said, (list, tuple)) and len(said) == 2 else [said or 640] * 2
-        height, width = (
-            one if isinstance(one, int) else int(side)
-            for one, side in zip(shape[2:], sides, strict=True)
-        )
-        stride = self._value("stride") or 1
-        if height % stride or width % stride:
-            raise InputError(
-                "the network cannot take this size",
-                expected=f"a multiple of {stride}, the stride in its file",
-                got=f"{height} x {width}",
-            )
-        return height, width
+    check_layout(layout, said, outputs)
+    row, keypoints = TABLE[layout], said.keypoints()
+    options: dict[str, Any] = {}
+    if isinstance(shape[0], int):
+        options = {"max": shape[0], "pad": shape[0] > 1}
+    if row.word == "YoloDetections":
+        extra = {"keypoints": keypoints, "oriented": said.task == "obb"}
+        options |= {key: value for key, value in extra.items() if value}
+    if layout == "torchvision" and len(outputs["boxes"]) == 2:
+        options["unbatched"] = [*outputs, *([image.name] * (len(image.shape) == 3))]
+    if dtype == "uint8":
+        assumed.append("the network scales pixels itself")
+    is_open = not all(isinstance(side, int) for side in shape[2:])
+    if is_open and size is None and said.value("imgsz") is None:
+        assumed.append("640 pixels")
+    more = f", {keypoints[0]} keypoints" if keypoints else ""
+    more += ", masks" * any(len(one) == 4 for one in outputs.values())
+    more += ", oriented boxes" * (said.task == "obb")
+    return _Network(layout, names, size_hw, channels, dtype, options, more, said.read, assumed)
 
 
 def _session(path: Path) -> Any:
@@ -321,57 +282,34 @@ def _session(path: Path) -> Any:
     except Exception as error:
         raise InputError("this is no model", expected="an ONNX file", got=str(error)) from error
     inputs = session.get_inputs()
-    if len(inputs) != 1 or len(inputs[0].shape) != 4:
-        got = ", ".join(f"{one.name} {one.shape}" for one in inputs)
-        raise InputError("this is no detector", expected="one input [N, 3, H, W]", got=got)
+    if len(inputs) != 1 or len(inputs[0].shape) not in (3, 4) or inputs[0].type not in _TYPES:
+        got = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+        hint = (
+            "Export it without its postprocessor, and say layout = 'rtdetr'."
+            if any(one.name == "orig_target_sizes" for one in inputs)
+            else None
+        )
+        expected = f"one input [N, C, H, W], {', '.join(_TYPES)}"
+        raise InputError("this is no detector", expected=expected, got=got, hint=hint)
     return session
 
 
-def _output_shapes(session: Any, size: tuple[int, int]) -> list[list[Any]]:
-    """Return the shapes of the outputs; those that the file leaves open are those for one black image."""
-    shapes = [list(one.shape) for one in session.get_outputs()]
-    if all(isinstance(side, int) for shape in shapes for side in shape[1:]):
+def _output_shapes(session: Any, shape: tuple[int, ...], dtype: str) -> dict[str, list[Any]]:
+    """Return the shapes of the outputs by name; those that the file leaves open are those for one black image."""
+    shapes = {one.name: list(one.shape) for one in session.get_outputs()}
+    if all(isinstance(side, int) for one in shapes.values() for side in one[1:]):
         return shapes
     import numpy as np
 
     image = session.get_inputs()[0]
     count = image.shape[0] if isinstance(image.shape[0], int) else 1
-    kind = {"tensor(float16)": np.float16, "tensor(uint8)": np.uint8}.get(image.type, np.float32)
+    shape = shape if len(image.shape) == 3 else (count, *shape)
     try:
-        answers = session.run(None, {image.name: np.zeros((count, 3, *size), kind)})
+        answers = session.run(None, {image.name: np.zeros(shape, dtype)})
     except Exception as error:
         raise InputError(
             "the network does not run",
-            expected=f"one that takes an image of {size}",
+            expected=f"one that takes an image {list(shape)}",
             got=str(error),
         ) from error
-    return [list(one.shape) for one in answers]
-
-
-def _family(
-    outputs: dict[str, list[Any]], task: str | None, keypoints: list[int] | None
-) -> tuple[str | None, int]:
-    """Return ``"detr"``, or None for the YOLO family, and how many numbers of each box follow its classes.
-
-    Args:
-        outputs: The shapes by name.
-        task: What the network is for, if the file says it.
-        keypoints: How many keypoints each box has, and of how many numbers.
-
-    Raises:
-        InputError: These are the outputs of neither.
-    """
-    shapes = list(outputs.values())
-    axes = [len(one) for one in shapes]
-    if axes in ([3, 3], [3, 3, 4]) and "keypoints" not in outputs:
-        return "detr", 0
-    if axes == [3] and task != "segment":
-        return None, 1 if task == "obb" else math.prod(keypoints or [0])
-    if axes == [3, 4] and not keypoints:
-        return None, shapes[1][1]
-    raise InputError(
-        "this is no detector that is known",
-        expected="an output [N, R, C], of a network for masks with prototypes [N, M, h, w], or boxes and logits [N, Q, ...], "
-        "of one for masks with [N, Q, h, w]",
-        got=" and ".join(f"{name} {shape}" for name, shape in outputs.items()),
-    )
+    return {name: list(one.shape) for name, one in zip(shapes, answers, strict=True)}

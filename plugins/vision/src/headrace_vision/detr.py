@@ -27,7 +27,8 @@ class DetrDetections(Each):
 
     Boxes are centre and size, in parts of the input (0 to 1). ``activation`` says how scores come from the logits:
     ``sigmoid`` takes the best pairs of query and class (RF-DETR, RT-DETR, D-FINE), ``softmax`` the best class of each
-    query, the last class being *no object* (DETR), ``identity`` the best class of each query of what are scores already.
+    query, the last class being *no object* (DETR), ``identity`` the best class of each query of what are scores already,
+    ``best`` a score and the number of its class (Ultralytics' RT-DETR since 8.4).
 
     Reads:
         data: A mapping or list of two arrays, boxes ``[Q, 4]`` and logits ``[Q, C]`` (with a leading axis of 1, if you
@@ -53,9 +54,10 @@ class DetrDetections(Each):
     class Options(KeptBoxes):
         """How scores are made, and which boxes are kept."""
 
-        activation: Literal["sigmoid", "softmax", "identity"] = Field(
+        activation: Literal["sigmoid", "softmax", "identity", "best"] = Field(
             default="sigmoid",
-            description="How scores come from the logits: sigmoid, softmax (the last class is no object), or identity, where they are scores already.",
+            description="How scores come from the logits: sigmoid, softmax (the last class is no object), identity, where they are scores already, "
+            "or best, where they are the best score and its class.",
         )
         score_threshold: Score = 0.5
 
@@ -130,6 +132,12 @@ def _scores(logits: Any, activation: str) -> tuple[Any, Any, Any]:
         scores = 1 / (1 + np.exp(-np.clip(logits, -60, 60)))
         pairs = np.arange(count * classes)
         return scores.reshape(-1), pairs // max(classes, 1), pairs % max(classes, 1)
+    if activation == "best":
+        if classes != 2:
+            raise InputError(
+                "these are no scores and classes", expected="[Q, 2]", got=f"[Q, {classes}]"
+            )
+        return logits[:, 0], np.arange(count), logits[:, 1].astype(np.int64)
     if activation == "softmax":
         if classes < 2:
             raise InputError("one class is none", expected="logits [Q, C], C at least 2")

@@ -52,9 +52,10 @@ class CropTable(_Table):
 
 
 class _ModelKeys(_Table):
-    layout: Literal["auto", "v5", "v8", "end2end", "yolox", "detr"] = Field(
-        default="auto", description="Layout of the ONNX file; see detect."
-    )
+    layout: Literal[
+        "auto", "v5", "v8", "end2end", "yolox", "yolox_decoded", "rfdetr", "rtdetr", "rtdetr_scores", "rtdetr_end2end",
+        "detr", "yolonas", "torchvision",
+    ] = Field(default="auto", description="Layout of the file of a network; see detect.")  # fmt: skip
     labels: list[str] | None = Field(
         default=None, description="Names of the classes of the ONNX file."
     )

@@ -119,7 +119,6 @@ class Repository:
             raise UnavailableError(f"model {name!r} is being loaded")
 
         async def run() -> None:
-            self._waiting += 1
             try:
                 async with self._turn:
                     with self._service.counters.loading(kind):
@@ -127,6 +126,7 @@ class Repository:
             finally:
                 self._waiting -= 1
 
+        self._waiting += 1  # before its task runs, so that requests of one moment count each other
         task = self._keep(run())
         try:
             await asyncio.shield(task)
