@@ -180,8 +180,9 @@ def test_a_file_with_masks_and_a_copy_is_refused_before_it_runs(tmp_path):
     (problem,) = caught.value.problems
     assert problem.path == "sources.street.privacy_masks"
     assert "the sink 'raw' copies packets" in problem.message
-    (tmp_path / "vision.toml").write_text(TABLE % 'sinks = ["other"]')
-    config = load(tmp_path / "vision.toml")
+    for others in ("sinks = []", 'sinks = ["other"]'):
+        (tmp_path / "vision.toml").write_text(TABLE % others)
+        config = load(tmp_path / "vision.toml")
     assert config.sources["street"].privacy_masks == {
         "window": [[0.1, 0.2], [0.6, 0.1], [0.9, 0.5]]
     }

@@ -316,7 +316,7 @@ def _of_names(
         for one in _texts(options.get("sinks"))
     ]
     for name, sink in _below_key(table, "sinks").items() if options.get("privacy_masks") else ():
-        if sink.get("codec") == "copy" and name in (options.get("sinks") or [name]):
+        if sink.get("codec") == "copy" and name in options.get("sinks", [name]):
             checks.append((f"{where}.privacy_masks", partial(refuse_copy, name)))
     for place, check in checks:
         try:

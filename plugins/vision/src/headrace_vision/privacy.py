@@ -78,9 +78,8 @@ class PrivacyMasks:
         import numpy as np
 
         covered = np.zeros(size_hw, np.uint8)
-        for (
-            polygon
-        ) in self._polygons:  # not in one call, where two that overlap would uncover each other
+        # Not in one call, where two that overlap would uncover each other.
+        for polygon in self._polygons:
             corners = np.asarray(polygon, np.float64) * size_hw[::-1] - 0.5  # of pixels' centers
             fixed = np.rint(corners * (1 << _SHIFT)).astype(np.int32)
             cv2.fillPoly(covered, [fixed], 255, cv2.LINE_8, _SHIFT)
