@@ -377,6 +377,15 @@ def test_vision_recording_measures_both_recorders(tmp_path):
     assert all(one > 0 for row in figures["ms"].values() for one in row)
 
 
+def test_vision_gate_measures_both_scenes(tmp_path):
+    for name in ("headrace_vision", "headrace_ort", "headrace_cv", "onnx"):
+        pytest.importorskip(name)
+    text, figures = run("benchmarks.vision.gate", tmp_path)
+    assert "with the gate over without" in text
+    assert set(figures["ratios"]) == {"still", "panning"}
+    assert all(one > 0 for row in figures["ms"].values() for one in row)
+
+
 def test_vision_outages_tells_every_crossing_once(tmp_path):
     pytest.importorskip("headrace_vision")
     pytest.importorskip("trackers")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -94,11 +95,17 @@ class Answer:
                 return
         function()
 
-    def take_from(self, request: dict[str, Any], future: Future[dict[str, Any]]) -> None:
+    def take_from(
+        self,
+        request: dict[str, Any],
+        future: Future[dict[str, Any]],
+        *,
+        value_of: Callable[[dict[str, Any]], Any] = itemgetter("result"),
+    ) -> None:
         """Take the outcome of a request, and nothing else of it."""
         try:
             self.error = CancelledError() if future.cancelled() else future.exception()
-            self.value = None if self.error else request["result"]
+            self.value = None if self.error else value_of(request)
         except Exception as error:  # noqa: BLE001 - what answers is no pipeline of ours
             self.error = error
         with self._lock:

@@ -25,6 +25,7 @@ from headrace_vision.lanes import VideoModel, check_model
 from headrace_vision.network import check_address
 from headrace_vision.options import PER_MODEL, SourceOptions, check_name, options_of, texts_of
 from headrace_vision.ordered import Ordered
+from headrace_vision.privacy import refuse_copy
 from headrace_vision.runner import VideoRunner
 from headrace_vision.sink_threads import as_sink, named_sinks
 from headrace_vision.tables import (
@@ -132,7 +133,10 @@ def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
     models += [crop for one in models for crop in _below_key(one, "crops").values()]
     places: list[tuple[dict[str, Any], tuple[str, ...]]] = [(one, ("model",)) for one in models]
     places += [(one, ("input",)) for one in _below_key(table, "sources").values()]
-    places += [(one, ("folder", "path", "spool")) for one in _below_key(table, "sinks").values()]
+    places += [
+        (one, ("folder", "path", "spool", "records", "videos", "images"))
+        for one in _below_key(table, "sinks").values()
+    ]
     for one, keys in places:
         one.update({key: _placed(one[key], base) for key in keys if key in one})
     return table
@@ -230,6 +234,9 @@ def _checks_of_names(
             yield place, partial(check_model, one, models)
     for one in _texts(options.get("sinks")):
         yield f"{where}.sinks", partial(check_name, "sink", one, _below_key(table, "sinks"))
+    for name, sink in _below_key(table, "sinks").items() if options.get("privacy_masks") else ():
+        if sink.get("codec") == "copy" and name in options.get("sinks", [name]):
+            yield f"{where}.privacy_masks", partial(refuse_copy, name)
 
 
 def _check_alone(table: dict[str, Any]) -> None:

@@ -61,7 +61,8 @@ class Delivery:
             source = Source(unique, group.options, live=live, clock=self._clock, send=self._send)
             source.lanes = lanes_of(self.lanes, group.options)
             source.tell = partial(self._tell, source)
-            source.packets = self._sinks.packets_of(unique, group.options.sinks)
+            if not group.options.privacy_masks:
+                source.packets = self._sinks.packets_of(unique, group.options.sinks)
             self._sources[unique] = source
             self._groups[source] = group
             if group.loop is not None:

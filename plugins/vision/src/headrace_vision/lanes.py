@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace_vision.asking import Answer, Asker, CropModel, SubmitsRequests
+from headrace_vision.gating import MotionGate
 from headrace_vision.options import check_name
 from headrace_vision.ordered import Ordered
 
@@ -76,7 +77,8 @@ class Lane:
             ConfigError: What the source has in order is wrong.
         """
         askers = [Asker(name, pipe, one) for name, (pipe, one) in self.crops.items()]
-        return SourceLane(self.pipe, self._ordered.extended(options), askers)
+        pipe = self.pipe if options.gate is None else MotionGate(self.pipe)
+        return SourceLane(pipe, self._ordered.extended(options), askers)
 
     def close(self, timeout_s: float) -> None:
         """Close the pipelines that were built here."""
@@ -89,7 +91,7 @@ class SourceLane:
     """A model as one source uses it.
 
     Attributes:
-        pipe: The pipeline, or what stands for it, which all sources share.
+        pipe: The pipeline, or what stands for it, which all sources share, or the gate of this source before it.
         ordered: What gets the results of this source in order.
         askers: What asks second models about them.
     """
@@ -102,6 +104,11 @@ class SourceLane:
     def is_empty(self) -> bool:
         """Whether there is nothing behind the pipeline."""
         return self.ordered.is_empty and not self.askers
+
+    @property
+    def gated(self) -> int:
+        """How many requests a gate has kept from the pipeline."""
+        return self.pipe.gated if isinstance(self.pipe, MotionGate) else 0
 
     def run_in_order(self, frame: Frame) -> list[list[Answer]]:
         """Run what is in order on a frame. Return the answers of the second models, which may be yet to come, or write its error."""

@@ -12,6 +12,7 @@ from pydantic.dataclasses import dataclass
 
 from headrace import PipelineConfig  # noqa: TC001 - pydantic reads it
 from headrace.errors import among, nearest
+from headrace_vision.privacy import check_masks
 
 __all__ = ["FFMPEG", "PER_MODEL", "SourceOptions", "check_name", "options_of", "texts_of"]
 
@@ -75,10 +76,14 @@ class SourceOptions:
         models: Names of several models that get the frames, or a table by name with ``ordered``, ``lines`` and ``zones`` of each
             for this source. Then a frame has the outcome of each in ``Frame.models``.
         ordered: What gets the results in order, an expression or a configuration. None for that of the model.
+        gate: ``"motion"``: a model gets only frames that differ from the last one that it got, and one each 5 s. The others have
+            its answer again, and ``gated`` in their ``request``. What is in order, and sinks, get all. None: a model gets all.
         lines: Lines that are counted behind that, by name: ``{"door": [x1, y1, x2, y2]}``, in pixels. See CountLine.
             Its other options stand in a table: ``{"door": {"line": [...], "anchor": "bottom_center"}}``.
         zones: Zones that are counted, by name: ``{"yard": [[x, y], [x, y], [x, y]]}``, in pixels, or
             ``{"yard": {"zone": [...], "dwell_s": 60}}``. See CountZone.
+        privacy_masks: Parts of the picture that nobody sees, by name: ``{"window": [[x, y], [x, y], [x, y]]}``, from 0 to 1 of its
+            width and height, as it is delivered. They are black before models and sinks get a frame.
         sinks: Names of the sinks that get the frames. None for all.
         ffmpeg: Options of FFmpeg by name: ``analyzeduration`` (us) and ``probesize`` for the time to the first frame, ``fflags``,
             of an address ``max_delay``, ``reorder_queue_size``, ``rtsp_transport`` (``"tcp"``, ``"udp"``), of a camera
@@ -103,8 +108,10 @@ class SourceOptions:
     model: str | None = None
     models: Sequence[str] | Mapping[str, Mapping[str, Any]] | None = None
     ordered: str | Mapping[str, Any] | InstanceOf[PipelineConfig] | None = None
+    gate: Literal["motion"] | None = None
     lines: Mapping[str, Any] | None = None
     zones: Mapping[str, Any] | None = None
+    privacy_masks: Mapping[str, Any] | None = None
     sinks: Sequence[str] | None = None
     ffmpeg: Mapping[str, Any] | None = None
 
@@ -126,6 +133,7 @@ class SourceOptions:
         """
         if self.start is not None and self.stop is not None and self.stop <= self.start:
             raise ValueError(f"stop = {self.stop} is not after start = {self.start}")
+        check_masks(self.privacy_masks or {})
         if self.models is not None:
             self._check_models(self.models)
 

@@ -117,7 +117,7 @@ class SaveVideo(FileSink):
         self._titles: dict[str, str] = {}
         self._copies: dict[str, list[Packets]] = {}
         self._lost = 0
-        self._is_copy = codec == "copy"
+        self._is_copy = self.copies_packets = codec == "copy"
         self.needs_image = not self._is_copy
         before = self._before_s if self._is_around else None
         self._span = Span(before, self._after_s, self._every_s, spool_bytes)

@@ -145,7 +145,7 @@ def frame_record(frame: Frame) -> dict[str, Any]:
 
     It has ``source``, ``frame``, ``timestamp``, ``time``, ``time_from``, ``gap``, ``damaged``, ``path``, then ``error`` (code and message) or
     ``detections`` (records), or ``result`` for any other result (of an array with three axes or more, only its shape and
-    type), and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
+    type), with ``gated`` where it is that of an earlier frame, and ``counts`` and ``events``, where words wrote them. Of several models the outcomes are below ``models``, by name.
     """
     record: dict[str, Any] = {name: getattr(frame, name) for name in SAID}
     if frame.models:
@@ -162,9 +162,9 @@ def _outcome_of(frame: Frame) -> dict[str, Any]:
     if frame.error is not None:
         return {"error": {"code": code_of(frame.error), "message": str(frame.error)}}
     found = frame.request.get("detections", frame.result)
-    if is_detections(found):
-        return {"detections": to_records(found)}
-    return {"result": plain(found)}
+    is_records = is_detections(found)
+    told = {"detections": to_records(found)} if is_records else {"result": plain(found)}
+    return told | ({"gated": True} if frame.request.get("gated") else {})
 
 
 def plain(value: Any) -> Any:

@@ -161,7 +161,7 @@ class VideoRunner(Delivery):
             raise headrace.errors.ClosedError("the VideoRunner is closed")
         chosen = options_of(self._options, options)
         lanes_of(self.lanes, chosen)
-        self._sinks.check(chosen.sinks, chosen.models is not None)
+        self._sinks.check(chosen)
         return check_input(x, self._network), chosen
 
     def _run(self, parts: list[tuple[Any, SourceOptions]]) -> Iterator[Frame]:
@@ -326,7 +326,7 @@ class VideoRunner(Delivery):
         """Return ``state``, ``sources``, ``sinks``, ``passed_by`` and ``stuck_threads`` as a dict for JSON.
 
         Each source has ``read``, ``delivered``, ``failed``, ``dropped``, ``thinned`` (by ``stride`` and ``max_fps``) and
-        ``in_flight``, and ``read`` is the sum of the others. The last 256 sources that have ended are included. ``passed_by`` counts what
+        ``in_flight``, and ``read`` is the sum of the others. ``gated`` counts frames that ``gate`` kept from a model, of each of several. The last 256 sources that have ended are included. ``passed_by`` counts what
         folders hold beside pictures: labels, notes, lists, dead links.
         """
         with self._lock:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = [
+    "EVENT",
     "Names",
     "SaveImages",
     "SaveJSONL",
@@ -51,7 +52,7 @@ KEY_LENGTH = 32
 _BESIDE = ".headrace"
 """The small file that says whose the images of a folder are, and the end of those that say it of lines."""
 
-_EVENT = "-event"
+EVENT = "-event"
 """How the names of files with events end, where they are kept longer."""
 
 _ADDRESS = re.compile(r"[^:/]*://(?:[^/?#]*@)?([^/?#]*)([^?#;]*).*", re.DOTALL)
@@ -179,6 +180,7 @@ class SaveImages(FileSink):
         folder: Where the images go. It is made.
         draw: Whether detections are drawn.
         suffix: The format: ``".jpg"``, ``".png"``, ``".webp"``.
+        only_events: Whether only frames with events are written.
         keep_s, keep_bytes, keep_free_bytes, adopt: How long images stay, of those written with a bound. See `SaveVideo`.
         keep_events_s: Seconds for which images of frames with ``events`` are kept, in place of ``keep_s``. They are called
             ``000012-event.jpg``.
@@ -191,6 +193,7 @@ class SaveImages(FileSink):
         *,
         draw: bool = True,
         suffix: str = ".jpg",
+        only_events: bool = False,
         keep_s: float | None = None,
         keep_bytes: int | None = None,
         keep_free_bytes: int | None = None,
@@ -205,6 +208,7 @@ class SaveImages(FileSink):
         self._bound(Path(folder), bounds)
         self._draw = draw
         self._suffix = suffix
+        self._only_events = only_events
         self._names = Names(lambda name: (self._folder / name).exists())
         self.scan_s = 3600.0  # there may be a million
 
@@ -214,6 +218,10 @@ class SaveImages(FileSink):
             self._folder.mkdir(parents=True, exist_ok=True)
             self._look()
 
+    def wants(self, frame: Frame) -> bool:
+        """Return whether a frame has events, or needs none."""
+        return not self._only_events or bool(frame.request.get("events"))
+
     def write(self, frame: Frame) -> None:
         """Write the image of a frame; one without an image is left out."""
         image = picture_of(frame, draw=self._draw)
@@ -221,7 +229,7 @@ class SaveImages(FileSink):
             return
         folder = self._folder / self._names.of(frame.source)
         is_event = self._bounds.keep_events_s is not None and bool(frame.request.get("events"))
-        path = folder / f"{frame.frame:06d}{_EVENT * is_event}{self._suffix}"
+        path = folder / f"{frame.frame:06d}{EVENT * is_event}{self._suffix}"
         if self._bounds.is_any:
             folder.mkdir(parents=True, exist_ok=True)
             mark = self._look()
@@ -234,8 +242,8 @@ class SaveImages(FileSink):
         """Yield the images of folders that bear a mark."""
         for folder in self._folder.iterdir():
             if (mark := mark_beside(folder / _BESIDE)) is not None:
-                for path, found in files_in(folder, rf"\d{{6,}}({_EVENT})?\.\w+(\.part)?"):
-                    yield path, found, mark._replace(is_event=_EVENT in path.name)
+                for path, found in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.part)?"):
+                    yield path, found, mark._replace(is_event=EVENT in path.name)
 
 
 class SaveJSONL(FileSink):
@@ -360,7 +368,7 @@ class SaveJSONL(FileSink):
         ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         is_event = self._has_event and self._bounds.keep_events_s is not None
         paths = (
-            self._path.with_name(f"{stem}{end}{_EVENT * is_event}{self._path.suffix}")
+            self._path.with_name(f"{stem}{end}{EVENT * is_event}{self._path.suffix}")
             for end in ends
         )
         return next(path for path in paths if not path.exists())
@@ -373,11 +381,11 @@ class SaveJSONL(FileSink):
         for beside in self._folder.glob(f".*{_BESIDE}"):
             name, mark = Path(beside.stem[1:]), mark_beside(beside)
             stem, suffix = re.escape(name.stem), re.escape(name.suffix)
-            dated = rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?({_EVENT})?)?{suffix}"
+            dated = rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?({EVENT})?)?{suffix}"
             for path, found in files_in(self._folder, dated):
                 if mark is not None and path != self._path:
                     is_event = (
-                        mark.is_event if path.name == name.name else path.stem.endswith(_EVENT)
+                        mark.is_event if path.name == name.name else path.stem.endswith(EVENT)
                     )
                     yield path, found, mark._replace(is_event=is_event)
 

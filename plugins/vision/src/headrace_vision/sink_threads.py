@@ -9,12 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.options import check_name
+from headrace_vision.privacy import refuse_copy
 from headrace_vision.sinks import Sink, SinkThread
 
 if TYPE_CHECKING:
     from headrace_vision.clock import Clock
     from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
+    from headrace_vision.options import SourceOptions
 
 __all__ = ["CallableSink", "SinkThreads", "as_sink", "named_sinks"]
 
@@ -113,17 +115,21 @@ class SinkThreads:
         """Whether there are none."""
         return not self._threads
 
-    def check(self, names: Iterable[str] | None, has_models: bool) -> None:
-        """Refuse a name that no sink has, and a sink that has no place for the several models of a source.
+    def check(self, options: SourceOptions) -> None:
+        """Refuse a name that no sink has, a sink that has no place for several models, and one that copies what is masked.
 
         Raises:
-            ValueError: There is no such sink, with the nearest known one, or a sink has no place for them.
+            ValueError: There is no such sink, with the nearest known one, or a sink does not fit the source.
         """
         known = [one.name for one in self._threads]
-        for name in names or ():
+        for name in options.sinks or ():
             check_name("sink", name, known)
-        for one in self._threads if has_models else ():
-            if one.sink.needs_model and one.sink.model is None and one.name in (names or known):
+        for one in self._threads:
+            if options.sinks is not None and one.name not in options.sinks:
+                continue
+            if options.privacy_masks and one.sink.copies_packets:
+                refuse_copy(one.name)
+            if options.models is not None and one.sink.needs_model and one.sink.model is None:
                 raise ValueError(
                     f"the sink {one.name!r} takes one model of a source: set its model"
                 )

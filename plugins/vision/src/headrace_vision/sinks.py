@@ -58,6 +58,7 @@ class Sink:
         model: The model whose results it gets: of a source with several it gets ``frame.models[model]``, of one without it
             nothing. None for all.
         needs_model: Whether it has no place for several models of a source, so that ``model`` says one.
+        copies_packets: Whether it writes what `packets_of` gets, as it came. A source with privacy masks has no such sink.
         missing: How many frames that `write` took are in no file after all, because it failed. They do not count as written.
         tick_s: Seconds between two calls of `tick`, which comes also while no frame does. None for no calls.
         runner_clock, known_as, runner_names: The seconds of the machine, its name and those of all sinks, which the runner sets.
@@ -72,6 +73,7 @@ class Sink:
     close_s: float = CLOSE_S
     model: str | None = None
     needs_model: bool = False
+    copies_packets: bool = False
     missing: int = 0
     tick_s: float | None = None
     runner_clock = Clock()
@@ -121,7 +123,10 @@ class Sink:
         """Do what is due by `runner_clock`, though no frame comes. What it raises is handled as of `write`."""
 
     def packets_of(self, source: str) -> Packets | None:
-        """Return what gets the packets of a source as they are read; None for nothing. Called before the first frame."""
+        """Return what gets the packets of a source as they are read, None for nothing. Called before the first frame.
+
+        It is not called for a source with privacy masks.
+        """
         return None
 
     def source_lost(self, source: str, error: str) -> None:

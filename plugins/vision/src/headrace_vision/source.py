@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
 from headrace_vision.frames import SAID, Frame, Shot
+from headrace_vision.privacy import PrivacyMasks
 from headrace_vision.timing import Thinning, Timeline
 
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ class Source:
         self._hang_up: Callable[[], None] | None = None
         self.timeline = Timeline(1.0 / options.image_fps)
         self._thinning = Thinning(options)
+        self._masks = PrivacyMasks((options.privacy_masks or {}).values())
         self._send = send
         self._number = 0
         self._run, self._events = secrets.token_hex(4), itertools.count(1)
@@ -167,7 +169,7 @@ class Source:
         frame.time, frame.time_from = when, said_by
         if shot.error is None:
             try:
-                frame.image = shot.convert()
+                frame.image = self._masks.covered(shot.convert())
             except Exception as error:  # noqa: BLE001 - the outcome of this frame
                 frame.error = error
         self._send(self, self._flight_of(frame))
@@ -366,6 +368,7 @@ class Source:
                 "live": self.live,
                 "models": list(self.lanes),
                 **self._counts,
+                "gated": sum(lane.gated for lane in self.lanes.values()),
                 "in_flight": self._held,
                 "attempts": self._attempts,
                 "retry_in_s": max(self._due_s - self.clock.now(), 0.0) if is_lost else None,

@@ -30,7 +30,7 @@ LEAST_BYTES = 1024
 PICTURE = "picture_jpeg"
 """The key of a request for a picture that is sent with an event: bytes."""
 
-_RECORDED = ("detections", "counts", "events", PICTURE)
+_RECORDED = ("detections", "counts", "events", "gated", PICTURE)
 """Keys of a request that are kept."""
 
 _NAME = re.compile(r"(\d{15})-[0-9a-f]{8}\.npz(\.part)?")

@@ -114,6 +114,7 @@ def _source_table() -> type[_Table]:
         "ordered": str | dict[str, Any] | None,
         "lines": dict[str, list[float] | dict[str, Any]] | None,
         "zones": dict[str, list[list[float]] | dict[str, Any]] | None,
+        "privacy_masks": dict[str, list[list[float]]] | None,
         "ffmpeg": dict[str, str | int | float] | None,
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}

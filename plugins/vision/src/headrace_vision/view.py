@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import http.server
 import logging
+import os
+import re
 import socket
+import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from headrace_formats import write_json
 from headrace_formats.page import HEADERS, SANDBOXED, Page, why_refused
+from headrace_vision.event_index import EventIndex
 from headrace_vision.records import is_detections, plain
 from headrace_vision.saving import encoded, picture_of
 from headrace_vision.sinks import Sink
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from headrace_vision.drawing import Annotators
     from headrace_vision.frames import Frame
 
@@ -40,6 +46,17 @@ MOST_CONNECTIONS = 64
 CONNECTION_S = 20.0
 """Most seconds from a connection to the end of its answer."""
 
+_PIECE_BYTES = 1 << 20
+"""So much of a file is sent in one go. Each of them may take `CONNECTION_S`."""
+
+_KINDS = {".jpg": "image/jpeg", ".png": "image/png", ".webp": "image/webp", ".mp4": "video/mp4"}
+
+_OF_EVENTS = ("/ui/events.json", "/ui/clip", "/ui/snapshot")
+
+_POLICY = "content-security-policy"
+_PAGE = {**HEADERS, _POLICY: f"{HEADERS[_POLICY]}; media-src 'self'"}
+"""Headers of the files of the page, which plays clips."""
+
 _WINDOW_S = 5.0
 """Frames per second are those of so many last seconds."""
 
@@ -51,8 +68,13 @@ class View(Sink):
     a phone it is reached through a tunnel of yours. The latest frame of each source is kept, and drawn once a browser asks for it.
     At most 64 connections are open, each for 20 s at most.
 
+    With ``records`` it lists what happened, also before this run: by source, class, zone and time, with clips and snapshots.
+
     Args:
         port: The port. 0 takes a free one. ``url`` says where the page is.
+        records: The file of a `SaveJSONL`, whose events are listed. An index is kept beside it. None for no list.
+        videos: The folder of a `SaveVideo` with ``every_s``, ``before_s`` or ``after_s``, for clips.
+        images: The folder of a `SaveImages`, for snapshots.
 
     Raises:
         OSError: The port is taken.
@@ -62,7 +84,15 @@ class View(Sink):
     queue_size = 8
     spool_bytes = 0  # an old picture is worth nothing
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(
+        self,
+        port: int = 0,
+        *,
+        records: str | os.PathLike[str] | None = None,
+        videos: str | os.PathLike[str] | None = None,
+        images: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.index = None if records is None else EventIndex(records, videos, images)
         self._shown: dict[str, _Shown] = {}
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
@@ -97,6 +127,8 @@ class View(Sink):
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
+        if self.index is not None:
+            self.index.close()
 
     def status(self) -> dict[str, Any]:
         """Return the ``url``."""
@@ -112,7 +144,7 @@ class View(Sink):
         unseen = [name for name, one in counts.items() if name not in seen and _is_open(one)]
         found = seen | {name: _Shown().summary(now) for name in unseen[:_MOST]}
         sources = {name: {**found[name], "status": counts.get(name)} for name in sorted(found)}
-        return {"now": now, "sources": sources}
+        return {"now": now, "sources": sources, "has_events": self.index is not None}
 
     def picture(self, name: str) -> bytes | None:
         """Return the latest picture of a source as JPEG, or None."""
@@ -203,6 +235,18 @@ def _objects_of(frame: Frame) -> int:
     return len(found) if is_detections(found) else 0
 
 
+def _happened(index: EventIndex, asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return a page of the list of events, for JSON."""
+    is_whole = index.look()
+    found = index.page(
+        asked,
+        since_s=float(asked.get("since", "-inf")),
+        until_s=float(asked.get("until", "inf")),
+        before=asked.get("before"),
+    )
+    return {**found, "choices": index.choices(), "is_whole": is_whole}
+
+
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     view: View
@@ -226,6 +270,12 @@ class _Server(http.server.ThreadingHTTPServer):
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
+
+    def renew(self, request: Any) -> None:
+        """Note that a client reads on."""
+        with self._lock:
+            if self._open.pop(request, None) is not None:
+                self._open[request] = time.monotonic()
 
     def service_actions(self) -> None:
         """Hang up what takes too long; called twice a second."""
@@ -272,17 +322,63 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._answer(403, "text/plain", why.encode())
             return
         parts, view = urlsplit(self.path), self.server.view
+        asked = {key: values[0] for key, values in parse_qs(parts.query).items()}
         if parts.path == "/ui/state.json":
             self._answer(200, "application/json", write_json(view.state()).encode())
         elif parts.path == "/ui/picture.jpg":
-            names = parse_qs(parts.query).get("source", [""])
-            self._answer(200, "image/jpeg", view.picture(names[0]))
+            self._answer(200, "image/jpeg", view.picture(asked.get("source", "")))
+        elif view.index is not None and parts.path in _OF_EVENTS:
+            try:
+                self._answer_events(view.index, parts.path, asked)
+            except (ValueError, LookupError, OverflowError):
+                self._answer(400, "text/plain", b"the question has no such form")
         else:
             name = "index.html" if parts.path == "/" else parts.path.removeprefix("/ui/")
             found = self.server.page.file(name)
             if found is not None:
-                self._guards = HEADERS
+                self._guards = _PAGE
             self._answer(200, "" if found is None else found.content_type, found and found.content)
+
+    def _answer_events(self, index: EventIndex, path: str, asked: Mapping[str, str]) -> None:
+        """Answer about events. A client says the number of one, and never a file."""
+        if path == "/ui/events.json":
+            try:
+                code, told = 200, _happened(index, asked)
+            except (OSError, sqlite3.Error) as error:
+                code, told = 500, {"error": f"the events cannot be read: {error}"}
+            self._answer(code, "application/json", write_json(told).encode())
+        elif path == "/ui/clip" and (clip := index.clip(int(asked["id"]))) is not None:
+            self._send_file(clip.path, is_download=not clip.plays)
+        elif path == "/ui/snapshot" and (image := index.snapshot(int(asked["id"]))) is not None:
+            self._send_file(image)
+        else:
+            self._answer(404, "text/plain", None)
+
+    def _send_file(self, path: Path, *, is_download: bool = False) -> None:
+        """Send a file, or the part that is asked for, as a player does that jumps (RFC 9110, section 14)."""
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            part = re.fullmatch(r"bytes=(\d{1,18})-(\d{0,18})", self.headers.get("Range", ""))
+            first, last = (int(part[1]), int(part[2] or size)) if part else (0, size)
+            left = min(last, size - 1) - first + 1
+            if left <= 0:
+                self._answer(416, "text/plain", b"there is no such part")
+                return
+            self.send_response(206 if part else 200)
+            self.send_header("Content-Type", _KINDS.get(path.suffix, "application/octet-stream"))
+            self.send_header("Content-Length", str(left))
+            self.send_header("Accept-Ranges", "bytes")
+            if part:
+                self.send_header("Content-Range", f"bytes {first}-{first + left - 1}/{size}")
+            if is_download:
+                name = quote(path.name)
+                self.send_header("Content-Disposition", f"attachment; filename*=UTF-8''{name}")
+            self.end_headers()
+            file.seek(first)
+            while left and (data := file.read(min(left, _PIECE_BYTES))):
+                self.wfile.write(data)
+                self.server.renew(self.connection)
+                left -= len(data)
 
     def _answer(self, code: int, kind: str, body: bytes | None) -> None:
         if body is None:

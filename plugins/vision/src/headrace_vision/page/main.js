@@ -2,6 +2,7 @@
 
 import { drawLines } from "./charts.js";
 import { made, number, showFigures } from "./elements.js";
+import { start } from "./events.js";
 import { read, watch } from "./server.js";
 
 const SHOWN_S = 60;
@@ -9,7 +10,8 @@ const KINDS = { reading: "good", lost: "bad" }; // how the state of a source is 
 const tiles = new Map(); // by the name of the source
 
 watch(250, document.getElementById("note"), async () => {
-  const { now, sources } = await read("ui/state.json"), names = Object.keys(sources);
+  const { now, sources, has_events: hasEvents } = await read("ui/state.json"), names = Object.keys(sources);
+  if (hasEvents) start();
   if (names.length !== tiles.size || names.some((name) => !tiles.has(name))) arrange(names);
   for (const name of names) show(tiles.get(name), sources[name], now);
   return names.length === 1 ? "1 source" : `${names.length} sources`;
