@@ -295,6 +295,27 @@ def test_the_statistics_go_on_through_an_exchange(served, tmp_path):
     assert found["inference_count"] == 3
 
 
+def test_requests_with_keys_traces_and_times_are_compared(serving, tmp_path, caplog):
+    caplog.set_level("INFO")
+    caplog.set_level("INFO", "headrace.serve.access")
+    keys = tmp_path / "keys.toml"
+    keys.write_text(
+        f'[a]\nsha256 = "{hashlib.sha256(b"key").hexdigest()}"\nrights = ["infer", "repository"]\n'
+    )
+    file = tmp_path / "m.toml"
+    file.write_text('backend = "Call(builtins:bytes.upper)"\n')
+    entry = {"config": str(file), "exchange": {"share": 1.0, "requests": 3, "slower": 1e9}}
+    server = serving({"m": entry}, keys=keys, allow=["repository"])
+    file.write_text('backend = "Call(builtins:bytes.upper)"\nmax = 4\n')
+    server.reload()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = {"x-api-key": "key", "traceparent": trace}
+    for _ in range(3):
+        got = httpx.post(f"{server.url}/run/m", content=b"ab", headers=headers)
+        assert (got.status_code, got.content) == (200, b"AB")
+    until(lambda: "exchange passed (3 of 3" in caplog.text)
+
+
 def test_models_of_a_program_are_exchanged_too(serving, tmp_path):
     upper, title = ({"backend": f"Call(builtins:bytes.{name})"} for name in ("upper", "title"))
     with Models({"m": upper}) as models:

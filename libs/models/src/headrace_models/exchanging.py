@@ -89,14 +89,6 @@ class Exchanging:
             self._end(trial)
         return trial is not None
 
-    def fail(self, version: Version, reason: str) -> bool:
-        """Fail the exchange that goes on, if this is its new version; return whether it is."""
-        trial = self._trial
-        if trial is None or trial.new is not version:
-            return False
-        trial.end("failed", reason)
-        return True
-
     def _end(self, trial: Trial) -> None:
         """Let the version leave that the outcome is against."""
         old, new, model = trial.old, trial.new, self._model

@@ -440,8 +440,6 @@ class Model:
         of them tries again later.
         """
         reason = f"all instances of the node {node!r} were lost"
-        if self.exchanging.fail(version, reason):
-            return
         with contextlib.suppress(HeadraceError), self._operation():
             with self._guard:
                 if self.versions.get(version.number) is not version or version.pipe is None:

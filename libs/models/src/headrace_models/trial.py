@@ -83,42 +83,40 @@ class Pair:
 
     def note(self, side: int, error: BaseException | None) -> None:
         """Note that one side has ended."""
+        ms, answer, kind = 1e3 * (perf_counter() - self._begun), None, ""
+        if error is _CANCELLED:
+            kind = "cancelled"
+        elif error is None:
+            try:
+                answer = (self.twin if side else self.request)[keys.RESULT]
+                kind = _DEVICE if _is_on_device(answer) else ""
+                answer = None if kind else deepcopy(answer)
+            except Exception:  # noqa: BLE001 - an object may refuse to be copied in any way
+                kind = "not copied"
         with self._lock:
             if side not in self._open:
                 return  # it was cancelled
             self._open.remove(side)
-            both = not self._open
-        self.ms[side], self.errors[side] = 1e3 * (perf_counter() - self._begun), error
-        if error is _CANCELLED:
-            self.kind = "cancelled"
-        elif error is None:
-            try:
-                self.answers[side] = self._kept((self.twin if side else self.request)[keys.RESULT])
-            except Exception:  # noqa: BLE001 - an object may refuse to be copied in any way
-                self.kind = "not copied"
+            self.ms[side], self.answers[side], self.errors[side] = ms, answer, error
+            self.kind, both = self.kind or kind, not self._open
         if both:
             self._trial.put(self)
         if both if self._canary else side == 0:
             self._answer()
 
-    def _kept(self, answer: Any) -> Any:
-        if _is_on_device(answer):
-            self.kind = _DEVICE
-            return None
-        return deepcopy(answer)
-
     def _answer(self) -> None:
         """Give the client the old answer, in a canary the new one if there is one."""
+        if not self.client.set_running_or_notify_cancel():
+            return
         error = self.errors[0]
         if self._canary and self.errors[1] is None and not getattr(error, "abandoned", False):
             error = None
             fresh = {key: one for key, one in self.twin.items() if key not in self._given}
             self.request.update(fresh)
-        if self.client.set_running_or_notify_cancel():
-            if error is None:
-                self.client.set_result(self.request)
-            else:
-                self.client.set_exception(error)
+        if error is None:
+            self.client.set_result(self.request)
+        else:
+            self.client.set_exception(error)
 
     def cancel(self) -> bool:
         """Give the request up. True where a backend may still run on its dict."""
@@ -181,9 +179,7 @@ class Trial:
     def start(self) -> None:
         """Compare in a thread of its own until there is an outcome."""
         share, kind = f"{self.exchange.share:.1%}", self.exchange.compare
-        _log.info(
-            "model %r is compared with %r: %s, %s", self.new.title, self.old.title, kind, share
-        )
+        _log.info("an exchange of model %r begins: %s, %s", self.new.title, kind, share)
         name = f"headrace-models-{self.new.title}-exchange"
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
