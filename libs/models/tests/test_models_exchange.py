@@ -141,7 +141,10 @@ def test_a_version_is_exchanged_under_its_number():
         ({"atol": 0.1}, "passed"),
         ({"differ": 1.0}, "passed"),
         ({"verdict": lambda old, new: bool(abs(new - old).max() < 0.1)}, "passed"),
+        ({"verdict": lambda old, new: (abs(new - old) < 0.1).all()}, "passed"),
         ({"verdict": lambda old, new: abs(new - old).max() > 0.1}, "failed"),
+        ({"verdict": lambda old, new: np.float32("nan")}, "failed"),
+        ({"verdict": lambda old, new: "equal"}, "failed"),
         ({"verdict": lambda old, new: float(100 * abs(new - old).max())}, "failed"),
         ({"verdict": lambda old, new: 1 / 0}, "failed"),
     ],
@@ -152,6 +155,16 @@ def test_tolerances_or_a_function_decide_what_differs(how, outcome):
         models.update("m", {"backend": "Gives([1,-20.05])"}, exchange=always(**how))
         asked(models, 20)
         assert ends.wait()["exchange"]["outcome"] == outcome
+
+
+def test_a_request_without_rows_is_compared_as_a_whole():
+    with Models({"m": {"backend": "Gives([1])"}}) as models:
+        ends = Ends(models)
+        models.update("m", {"backend": "Gives([2])"}, exchange=always(requests=5))
+        for _ in range(5):
+            models("m", {"data": np.empty((0, 1)), "request_size": 0})
+        told = ends.wait()["exchange"]
+        assert (told["outcome"], told["rows"], told["differ"]) == ("passed", 5, 0)
 
 
 def test_rows_are_compared_one_by_one():

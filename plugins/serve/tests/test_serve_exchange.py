@@ -282,6 +282,20 @@ def test_a_reload_of_the_same_file_begins_none(served, tmp_path):
     assert ask(server).status_code == 200
 
 
+def test_a_watched_file_begins_one(serving, tmp_path):
+    pytest.importorskip("watchfiles")
+    file = tmp_path / "m.toml"
+    file.write_text('backend = "Call(builtins:bytes.upper)"\n')
+    entry = {"config": str(file), "exchange": {"share": 1.0, "requests": 3, "slower": 1e9}}
+    server = serving({"m": entry}, watch=True, ui=True)
+    file.write_text('backend = "Call(builtins:bytes.title)"\n')
+    until(lambda: told(server))
+    assert [httpx.post(f"{server.url}/run/m", content=b"ab").content for _ in range(3)] == [
+        b"AB"
+    ] * 3
+    assert exchanged(server)["outcome"] == "failed"
+
+
 def test_the_statistics_go_on_through_an_exchange(served, tmp_path):
     server = served()
     ask(server)

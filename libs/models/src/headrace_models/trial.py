@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Mapping
@@ -217,7 +218,7 @@ class Trial:
             tally.note_failed(pair.errors)
         else:
             old, new = (outputs_of(self._outputs, one) for one in pair.answers)
-            rows = pair.twin.get(keys.REQUEST_SIZE)
+            rows = pair.twin.get(keys.REQUEST_SIZE) or None  # none of 0: it is compared as a whole
             try:
                 found = (
                     distances(old, new, rows, exchange.rtol_of, exchange.atol)
@@ -322,9 +323,11 @@ class Trial:
 
 
 def _as_distance(found: Any) -> float:
-    if isinstance(found, (bool, int, float)):
-        return (0.0 if found else float("inf")) if isinstance(found, bool) else float(found)
-    raise TypeError(f"it gives a bool or a number, not {type(found).__name__}")
+    """Return what a function says of two answers as a distance; a bool, also one of numpy, says whether they agree."""
+    if isinstance(found, bool) or getattr(getattr(found, "dtype", None), "kind", "") == "b":
+        return 0.0 if found else math.inf
+    far = float(found)
+    return math.inf if math.isnan(far) else far
 
 
 def tell(loop: asyncio.AbstractEventLoop, end: Callable[[], object], _: object) -> None:
