@@ -80,7 +80,7 @@ def compare(folder: Path, rounds: int, seconds: float, share: float) -> dict[str
     from headrace_serve import Server
 
     write_model(folder / "m.onnx", SIDE)
-    config = {"backend": "OnnxTensor", "model": str(folder / "m.onnx"), "max": 8}
+    config = {"backend": "OnnxTensor", "model": str(folder / "m.onnx"), "max": 8, "threads": 1}
     exchange = Exchange(share=share, requests=10**9, at_most_s=3600.0)
     kinds: dict[str, list[dict[str, float]]] = {"without": [], "shadow": []}
     compared = 0
