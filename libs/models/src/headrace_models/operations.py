@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace_models.version import Rules, Version
 
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
+    Others = bool | Collection[str]
 
 __all__ = ["Operations"]
 
@@ -220,7 +221,7 @@ class Operations(Requests):
         self,
         models: Mapping[str, Any] | str | PathLike[str],
         *,
-        keep_others: bool | Collection[str] = False,
+        keep_others: Others = False,
         lazy: Collection[str] = (),
     ) -> None:
         """Let these be the models: check all, build all aside, let all take the requests at once, drain and close the old ones.
@@ -236,7 +237,7 @@ class Operations(Requests):
         self,
         models: Mapping[str, Any] | str | PathLike[str],
         *,
-        keep_others: bool | Collection[str] = False,
+        keep_others: Others = False,
         lazy: Collection[str] = (),
     ) -> Prepared:
         """Check all configurations, and build all pipelines aside, for one switch. Until then nothing changes.
@@ -289,11 +290,7 @@ class Operations(Requests):
         self._checked(models)
 
     def _checked(
-        self,
-        models: Any,
-        *,
-        keep_others: bool | Collection[str] = False,
-        lazy: Collection[str] = (),
+        self, models: Any, *, keep_others: Others = False, lazy: Collection[str] = ()
     ) -> tuple[dict[str, Model], dict[str, Shares]]:
         """Return new models and aliases, checked and not built."""
         self._check_open()
@@ -309,11 +306,7 @@ class Operations(Requests):
         return fresh, {name: self._shares_of(name, one, known) for name, one in targets.items()}
 
     def _put(
-        self,
-        fresh: dict[str, Model],
-        shares: dict[str, Shares],
-        *,
-        keep_others: bool | Collection[str],
+        self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: Others
     ) -> list[Model]:
         """Put new models in the place of old ones, and return the old ones."""
         with self._adding:
@@ -469,7 +462,7 @@ class Operations(Requests):
             raise ClosedError("the models are closed")
 
 
-def _stays(name: str, keep_others: bool | Collection[str]) -> bool:
+def _stays(name: str, keep_others: Others) -> bool:
     return keep_others if isinstance(keep_others, bool) else name in keep_others
 
 
