@@ -40,6 +40,15 @@ def test_no_request_is_lost_where_models_do_not_all_fit(tmp_path):
 
 
 @pytest.mark.slow
+def test_no_request_is_lost_beside_a_shadow(tmp_path):
+    for needed in ("onnx", "onnxruntime", "headrace_ort", "headrace_serve"):
+        pytest.importorskip(needed)
+    figures = run("benchmarks.models.exchange", tmp_path)
+    assert figures["compared"] > 0
+    assert min(figures["ratios"].values()) > 0
+
+
+@pytest.mark.slow
 def test_no_request_is_lost_while_files_change(tmp_path):
     for needed in ("watchfiles", "huggingface_hub", "headrace_serve", "headrace_triton"):
         pytest.importorskip(needed)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from typer.testing import CliRunner
 
 from headrace_cli.app import app
+from headrace_models import Exchange
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = [ROOT / "libs" / "models" / "README.md", ROOT / "docs" / "models.md"]
@@ -42,6 +49,14 @@ def test_the_table_of_who_came_and_went_is_what_its_program_prints(capsys):
     rows = re.search(r"^\|---.*\n((?:\|.*\n)+)", section, re.MULTILINE)[1]
     exec(compile(program, "models.md", "exec"), {})
     assert capsys.readouterr().out == rows
+
+
+def test_the_table_of_an_exchange_has_the_defaults():
+    section = PAGES[1].read_text(encoding="utf-8").split("## An exchange with a verdict")[1]
+    (table,) = [body for language, body in BLOCK.findall(section) if language == "toml"][:1]
+    written = tomllib.loads(table)["models"]["shout"]["exchange"]
+    said = {**Exchange().model_dump(), "verdict": None, "keep_inputs": False}
+    assert {**written, "verdict": None, "keep_inputs": False} == said
 
 
 def test_every_state_of_the_table_is_one_and_every_one_is_there():

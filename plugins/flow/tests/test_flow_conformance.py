@@ -14,7 +14,6 @@ from headrace_flow.conformance import (
     RepostConformance,
     ScriptConformance,
     SendConformance,
-    ShadowConformance,
     StateFulConformance,
 )
 
@@ -32,6 +31,5 @@ __all__ = [
     "RepostConformance",
     "ScriptConformance",
     "SendConformance",
-    "ShadowConformance",
     "StateFulConformance",
 ]

@@ -154,7 +154,6 @@ CASES = [
     ("CatSplit[Identity,Identity,KeysScale]", "scale"),
     ("Loop(until=data)[KeysLanguage]", "language"),
     ("BackgroundThread[S[KeysLanguage]]", "language"),
-    ("Shadow(share=0)[KeysLanguage,keys_upper]", "language"),
 ]
 MORE = {
     "Reflect[inner]": {"inner": "S[KeysLanguage]"},
@@ -496,18 +495,3 @@ def test_a_once_around_a_cache_shares_and_keeps_by_the_same_keys():
         assert [one["result"] for one in pipe(requests)] == alone("KeysUnsaid", requests)
         assert pipe.stats()["once"]["main"]["shared"] == 4
         assert pipe.stats()["caches"]["main"]["hits"] == 2
-
-
-@pytest.mark.parametrize("other", ["KeysSpeaks", "KeysSpoken", "S[KeysSpoken,Identity]"])
-@pytest.mark.parametrize("first", ["KeysSpeaks", "KeysSpoken", "keys_upper"])
-def test_parts_of_b_of_a_shadow_are_dropped_and_its_answers_compared(speakers, first, other):
-    with headrace.pipe({"backend": f"Shadow(share=1)[{first},{other}]", "max": 4}) as pipe:
-        for text in ("ab", "cd"):
-            parts = [] if first == "keys_upper" else [*text]
-            assert streamed(pipe, text) == [*parts, text.upper()]
-        assert pipe({"data": "ef"})["result"] == "EF"
-        ran = ("compared", "failed", "uncompared", "dropped")
-        wait_until(lambda: sum(pipe.stats()["shadows"]["main"][kind] for kind in ran) == 3)
-        assert pipe.stats()["shadows"]["main"] == {
-            "compared": 3, "differences": 0, "failed": 0, "uncompared": 0, "dropped": 0
-        }  # fmt: skip

@@ -27,7 +27,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 GIVES = re.compile(r"``(\S[^`]*)`` gives ``(.+)``::\n\n((?:(?: +.*)?\n)+)")
 WORDS = (
     "Cache", "Concurrency", "HasKey", "Iterate", "Loop", "NotHasKey", "Observer", "Once", "Queue", "Random", "Recv",
-    "Repost", "Restart", "Send", "Shadow", "StateFul",
+    "Repost", "Restart", "Send", "StateFul",
 )  # fmt: skip
 POLICIES = ("Alike", "Budget")
 

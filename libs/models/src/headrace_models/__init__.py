@@ -1,5 +1,10 @@
 """Named models with versions over Headrace: updates without a lost request."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.lazy import lazy_names
 from headrace_models.cache import Cached
 from headrace_models.calling import call_model, models_here
 from headrace_models.changes import Change
@@ -10,11 +15,15 @@ from headrace_models.prepared import Prepared
 from headrace_models.requests import NamedModel
 from headrace_models.sources import folder_models, is_shares
 
+if TYPE_CHECKING:
+    from headrace_models.exchange import Exchange
+
 __version__ = "0.1.0"
 
 __all__ = [
     "Cached",
     "Change",
+    "Exchange",
     "Memory",
     "Models",
     "NamedModel",
@@ -28,3 +37,5 @@ __all__ = [
     "is_shares",
     "models_here",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, {"exchange": "Exchange"})

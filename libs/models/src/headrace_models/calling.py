@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Models = Any
     """Of `headrace_models.models`, which imports this module."""
 
-__all__ = ["call_model", "models_here"]
+__all__ = ["call_model", "models_here", "outputs_of", "ports_of"]
 
 _here = threading.local()
 _known: WeakKeyDictionary[Pipeline, Ports] = WeakKeyDictionary()
@@ -81,7 +81,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
     until = None if timeout is None else time.monotonic() + timeout
     title = name if version in (None, -1, "", "-1") else f"{name}:{version}"
     with models.lease(title, timeout=timeout) as pipe:
-        inputs, given = _known.get(pipe) or _known.setdefault(pipe, _ports(pipe))
+        inputs, given = _known.get(pipe) or _known.setdefault(pipe, ports_of(pipe))
         _check(title, "output", outputs, given)
         _check(title, "input", tensors, inputs)
         request = dict(fixed)
@@ -92,7 +92,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
             request[port.get("key", keys.DATA)] = value
             if port.get("batched", True):
                 request[keys.REQUEST_SIZE] = value.shape[port.get("batch_axis", 0)]
-        read = partial(_named, outputs or given)
+        read = partial(outputs_of, outputs or given)
         take = None if on_part is None else lambda part, waits: on_part(read(part), waits)
         left = None if until is None else max(0.0, until - time.monotonic())
         running: Any = pipe.submit(request, timeout=left, priority=priority, on_part=take)
@@ -104,7 +104,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
     return answer
 
 
-def _ports(pipe: Pipeline) -> Ports:
+def ports_of(pipe: Pipeline) -> Ports:
     """Return the inputs of the first backend that describes any, and the names of the outputs of the last one."""
     inputs: dict[str, Any] = {}
     outputs: list[str] = []
@@ -125,7 +125,7 @@ def _check(title: str, what: str, asked: Any, known: Any) -> None:
             raise InputError(f"model {title!r} has no {what} {one!r}", hint=hint)
 
 
-def _named(names: Sequence[str], result: Any) -> dict[str, Any]:
+def outputs_of(names: Sequence[str], result: Any) -> dict[str, Any]:
     """Return the outputs of a result by name."""
     if result is None:
         return {}

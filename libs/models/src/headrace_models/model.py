@@ -14,6 +14,7 @@ from headrace_models.builds import Build
 from headrace_models.changes import Change
 from headrace_models.closing import close_all
 from headrace_models.errors import UnknownModelError, UnloadedError
+from headrace_models.exchanging import Exchanging
 from headrace_models.version import Place, Version, again, as_headrace_error, first_line
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline
     from headrace_models.changes import State
+    from headrace_models.exchange import Exchange
     from headrace_models.sources import Source
     from headrace_models.version import Rules
 
@@ -61,7 +63,8 @@ class Model:
         places: What each version means, by its number. The replaced ones that can be brought back are among them.
         versions: The versions that are served or can be loaded, by number.
         previous: The replaced versions, the latest last.
-        coming: The version that is being built aside, else None.
+        coming: The version that is being built aside, or compared, else None.
+        exchanging: The exchange of a version for a new one.
         left: Why the model serves no more, because other models have taken its place. ``""`` while it serves.
     """
 
@@ -80,6 +83,7 @@ class Model:
         self._operator: int | None = None
         self._guard = threading.RLock()
         self._leaving: set[Version] = set()
+        self.exchanging = Exchanging(self, rules)
 
     def add(self, number: str, source: Source, *, on_demand: bool) -> Version:
         """Add a version that is not built."""
@@ -114,8 +118,11 @@ class Model:
         self.place.version = best
 
     @contextlib.contextmanager
-    def _operation(self) -> Iterator[None]:
-        """Run one operation at a time; a listener or a check cannot begin another one on its own model."""
+    def _operation(self, *, changes: bool = True) -> Iterator[None]:
+        """Run one operation at a time; a listener or a check cannot begin another one on its own model.
+
+        One that changes the model ends an exchange for the old version.
+        """
         if self._operator == threading.get_ident():
             raise RuntimeError(
                 f"model {self.name!r} is in the middle of the operation that calls this"
@@ -124,6 +131,8 @@ class Model:
             self._check_open()
             self._operator = threading.get_ident()
             try:
+                if changes:
+                    self.exchanging.stop("stopped", "the model was changed")
                 yield
             finally:
                 self._operator = None
@@ -147,7 +156,7 @@ class Model:
         Raises:
             ConfigError, SetupError, PluginError: A configuration is wrong, or a pipeline could not be built.
         """
-        with self._operation():
+        with self._operation(changes=False):
             if number is not None:
                 self.chosen(number)
             for version in [*self.versions.values()]:
@@ -195,37 +204,60 @@ class Model:
         self._check_open()
 
     def update(
-        self, number: str | None = None, config: Any = None, device: str | None = None
+        self,
+        number: str | None = None,
+        config: Any = None,
+        device: str | None = None,
+        exchange: Exchange | None = None,
     ) -> str:
-        """Build aside, switch, drain and close the old one. Return the number of the new version.
+        """Build aside, compare, switch, drain and close the old one. Return the number of the new version.
 
         Args:
             number: The version that is built again under its number. None: a new version takes the place of the one
                 that the name means.
             config: The new configuration. None: the same, read again.
             device: Where the same version goes, with the same configuration. None: it stays.
+            exchange: How the new one proves itself, which goes on after the return. None: as the rules say.
 
         Raises:
             ConfigError, SetupError, PluginError: The new one could not be built. The old one is as it was.
         """
         with self._operation(), self._replacing(number) as old:
+            if device is None:
+                exchange = exchange or self._rules.exchange(self.name, old.number)
+            if exchange is not None:
+                exchange.judge(allow_import=self._rules.allow_import)
             stays = number is not None or device is not None
             source = replace(old.source, device=device or old.source.device)
             if config is not None:
                 source = replace(source, config=config)
             new = Version(self.name, old.number if stays else str(self._newest + 1), source)
             new.source = replace(source, pinned=old.source.pinned and stays)
-            self._build_aside(new, old, same=device is not None)
-            self._switch(old, new, keep=not stays)
+            check = None if exchange is None else partial(exchange.check_outputs, old.pipe)
+            if old.pipe is None:
+                exchange = check = None  # there is nothing to compare with
+            self._build_aside(new, old, same=device is not None, check=check)
+            if exchange is None:
+                self._switch(old, new, keep=not stays)
+            else:
+                self.exchanging.start(exchange, old, new, keep=not stays)
             return new.number
 
-    def _build_aside(self, new: Version, old: Version, *, same: bool = False) -> None:
+    def _build_aside(
+        self,
+        new: Version,
+        old: Version,
+        *,
+        same: bool = False,
+        check: Callable[[Pipeline], None] | None = None,
+    ) -> None:
         """Build a version. If that fails, the old version serves on and keeps the reason.
 
         Args:
             new: The version.
             old: The version in whose place it will be.
             same: Whether its configuration must be the old one's, apart from the device.
+            check: Called with its pipeline. What it raises fails the build.
         """
         self.coming, served = new, new.number == old.number
         new.holding.replaces = old.holding
@@ -236,7 +268,7 @@ class Model:
                 new.read(self._rules)
             if same:
                 new.check_same(old)
-            self._open(new, new.built(self._rules, read=False))
+            self._open(new, new.built(self._rules, read=False, check=check))
         except BaseException as error:
             known = as_headrace_error(error, new.title)
             old.reason = f"not updated: {first_line(known)}"
@@ -388,6 +420,7 @@ class Model:
         with self._guard:
             self.closed, self.left = True, reason
             built = [one for one in self.versions.values() if one.pipe is not None]
+            built += self.exchanging.abandon(reason)
         return [self._drained_aside(one, reason) for one in built]
 
     @property
@@ -466,7 +499,7 @@ class Model:
         building = version.building
         with (
             contextlib.suppress(HeadraceError),
-            self._operation(),
+            self._operation(changes=False),
         ):  # the waiting callers have the error
             if version.on_demand and version.pipe is None:
                 self._load(version)
@@ -486,6 +519,7 @@ class Model:
             leaving = {
                 *self._leaving,
                 *(one for one in self.versions.values() if one.pipe is not None),
+                *self.exchanging.abandon("the models are closed"),
             }
         for version in leaving:
             version.leases.end()
@@ -525,5 +559,7 @@ class Model:
                 versions[number] = one.status(now)
         if coming is not None and coming.number not in self.versions:
             versions[coming.number] = coming.status(now)
+        tried = self.exchanging.status(versions)
         in_order = {number: versions[number] for number in sorted(versions, key=int)}
-        return {**versions[current.number], "version": current.number, "versions": in_order}
+        about = {"version": current.number, "versions": in_order, "exchange": tried}
+        return {**versions[current.number], **about}

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from headrace import Pipeline, PipelineConfig
+    from headrace_models.exchange import Exchange
     from headrace_models.memory import Memory
 
 __all__ = ["Models"]
@@ -49,6 +50,7 @@ class Models(Operations):
         allow_import: bool = True,
         drain_s: float = 30.0,
         memory: Memory | None = None,
+        exchange: Callable[[str, str], Exchange | None] = lambda *_: None,
         clock: Callable[[], float] = time.monotonic,
         draw: Callable[[], float] = random.random,
     ) -> None:
@@ -75,8 +77,10 @@ class Models(Operations):
                 it returns, and the pipeline is closed when its last request has ended.
             memory: The memory that the models may take together. Those that do not fit are built by a request, for which
                 others leave. A pipeline that `pipeline` has given stays.
+            exchange: Called with name and version before an update, also by a changed file. It returns how the new version
+                proves itself, None if it need not.
             clock: Returns the time in seconds.
-            draw: Returns a random number in [0, 1), for shares.
+            draw: Returns a random number in [0, 1), for shares and exchanges.
 
         Raises:
             ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
@@ -85,7 +89,10 @@ class Models(Operations):
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
         here = weakref.ref(self)
-        rules = Rules(clock, drain_s, check, allow_import, Listeners(), adapt, here, memory)
+        hears = Listeners()
+        rules = Rules(
+            clock, drain_s, check, allow_import, hears, adapt, here, memory, exchange, draw
+        )
         super().__init__(rules, draw, preload=preload)
         self._watching: Watching | None = None
         entries, targets = read_entries(models)

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
+    from headrace_models.exchange import Exchange
     from headrace_models.sources import Entries
     from headrace_models.version import Rules, Version
 
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
+    Others = bool | Collection[str]
 
 __all__ = ["Operations"]
 
@@ -173,13 +175,19 @@ class Operations(Requests):
         if model.remove(version) and self._models.get(model.name) is model:
             del self._models[model.name], self._places[model.name]
 
-    def update(self, name: str, config: Config | None = None) -> str:
+    def update(
+        self, name: str, config: Config | None = None, *, exchange: Exchange | None = None
+    ) -> str:
         """Build a new version aside, warm. Let it take the requests. Drain and close the old one.
+
+        With an exchange it returns once both are built, and the new version has to prove itself first. A further change of the
+        model ends the exchange, and the old version stays.
 
         Args:
             name: ``"detect"``: the new version has the next number, and `rollback` brings the old one back.
                 ``"detect:3"``: that version is built again under its number.
             config: The new configuration. None: the same one, read again, for example with a new model file.
+            exchange: How the new version proves itself. The same configuration with the same files begins none.
 
         Returns:
             The number of the new version.
@@ -191,13 +199,29 @@ class Operations(Requests):
         """
         if config is not None:
             read_entries({split(name)[0]: config})
-        return self._model(name).update(split(name)[1], config)
+        model, number = self._model(name), split(name)[1]
+        if exchange is not None and (same := model.exchanging.same(number, config)):
+            return same
+        return model.update(number, config, exchange=exchange)
+
+    def end_exchange(self, name: str, *, take: bool = False) -> None:
+        """End the exchange of a model before its verdict.
+
+        Args:
+            name: The model.
+            take: Whether the new version takes the requests. If not, the old one stays.
+
+        Raises:
+            UnknownModelError: There is no such model.
+            ConfigError: No exchange of it goes on.
+        """
+        self._model(name).exchanging.end_by_hand(take=take)
 
     def replace(
         self,
         models: Mapping[str, Any] | str | PathLike[str],
         *,
-        keep_others: bool = False,
+        keep_others: Others = False,
         lazy: Collection[str] = (),
     ) -> None:
         """Let these be the models: check all, build all aside, let all take the requests at once, drain and close the old ones.
@@ -213,7 +237,7 @@ class Operations(Requests):
         self,
         models: Mapping[str, Any] | str | PathLike[str],
         *,
-        keep_others: bool = False,
+        keep_others: Others = False,
         lazy: Collection[str] = (),
     ) -> Prepared:
         """Check all configurations, and build all pipelines aside, for one switch. Until then nothing changes.
@@ -222,7 +246,8 @@ class Operations(Requests):
 
         Args:
             models: As `headrace_models.Models` takes them, with their aliases.
-            keep_others: Whether models and aliases that are not among these stay as they are. If not, they are unloaded.
+            keep_others: Whether models and aliases that are not among these stay as they are, or the names of the models that do.
+                The others are unloaded.
             lazy: Models, or versions as ``"detect:3"``, that the first request builds. Where the models
                 are not preloaded, only those that are ready now are built.
 
@@ -265,7 +290,7 @@ class Operations(Requests):
         self._checked(models)
 
     def _checked(
-        self, models: Any, *, keep_others: bool = False, lazy: Collection[str] = ()
+        self, models: Any, *, keep_others: Others = False, lazy: Collection[str] = ()
     ) -> tuple[dict[str, Model], dict[str, Shares]]:
         """Return new models and aliases, checked and not built."""
         self._check_open()
@@ -276,21 +301,23 @@ class Operations(Requests):
             late = not self._preload or not {name, f"{name}:{number}"}.isdisjoint(lazy)
             model.add(number, source, on_demand=late)
         self._check_all(fresh.values())
-        known = {**self._models, **fresh} if keep_others else fresh
+        stay = {name: one for name, one in self._models.items() if _stays(name, keep_others)}
+        known = {**stay, **fresh}
         return fresh, {name: self._shares_of(name, one, known) for name, one in targets.items()}
 
     def _put(
-        self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: bool
+        self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: Others
     ) -> list[Model]:
         """Put new models in the place of old ones, and return the old ones."""
         with self._adding:
             self._check_open()
             before = self._models
-            old = [one for name, one in before.items() if name in fresh or not keep_others]
-            kept = {name: one for name, one in before.items() if keep_others or name in fresh}
+            stay = {name for name in before if _stays(name, keep_others)}
+            old = [one for name, one in before.items() if name in fresh or name not in stay]
+            kept = {name: one for name, one in before.items() if name in stay or name in fresh}
             self._models = {**kept, **fresh}
             self._places = {name: one.place for name, one in self._models.items() if one.place}
-            self._shares = {**self._shares, **shares} if keep_others else shares
+            self._shares = {**self._shares, **shares} if keep_others is True else shares
             self._left = [*(one for one in self._left if one.leaving), *old]
             return old
 
@@ -433,6 +460,10 @@ class Operations(Requests):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the models are closed")
+
+
+def _stays(name: str, keep_others: Others) -> bool:
+    return keep_others if isinstance(keep_others, bool) else name in keep_others
 
 
 def _placed(problem: Problem, title: str) -> Problem:

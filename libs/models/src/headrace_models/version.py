@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import random
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.builds import Build
     from headrace_models.changes import Listeners, State
+    from headrace_models.exchange import Exchange
     from headrace_models.memory import Memory
     from headrace_models.sources import Source
 
@@ -53,6 +55,8 @@ class Rules:
         adapt: Called with the given configuration of a model and the checked one. Returns the configuration to build.
         models: Gives the models, for backends that call others.
         memory: The budget of memory, None for no bound.
+        exchange: Gives how an update of a model, by name and version, proves itself. None: it need not.
+        draw: Returns a random number in [0, 1).
     """
 
     clock: Callable[[], float]
@@ -63,6 +67,8 @@ class Rules:
     adapt: Callable[[Any, PipelineConfig], PipelineConfig] | None = None
     models: Callable[[], Any] = lambda: None
     memory: Memory | None = None
+    exchange: Callable[[str, str], Exchange | None] = lambda *_: None
+    draw: Callable[[], float] = random.random
 
 
 class Version:
@@ -184,12 +190,15 @@ class Version:
             rules.memory.set_size(self.holding, self.name, self.device, files)
         return config
 
-    def built(self, rules: Rules, *, read: bool) -> Pipeline:
+    def built(
+        self, rules: Rules, *, read: bool, check: Callable[[Pipeline], None] | None = None
+    ) -> Pipeline:
         """Build a pipeline, warm and checked.
 
         Args:
             rules: What holds for all models.
             read: Whether to read the configuration again. If not, only one that was never read is read.
+            check: Called with the pipeline. What it raises fails the build.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, or as the check does.
@@ -197,10 +206,12 @@ class Version:
         config = self.read(rules) if read or self.config is None else self.config
         self._memory = memory = rules.memory
         if memory is None:
-            return self._build(rules, config)
-        return memory.build(self.holding, lambda: self._build(rules, config))
+            return self._build(rules, config, check)
+        return memory.build(self.holding, lambda: self._build(rules, config, check))
 
-    def _build(self, rules: Rules, config: PipelineConfig) -> Pipeline:
+    def _build(
+        self, rules: Rules, config: PipelineConfig, check: Callable[[Pipeline], None] | None
+    ) -> Pipeline:
         try:
             with building_for(rules.models()):
                 pipe = headrace.pipe(config)
@@ -209,6 +220,8 @@ class Version:
                     compare(pipe.describe())
                 if rules.check is not None:
                     rules.check(self.name, self.number, pipe)
+                if check is not None:
+                    check(pipe)
             except BaseException:
                 pipe.close(timeout=2.0)
                 raise

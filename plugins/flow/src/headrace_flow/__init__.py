@@ -1,9 +1,8 @@
 """Backends for branches, queues, loops, sessions, caches and limits, and policies that pick the requests of a batch.
 
 The backends are `HasKey`, `NotHasKey`, `Random`, `Queue`, `Send`, `Recv`, `Observer`, `Repost`, `StateFul`, `Iterate`,
-`Loop`, `Restart`, and around any expression `Cache`, `Once`, `Concurrency` and `Shadow`. `KVStorage` keeps values. The
-policies are `Alike` and `Budget`.
-`ConditionPolicy` is the base of policies made of conditions, such as `Count` and `Waited`.
+`Loop`, `Restart`, and around any expression `Cache`, `Once` and `Concurrency`. `KVStorage` keeps values. The
+policies are `Alike` and `Budget`. `ConditionPolicy` is the base of policies made of conditions, such as `Count` and `Waited`.
 
 Nothing is imported until it is used: ``import headrace_flow`` loads no pydantic.
 """
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from headrace_flow.queues import Observer, Queue, Recv, Send
     from headrace_flow.repost import Repost, Restart
     from headrace_flow.script import Script, call, part
-    from headrace_flow.shadow import Shadow
     from headrace_flow.stateful import StateFul
     from headrace_flow.storage import KVStorage
 
@@ -69,7 +67,6 @@ __all__ = [
     "Restart",
     "Script",
     "Send",
-    "Shadow",
     "StateFul",
     "Verdict",
     "Waited",
@@ -94,7 +91,6 @@ _HOME = {
     "queues": "Observer Queue Recv Send",
     "repost": "Repost Restart",
     "script": "Script call part",
-    "shadow": "Shadow",
     "stateful": "StateFul",
     "storage": "KVStorage",
 }

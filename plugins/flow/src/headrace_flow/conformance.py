@@ -28,7 +28,6 @@ __all__ = [
     "RestartConformance",
     "ScriptConformance",
     "SendConformance",
-    "ShadowConformance",
     "StateFulConformance",
 ]
 
@@ -160,12 +159,6 @@ class ConcurrencyConformance(CacheConformance):
     """`Concurrency`, around what gives the text that it is given."""
 
     expression = "Concurrency(name=kit,most=1)[Identity]"
-
-
-class ShadowConformance(CacheConformance):
-    """`Shadow`, of two that give the text that they are given."""
-
-    expression = "Shadow(share=1)[Identity,Identity]"
 
 
 @dataclass(frozen=True, eq=False)

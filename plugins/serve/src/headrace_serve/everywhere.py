@@ -50,14 +50,14 @@ async def make(service: Changed, change: Message) -> None:
 
     Args:
         service: The service whose models or regions are changed.
-        change: ``what`` (``load``, ``unload``, ``register``, ``unregister``), the ``name`` of the model or region,
+        change: ``what`` (``load``, ``unload``, ``exchange``, ``register``, ``unregister``), the ``name`` of the model or region,
             and the other arguments of that method of `Repository` or `Regions`.
 
     Raises:
         HeadraceError: The method of `Repository` or `Regions` has raised it.
     """
     given = {key: value for key, value in change.items() if key != "what"}
-    if change["what"] in ("load", "unload"):
+    if change["what"] in ("load", "unload", "exchange"):
         await getattr(service.allowed_repository(), change["what"])(**given)
     else:
         getattr(allowed(service.regions), change["what"])(**given)

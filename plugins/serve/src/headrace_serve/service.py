@@ -195,7 +195,7 @@ class Service(MemoryAccount):
         """Change models or regions for a request, in all processes that share the ports.
 
         Args:
-            what: ``load``, ``unload``, ``register`` or ``unregister``.
+            what: ``load``, ``unload``, ``exchange``, ``register`` or ``unregister``.
             name: The model or region.
             given: The other arguments of that method of `Repository` or `Regions`, whose errors it raises.
         """

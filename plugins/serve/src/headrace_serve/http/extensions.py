@@ -1,4 +1,4 @@
-"""The REST routes of shared memory, and of loading and unloading models, which ``--allow`` turns on."""
+"""The REST routes of shared memory, and of models that load, unload and exchange, which ``--allow`` turns on."""
 
 from __future__ import annotations
 
@@ -69,6 +69,14 @@ async def _unload(exchange: Exchange) -> Reply:
     return await _change(exchange, "unload")
 
 
+async def _end_exchange(exchange: Exchange) -> Reply:
+    exchange.service.allowed_repository()
+    asked = await json_object(exchange, "action")
+    given = {"action": asked.get("action")}
+    await exchange.service.change("exchange", exchange.path["model"], **given)
+    return Reply.json({})
+
+
 async def _change(exchange: Exchange, what: str) -> Reply:
     exchange.service.allowed_repository()
     parameters = _parameters(await json_object(exchange, "parameters"))
@@ -111,5 +119,6 @@ MEMORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
 REPOSITORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
     ("POST", f"{_MODEL}/load", _load, "repository"),
     ("POST", f"{_MODEL}/unload", _unload, "repository"),
+    ("POST", f"{_MODEL}/exchange", _end_exchange, "repository"),
 )
-"""The same of loading and unloading models."""
+"""The same of loading and unloading models, and of ending an exchange."""

@@ -47,7 +47,13 @@ class CalledModels(Models):
         return counts
 
     def _of(self, pipe: Pipeline) -> Any:
-        return self._called.get(pipe) or self._called.setdefault(pipe, _Called(pipe))
+        found = self._called.get(pipe)
+        if found is None:
+            made = _Called(pipe)
+            if (original := getattr(pipe, "original", None)) is not None:  # in an exchange
+                made.counts = self._of(original).counts
+            found = self._called.setdefault(pipe, made)
+        return found
 
 
 class _Called:

@@ -173,7 +173,8 @@ class Catalogue:
             self.held.entries.update(self._entries)
             self._prepared.switch()
         for model in before:
-            model.measured.close()
+            if self.get(model.name, model.version) is not model:
+                model.measured.close()
 
     def wait(self, timeout: float) -> None:
         """Wait after `switch` until the pipelines of before are closed, at most ``timeout`` seconds."""

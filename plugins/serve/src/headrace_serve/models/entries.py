@@ -15,7 +15,7 @@ from headrace import keys
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
 from headrace.plugins import read_text
 from headrace_formats import read_labels
-from headrace_models import folder_models, is_shares
+from headrace_models import Exchange, folder_models, is_shares
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.manager import Later, ModelManager
 from headrace_serve.tables import problem_of, read_tables
@@ -156,6 +156,9 @@ class ModelEntry(_Entry):
 
     decoupled: bool = False
     """Whether its answers over ``ModelStreamInfer`` come in parts, any number of responses for a request, as Triton calls it."""
+
+    exchange: Exchange | None = None
+    """How a changed model proves itself before it takes the place of the one that serves."""
 
     labels: dict[str, list[str]] | None = None
     """The labels of the classes of an output, by its name: a list of texts, or the path of a file with one on each line."""
@@ -459,7 +462,8 @@ def _entry(name: str, value: Any, version: str | None) -> ModelEntry:
 
 
 def _problems(name: str, error: pydantic.ValidationError, file: str | None = None) -> list[Problem]:
-    kinds: dict[Any, type[_Entry]] = {
+    kinds: dict[Any, type[pydantic.BaseModel]] = {
+        "exchange": Exchange,
         "inputs": InputEntry,
         "outputs": OutputEntry,
         "request": FieldEntry,

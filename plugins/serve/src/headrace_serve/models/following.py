@@ -88,6 +88,11 @@ class Following:
         known = [one.status().items() for one in self.sources]
         return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
 
+    def exchanges(self) -> dict[str, dict[str, Any]]:
+        """Return how the exchange of each model goes, or how its last one has ended."""
+        known = [one.status().items() for one in self.sources]
+        return {name: told for each in known for name, one in each if (told := one.get("exchange"))}
+
     def look(self) -> None:
         """Serve what has changed between the building of the catalogue and `follow`."""
         for source in self.sources:
@@ -128,8 +133,9 @@ class Following:
 
     def _put(self, name: str, version: str, pipe: Pipeline) -> None:
         now = self._service.models.get(name, version)
-        if now is not None and now.pipe is pipe and not now.unloaded:
-            return  # who made the change has put it in its place already
+        if now is not None and _original(now.pipe) is _original(pipe) and not now.unloaded:
+            now.pipe = pipe  # who made the change has put it in its place already, or an exchange begins or ends
+            return
         try:
             model = self._service.models.held.made(name, version, pipe)
         except Exception as error:
@@ -166,6 +172,10 @@ class Following:
         catalogue = self._service.models
         given = catalogue.lazy[name, version].config
         return given.manager if isinstance(given, Later) else catalogue.held.models
+
+
+def _original(pipe: Any) -> Any:
+    return getattr(pipe, "original", pipe)
 
 
 def is_deleted(source: Any, name: str, version: str) -> bool:

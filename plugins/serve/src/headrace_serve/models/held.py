@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace import Pipeline, PipelineConfig
-    from headrace_models import Prepared
+    from headrace_models import Exchange, Prepared
     from headrace_serve.keys import Keys
 
     Entries = Mapping[tuple[str, str], ModelEntry]
@@ -41,8 +41,14 @@ class Held:
     """
 
     def __init__(self, *, allow_import: bool = True, workers: bool = False) -> None:
-        self._workers, adapt = workers, partial(_adapted, workers=workers)
-        self.models = CalledModels({}, check=self._check, adapt=adapt, allow_import=allow_import)
+        self._workers, self._allow_import = workers, allow_import
+        self.models = CalledModels(
+            {},
+            check=self._check,
+            adapt=partial(_adapted, workers=workers),
+            allow_import=allow_import,
+            exchange=self._exchange_of,
+        )
         self.entries: dict[tuple[str, str], ModelEntry] = {}
         self._here = threading.local()
 
@@ -75,16 +81,26 @@ class Held:
             for (name, version), entry in entries.items()
             if lazy and entry.lazy and (before is None or before(name, version) is None)
         ]
+        for entry in entries.values():
+            _check_exchange(entry, workers=self._workers, allow_import=self._allow_import)
+        kept = {} if before is None else _exchanged(entries, before)
+        fresh = {place: one for place, one in entries.items() if place not in kept}
         self._here.entries = entries
         try:
-            configs = {**_configs(entries), **aliases}
+            configs = {**_configs(fresh), **aliases}
+            stay = others or {name for name, _ in kept}
             with _placing_keys():
-                prepared = self.models.prepare(configs, keep_others=others, lazy=late)
+                prepared = self.models.prepare(configs, keep_others=stay, lazy=late)
+            try:
+                self._start_exchanges(kept)
+            except BaseException:
+                prepared.close()
+                raise
         finally:
             self._here.entries = None
         try:
-            made = []
-            for place, entry in entries.items():
+            made = [model for place in kept if before is not None and (model := before(*place))]
+            for place, entry in fresh.items():
                 pipe = prepared.pipelines.get(place)
                 if pipe is not None or isinstance(entry.config, headrace.Pipeline):
                     now = None if before is None else before(*place)
@@ -123,6 +139,24 @@ class Held:
             with _collecting(failed, alias):
                 self.models.alias(alias, shares)
 
+    def _exchange_of(self, name: str, version: str) -> Exchange | None:
+        entries = getattr(self._here, "entries", None) or self.entries
+        entry = entries.get((name, version))
+        return None if entry is None else entry.exchange
+
+    def _start_exchanges(self, entries: Entries) -> None:
+        """Begin the exchanges of models that serve: of all, or of none."""
+        begun: list[str] = []
+        try:
+            for (name, version), entry in entries.items():
+                self.models.update(f"{name}:{version}", entry.config, exchange=entry.exchange)
+                begun.append(name)
+        except BaseException:
+            for name in begun:
+                with contextlib.suppress(HeadraceError):
+                    self.models.end_exchange(name)
+            raise
+
     def made(self, name: str, version: str, pipe: Pipeline) -> Model:
         """Return the model of a pipeline that is served by itself, or by a manager."""
         entries = getattr(self._here, "entries", None) or self._now(name)
@@ -153,6 +187,30 @@ class Held:
     def _check(self, name: str, version: str, pipe: Pipeline) -> None:
         """Fail the build of a pipeline of which clients could not be told what it takes and gives."""
         self.made(name, version, pipe)
+
+
+def _exchanged(entries: Entries, before: Callable[[str, str], Model | None]) -> Entries:
+    """Return the entries that serve already, and that prove themselves before they serve as they are now."""
+
+    def is_exchanged(name: str, version: str, entry: ModelEntry) -> bool:
+        now, built = before(name, version), not isinstance(entry.config, (headrace.Pipeline, Later))
+        return entry.exchange is not None and built and now is not None and not now.unloaded
+
+    others = {place[0] for place, entry in entries.items() if not is_exchanged(*place, entry)}
+    return {place: entry for place, entry in entries.items() if place[0] not in others}
+
+
+def _check_exchange(entry: ModelEntry, *, workers: bool, allow_import: bool) -> None:
+    """Check what an exchange would find out only at the next change of a model.
+
+    Raises:
+        ConfigError: Its function cannot be imported, or several processes answer.
+    """
+    if entry.exchange is not None:
+        entry.exchange.judge(allow_import=allow_import)
+        if workers:
+            what = "with --workers each process would come to a verdict of its own on an exchange"
+            raise ConfigError(Problem("serve", what, hint="Serve the model with one process."))
 
 
 @contextlib.contextmanager
@@ -239,8 +297,10 @@ def check_models(
     adapt = partial(_adapted, workers=workers)
     with Models({}, adapt=adapt, allow_import=allow_import) as checked:
         for title, config in _configs(entries).items():
+            name, _, version = title.rpartition(":")
             with _collecting(failed, title), _placing_keys():
                 checked.check({title: config})
+                _check_exchange(entries[name, version], workers=workers, allow_import=allow_import)
     for entry in entries.values():
         if workers and isinstance(entry.config, headrace.Pipeline):
             _refuse_state(entry.config.config)

@@ -100,6 +100,27 @@ class Repository:
                 raise unknown_parameter(parameter, "the request", ["unload_dependents"])
         await self._in_turn(name, "unload", self._unload(name))
 
+    async def exchange(self, name: str, action: Any) -> None:
+        """End the exchange of a model before its verdict.
+
+        Args:
+            name: The model.
+            action: ``stop``, and the old one stays, or ``take``, and the new one takes its place.
+
+        Raises:
+            InputError: The action is none of them, or no exchange goes on.
+            UnknownModelError: There is no such model.
+        """
+        if action not in ("stop", "take"):
+            raise InputError("action", expected="stop or take", got=repr(action)[:40])
+        held = self._service.models.held.models
+        if name not in held:
+            raise self._unknown(name)
+        try:
+            await aside(lambda: held.end_exchange(name, take=action == "take"))
+        except ConfigError as error:
+            raise InputError(error.problems[0].message) from None
+
     async def end(self, timeout: float) -> None:
         """Wait until the loads and unloads that have begun are done, at most ``timeout`` seconds; give up the others."""
         if self._tasks:

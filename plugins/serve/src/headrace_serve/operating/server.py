@@ -354,6 +354,7 @@ class Server:
             keys = self._keys if keys is None else keys
             known = Keys.of(keys)
             given = service.given if models is None else models
+            certificates = None if self._tls is None else self._tls.read()
             new = build_models(
                 given,
                 service.models,
@@ -362,7 +363,6 @@ class Server:
                 may_be_none=may_come_later(given, self._watch, self._allow),
             )
             try:
-                certificates = None if self._tls is None else self._tls.read()
                 if self._reloads != number:  # by a signal handler, which has read everything later
                     return
                 self._in_loop(self._exchange(new, known, given, certificates)).result()

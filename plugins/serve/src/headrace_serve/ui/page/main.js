@@ -45,7 +45,7 @@ function showModel(model, examples) {
   const slider = part("clients"), count = part("count");
   slider.max = model.most_clients;
   const one = {
-    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"), limit: part("limit"), slow: part("slow"),
+    model, article, slider, count, ready: part("ready"), latency: part("latency"), load: part("load"), timeline: part("timeline"), about: part("about"), limit: part("limit"), exchange: part("exchange"), slow: part("slow"),
     lastBatch: 0, batches: [], seen: [], request: null, update: drawGraph(part("graph"), model),
   };
   one.runFirst = buildForm(part("form"), part("answer"), model, examples, (request) => {
@@ -82,6 +82,7 @@ function showState(state) {
     while (one.seen.length > 1 && state.now - one.seen[0].at > RATE_S) one.seen.shift();
     one.update(figuresOf(model.stats, one.seen[0]?.stats, state.now - one.seen[0]?.at, model.running, state.now), model.limit.node);
     one.limit.textContent = model.limit.text;
+    showExchange(one.exchange, state.exchanges[one.model.name]);
     showSlowest(one.slow, model.slowest ?? []);
     one.seen.push({ at: state.now, stats: model.stats });
     for (const batch of model.batches) one.lastBatch = Math.max(one.lastBatch, batch[0]);
@@ -95,6 +96,15 @@ function showState(state) {
     if (!load.clients && document.activeElement !== one.slider) one.slider.value = 0;
   }
   showFailures(state.failures, state.now);
+}
+
+// How an exchange goes, or has ended, and the worst pairs of answers: the old one and the new one.
+function showExchange(section, told) {
+  section.hidden = !told;
+  if (!told) return;
+  section.querySelector(".summary").textContent = told.summary;
+  const rows = told.worst.map((pair) => made("tr", {}, ...[pair.old, pair.new, pair.inputs ?? ""].map((one) => made("td", { className: "said" }, JSON.stringify(one)))));
+  section.querySelector("tbody").replaceChildren(...rows);
 }
 
 // What took longest, each with the parts of its time: there are none where the pipeline has no probe Remember.

@@ -1,0 +1,336 @@
+"""An exchange that goes on: which requests both models run, and what their answers have shown."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from copy import deepcopy
+from functools import partial
+from queue import Empty, SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from headrace import keys
+from headrace_models.calling import outputs_of, ports_of
+from headrace_models.verdict import Tally, distances, row_of, shown
+from headrace_models.version import first_line
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from headrace import Pipeline
+    from headrace.keys import Request
+    from headrace_models.exchange import Exchange
+    from headrace_models.version import Rules, Version
+
+__all__ = ["Pair", "Trial", "tell"]
+
+_log = logging.getLogger("headrace.models")
+_MOST_OPEN = 64
+"""So many sampled requests are in flight, or wait to be compared."""
+_HOST = {1, 3, 11, 13}
+"""The kinds of devices of DLPack whose memory the CPU reads."""
+_CANCELLED = RuntimeError("cancelled")
+_STREAM, _SEQUENCE, _DEVICE = "streams", "sequences", "on a device"
+
+
+class _Answer(Future[Any]):
+    entry = None  # as the futures of pipelines have one
+
+
+class Pair:
+    """A request that both models run. Who has called `call_soon` gets it as its call.
+
+    Attributes:
+        request: The client's request.
+        twin: The copy that the new model runs.
+        inputs: A copy that nobody changes, if inputs are kept.
+        running: What the old pipeline has given for the request, to cancel it.
+        client: What the client waits for.
+        error: The error of the request, for an event loop.
+        answers, errors, ms: The results, errors and milliseconds, those of the old model first.
+        kind: Why it cannot be compared. ``""`` if it can.
+    """
+
+    running: Any = None
+    error: BaseException | None = None
+
+    def __init__(self, trial: Trial, request: Request) -> None:
+        self._trial, self.request, self.twin = trial, request, deepcopy({**request})
+        self.inputs = deepcopy(self.twin) if trial.exchange.keep_inputs else {}
+        self.client = _Answer()
+        self.answers: list[Any] = [None, None]
+        self.errors: list[BaseException | None] = [None, None]
+        self.ms, self.kind = [0.0, 0.0], ""
+        self._canary = trial.exchange.compare == "canary"
+        self._given = {*request} - {keys.RESULT}
+        self._open, self._lock = {0, 1}, threading.Lock()
+        self._begun = perf_counter()
+
+    def note_done(self, done: Future[Any], side: int = 0) -> None:
+        """Note that the future of the old model, or of the other side, has ended."""
+        self.note(side, _CANCELLED if done.cancelled() else done.exception())
+
+    def note_call(self, call: Any) -> None:
+        """Note that the call of the old model has ended; in its event loop."""
+        error, call.error = call.error, None
+        self.note(0, error)
+
+    def note(self, side: int, error: BaseException | None) -> None:
+        """Note that one side has ended."""
+        ms, answer, kind = 1e3 * (perf_counter() - self._begun), None, ""
+        if error is _CANCELLED:
+            kind = "cancelled"
+        elif error is None:
+            try:
+                answer = (self.twin if side else self.request)[keys.RESULT]
+                kind = _DEVICE if _is_on_device(answer) else ""
+                answer = None if kind else deepcopy(answer)
+            except Exception:  # noqa: BLE001 - an object may refuse to be copied in any way
+                kind = "not copied"
+        with self._lock:
+            if side not in self._open:
+                return  # it was cancelled
+            self._open.remove(side)
+            self.ms[side], self.answers[side], self.errors[side] = ms, answer, error
+            self.kind, both = self.kind or kind, not self._open
+        if both:
+            self._trial.put(self)
+        if both if self._canary else side == 0:
+            self._answer()
+
+    def _answer(self) -> None:
+        """Give the client the old answer, in a canary the new one if there is one."""
+        if not self.client.set_running_or_notify_cancel():
+            return
+        error = self.errors[0]
+        if self._canary and self.errors[1] is None and not getattr(error, "abandoned", False):
+            error = None
+            fresh = {key: one for key, one in self.twin.items() if key not in self._given}
+            self.request.update(fresh)
+        if error is None:
+            self.client.set_result(self.request)
+        else:
+            self.client.set_exception(error)
+
+    def cancel(self) -> bool:
+        """Give the request up. True where a backend may still run on its dict."""
+        self.client.cancel()
+        abandoned = bool(self.running.cancel())
+        self.note(0, _CANCELLED)
+        return abandoned
+
+
+def _is_on_device(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_is_on_device, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_on_device, value))
+    place = getattr(value, "__dlpack_device__", None)
+    return place is not None and int(place()[0]) not in _HOST
+
+
+class Trial:
+    """An exchange that goes on.
+
+    Attributes:
+        exchange: How it goes on.
+        old, new: The versions.
+        original: The pipeline of the old one.
+        outcome: ``passed``, ``failed``, ``not judged``, ``stopped`` or ``taken``. ``""`` while it goes on.
+        reason: Why.
+
+    Args:
+        over: Called with it, in a thread of its own, once it has an outcome by itself.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        old: Version,
+        new: Version,
+        rules: Rules,
+        *,
+        keep: bool,
+        over: Callable[[Trial], None],
+    ) -> None:
+        self.exchange, self.old, self.new, self.keep = exchange, old, new, keep
+        self.original: Pipeline = old.pipe
+        self._pipe: Pipeline = new.pipe
+        self._clock, self._draw, self._over = rules.clock, rules.draw, over
+        self._judge = exchange.judge(allow_import=rules.allow_import)
+        self._outputs = ports_of(old.pipe)[1]
+        plan = self.original.config.plan()
+        trees = [tree for node in plan.nodes.values() for tree in node.trees]
+        self._is_stateful = any(one.stateful for tree in trees for one in tree.walk())
+        self._until = rules.clock() + exchange.at_most_s
+        self._most = min(_MOST_OPEN, new.queue_size)
+        self._lock = threading.Lock()
+        self._open, self._not_sampled = 0, Counter[str]()
+        self._ended: SimpleQueue[Pair | None] = SimpleQueue()
+        self._tally = Tally()
+        self.outcome = self.reason = ""
+
+    def start(self) -> None:
+        """Compare in a thread of its own until there is an outcome."""
+        share, kind = f"{self.exchange.share:.1%}", self.exchange.compare
+        _log.info("an exchange of model %r begins: %s, %s", self.new.title, kind, share)
+        name = f"headrace-models-{self.new.title}-exchange"
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def end(self, outcome: str, reason: str) -> None:
+        """Set the outcome, and sample no more."""
+        with self._lock:
+            if self.outcome:
+                return
+            self.outcome, self.reason = outcome, reason
+        self._ended.put(None)
+        level = logging.INFO if outcome in ("passed", "taken") else logging.WARNING
+        _log.log(level, "model %r: %s", self.new.title, self.summary())
+
+    def _run(self) -> None:
+        while not self.outcome:
+            left_s = self._until - self._clock()
+            if left_s <= 0:
+                self.end("not judged", f"{self.exchange.at_most_s:g} s are over")
+                break
+            try:
+                pair = self._ended.get(timeout=min(left_s, threading.TIMEOUT_MAX))
+            except Empty:
+                continue
+            if pair is not None:
+                self._compare(pair)
+                with self._lock:
+                    self._open -= 1
+        self._over(self)
+
+    def _compare(self, pair: Pair) -> None:
+        exchange, tally = self.exchange, self._tally
+        if pair.kind:
+            return self._refuse(pair.kind)
+        if pair.errors != [None, None]:
+            tally.note_failed(pair.errors)
+        else:
+            old, new = (outputs_of(self._outputs, one) for one in pair.answers)
+            rows = pair.twin.get(keys.REQUEST_SIZE) or None  # none of 0: it is compared as a whole
+            try:
+                found = (
+                    distances(old, new, rows, exchange.rtol_of, exchange.atol)
+                    if self._judge is None
+                    else [_as_distance(self._judge(*pair.answers))]
+                )
+            except Exception as error:  # noqa: BLE001 - the code of a user
+                return self.end("failed", f"the judge raised {first_line(error)}")
+
+            def about(row: int) -> dict[str, Any]:
+                both = {"old": old, "new": new, "inputs": pair.inputs}
+                told = {
+                    name: shown({key: row_of(each, row, rows) for key, each in one.items()})
+                    for name, one in both.items()
+                    if one
+                }
+                return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **told}
+
+            tally.note(pair.ms, found, about)
+        if tally.compared >= exchange.requests:
+            reasons = tally.reasons(exchange.errors, exchange.slower, exchange.differ)
+            self.end("failed" if reasons else "passed", "; ".join(reasons))
+        return None
+
+    def take(self, request: Any, how: Mapping[str, Any], loop: Any) -> Pair | None:
+        """Begin a request with the new model as well, if it is drawn and can be. It never waits.
+
+        Args:
+            request: The request.
+            how: Timeout and priority.
+            loop: The event loop that hears of the end of both, as it takes its time. None: no loop does.
+        """
+        if not self._is_drawn() or type(request) is not dict:
+            return None
+        kind = _SEQUENCE if self._is_stateful else ""
+        with self._lock:
+            if not kind and self._open < self._most:
+                self._open += 1
+            else:
+                kind = kind or "no room"
+        if not kind:
+            try:
+                if not _is_on_device(request):
+                    pair = Pair(self, request)
+                    running = self._pipe.submit(pair.twin, **how)
+                    end = partial(pair.note_done, side=1)
+                    running.add_done_callback(
+                        end if loop is None else lambda one: tell(loop, partial(end, one), one)
+                    )
+                    return pair
+                kind = _DEVICE
+            except Exception:  # noqa: BLE001 - a request is the user's, and the pipeline may be closed by now
+                kind = "not copied"
+            with self._lock:
+                self._open -= 1
+        self._refuse(kind)
+        return None
+
+    def refuse_stream(self) -> None:
+        """Count a request whose answer comes in parts, if it is drawn."""
+        if self._is_drawn():
+            self._refuse(_STREAM)
+
+    def _is_drawn(self) -> bool:
+        if self.outcome or self._draw() >= self.exchange.share:
+            return False
+        if self._clock() >= self._until:
+            self._ended.put(None)
+            return False
+        return True
+
+    def _refuse(self, kind: str) -> None:
+        with self._lock:
+            self._not_sampled[kind] += 1
+
+    def put(self, pair: Pair) -> None:
+        """Have a request compared that both have ended."""
+        self._ended.put(pair)
+
+    def summary(self) -> str:
+        """Return how it goes, or has ended, in a few words."""
+        tally = self._tally
+        said = f"{tally.compared} of {self.exchange.requests} requests compared"
+        if self.outcome:
+            why = f": {self.reason}" if self.reason else ""
+            return f"exchange {self.outcome}{why} ({said})"
+        return f"exchange: {said}, {tally.differing} of {tally.rows} rows differ"
+
+    def status(self) -> dict[str, Any]:
+        """Return how it goes, or has ended, as plain data."""
+        return {
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "summary": self.summary(),
+            "versions": [self.old.number, self.new.number],
+            "compare": self.exchange.compare,
+            "share": self.exchange.share,
+            "requests": self.exchange.requests,
+            "not_sampled": {**self._not_sampled},
+            **self._tally.to_dict(),
+        }
+
+
+def _as_distance(found: Any) -> float:
+    """Return what a function says of two answers as a distance; a bool, also one of numpy, says whether they agree."""
+    if isinstance(found, bool) or getattr(getattr(found, "dtype", None), "kind", "") == "b":
+        return 0.0 if found else math.inf
+    far = float(found)
+    return math.inf if math.isnan(far) else far
+
+
+def tell(loop: asyncio.AbstractEventLoop, end: Callable[[], object], _: object) -> None:
+    """Call a function in an event loop, as what a future calls at its end."""
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(end)
