@@ -75,11 +75,12 @@ class Memory:
         sizes: What a model takes on each device of the budget that it uses, by name: ``{"detect": "3 GiB"}``.
         keep: Models that never leave.
         min_stay_s: Seconds for which a model stays once it is ready.
+        parts: How many processes share the budget. Each of them has one part.
         measure: Gives the bytes that this process has on a device, None if it cannot tell.
         clock: Returns the time in seconds.
 
     Raises:
-        ConfigError: A size is not above 0, or has no unit.
+        ConfigError: A size is not above 0, or has no unit, or ``min_stay_s`` is below 0.
     """
 
     def __init__(
@@ -89,12 +90,15 @@ class Memory:
         sizes: Mapping[str, str] | None = None,
         keep: Collection[str] = (),
         min_stay_s: float = 30.0,
+        parts: int = 1,
         measure: Callable[[str], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget_bytes = {one: read_bytes(text, one) for one, text in budget.items()}
-        self._sizes = {name: read_bytes(text, name) for name, text in (sizes or {}).items()}
-        self._keep = set(keep)
+        self.budget_bytes = {one: read_bytes(text, one) // parts for one, text in budget.items()}
+        self.set_models(sizes or {}, keep)
+        if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
+            what = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
+            raise ConfigError(Problem("models", what))
         self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _resident, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
@@ -102,6 +106,15 @@ class Memory:
         self._closed = False
         self._moves = self._building = 0
         self._looked = 0.0
+
+    def set_models(self, sizes: Mapping[str, str], keep: Collection[str]) -> None:
+        """Set ``sizes`` and ``keep``, as the class has them, for models that are read from now on.
+
+        Raises:
+            ConfigError: A size is not above 0, or has no unit.
+        """
+        self._sizes = {name: read_bytes(text, name) for name, text in sizes.items()}
+        self._keep = {*keep}
 
     def check(self, names: Collection[str], holdings: Iterable[Holding]) -> None:
         """Check that sizes and ``keep`` name models, that each version fits, and all together that never leave.

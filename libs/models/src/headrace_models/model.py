@@ -179,7 +179,7 @@ class Model:
             with self._guard:
                 version.building = None
             # A caller that waits for a replaced model looks for the new model.
-            building.set_result(None if self.left else outcome)
+            building.end(None if self.left else outcome)
 
     def _open(self, version: Version, pipe: Pipeline) -> None:
         """Let a version take requests, unless the models were closed while it was built."""
@@ -459,7 +459,7 @@ class Model:
             ).start()
         except RuntimeError:  # there can be no more threads
             version.building = None
-            building.set_result(SetupError(f"model {version.title!r} needs a thread to be built"))
+            building.end(SetupError(f"model {version.title!r} needs a thread to be built"))
         return building
 
     def _load_wanted(self, version: Version) -> None:
@@ -470,11 +470,9 @@ class Model:
         ):  # the waiting callers have the error
             if version.on_demand and version.pipe is None:
                 self._load(version)
-        if (
-            building is not None and not building.done()
-        ):  # it was unloaded, replaced or closed meanwhile
+        if building is not None and not building.done():  # it was unloaded or replaced meanwhile
             version.building = None
-            building.set_result(None)
+            building.end(None)
 
     def close(self, timeout: float | None) -> None:
         """Refuse all requests, and close all pipelines within ``timeout`` seconds. None: any time.
@@ -487,6 +485,9 @@ class Model:
                 *self._leaving,
                 *(one for one in self.versions.values() if one.pipe is not None),
             }
+            builds = [one.building for one in self.versions.values() if one.building is not None]
+        for build in builds:
+            build.end(ClosedError("the models are closed"))
         for version in leaving:
             version.leases.end()
             version.watch.__exit__(None, None, None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
+from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, code_of
 from headrace_models.calling import building_for
 from headrace_models.leases import Leases
 from headrace_models.memory import Holding
@@ -257,6 +257,7 @@ class Version:
             "reason": self.reason,
             "deleted": self.deleted,
             "retry_after_s": max(0.0, self.retry_at - now) if self.state == "failed" else None,
+            "code": code_of(self.error) if self.state == "failed" and self.error else None,
             "memory": {**self.holding.sizes_bytes},
             "memory_origin": self.holding.origin if self.holding.sizes_bytes else None,
         }

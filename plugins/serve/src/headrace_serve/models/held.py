@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace import Pipeline, PipelineConfig
-    from headrace_models import Prepared
+    from headrace_models import Memory, Prepared
     from headrace_serve.keys import Keys
 
     Entries = Mapping[tuple[str, str], ModelEntry]
@@ -40,9 +40,12 @@ class Held:
             describes itself.
     """
 
-    def __init__(self, *, allow_import: bool = True, workers: bool = False) -> None:
-        self._workers, adapt = workers, partial(_adapted, workers=workers)
-        self.models = CalledModels({}, check=self._check, adapt=adapt, allow_import=allow_import)
+    def __init__(
+        self, *, allow_import: bool = True, workers: bool = False, memory: Memory | None = None
+    ) -> None:
+        self._workers, self._memory = workers, memory
+        how: Any = {"adapt": partial(_adapted, workers=workers), "allow_import": allow_import}
+        self.models = CalledModels({}, check=self._check, memory=memory, **how)
         self.entries: dict[tuple[str, str], ModelEntry] = {}
         self._here = threading.local()
 
@@ -75,6 +78,7 @@ class Held:
             for (name, version), entry in entries.items()
             if lazy and entry.lazy and (before is None or before(name, version) is None)
         ]
+        _set_memory(self._memory, {**(self.entries if others else {}), **entries})
         self._here.entries = entries
         try:
             configs = {**_configs(entries), **aliases}
@@ -112,13 +116,14 @@ class Held:
         """
         self.prepare({place: one for place, one in entries.items() if one.lazy}, {})[1].switch()
         self.entries = dict(entries)
-        for (name, version), entry in entries.items():
+        _set_memory(self._memory, entries)
+        for (name, version), entry in sorted(entries.items(), key=lambda one: not one[1].keep):
             if isinstance(entry.config, headrace.Pipeline):
                 yield self._model(name, version, entry)
             elif not entry.lazy:
                 title = f"{name}:{version}"
                 with _collecting(failed, title):
-                    self.models.load(title, entry.config, keep_failed=True)
+                    self.models.load(title, entry.config, keep_failed=True, may_evict=False)
         for alias, shares in aliases.items():
             with _collecting(failed, alias):
                 self.models.alias(alias, shares)
@@ -214,6 +219,23 @@ def _configs(entries: Entries) -> dict[str, Any]:
     }
 
 
+def _set_memory(memory: Memory | None, entries: Entries) -> None:
+    """Tell the budget what the entries say of pipelines that are built here.
+
+    Raises:
+        ConfigError: A size is wrong, or there is no budget.
+    """
+    of_models = {title.partition(":")[0] for title in _configs(entries)}
+    built = [(name, one) for (name, _), one in entries.items() if name in of_models]
+    sizes = {name: one.memory for name, one in built if one.memory is not None}
+    keep = [name for name, one in built if one.keep]
+    if memory is not None:
+        memory.set_models(sizes, keep)
+    elif named := [*sizes, *keep]:
+        what = f"model {named[0]!r} has `memory` or `keep`, and there is no budget"
+        raise ConfigError(Problem("serve", what, hint='Add [memory] with host = "8 GiB".'))
+
+
 def check_models(
     models: Any,
     *,
@@ -221,6 +243,7 @@ def check_models(
     allow_import: bool = True,
     may_be_none: bool = False,
     workers: bool = False,
+    memory: Memory | None = None,
     failed: dict[str, HeadraceError],
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Check all models as `headrace_serve.models.catalogue.build_models` does, and build none.
@@ -241,6 +264,10 @@ def check_models(
         for title, config in _configs(entries).items():
             with _collecting(failed, title), _placing_keys():
                 checked.check({title: config})
+    _set_memory(memory, entries)
+    if memory is not None and not failed:
+        checked = Models({}, adapt=adapt, allow_import=allow_import, memory=memory)
+        checked.check(_configs(entries))  # closing it would close the budget
     for entry in entries.values():
         if workers and isinstance(entry.config, headrace.Pipeline):
             _refuse_state(entry.config.config)
