@@ -211,6 +211,22 @@ def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(sa
         assert models("a", {"data": 0})["result"] == "a"
 
 
+def test_models_that_come_and_go_too_fast_are_told_once_a_minute(caplog):
+    clock = FakeClock()
+    budget = memory("1 GiB", "ab", min_stay_s=10, clock=clock)
+    with Models({n: saying(n) for n in "ab"}, memory=budget, clock=clock) as models:
+        for stay_s, name, told in (
+            (25, "b", 0),
+            (15, "a", 1),
+            (15, "b", 1),
+            (45, "a", 1),
+            (15, "b", 2),
+        ):
+            clock.advance(stay_s)
+            models(name, {"data": 0})
+            assert caplog.text.count("asked for by turns") == told
+
+
 def test_a_pipeline_that_a_server_holds_stays():
     with Models({n: saying(n) for n in "ab"}, memory=memory("1 GiB", "ab")) as models:
         pipe = models.pipeline("a", "1")

@@ -290,6 +290,37 @@ def test_a_model_that_cannot_come_is_refused_and_the_server_is_ready(serving):
     assert over_infer(server, "b") == "b"
 
 
+def test_metadata_and_metrics_tell_who_is_here(serving):
+    server = serving(entries("ab"), memory=budget(), grpc_port=0)
+    assert [over_infer(server, name) for name in "babb"] == [*"babb"]
+    told = {n: httpx.get(f"{server.url}/v2/models/{n}").json() for n in "ab"}
+    memory = {"bytes": {"host": 1 << 30}, "origin": "given"}
+    assert {n: one["memory"] for n, one in told.items()} == {"a": memory, "b": memory}
+    assert {n: one["state"] for n, one in told.items()} == {"a": "absent", "b": "present"}
+    with client_of(server) as client:
+        assert client.get_model_metadata("a").outputs[0].name == "a"
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    for line in (
+        'headrace_serve_models_loaded_total{model="b"} 2.0',
+        'headrace_serve_models_loaded_total{model="a"} 1.0',
+        'headrace_serve_models_evicted_total{model="a"} 2.0',
+        'headrace_serve_models_evicted_total{model="b"} 1.0',
+        'headrace_serve_model_memory_bytes{device="host",model="a",model_version="1"} 1.073741824e+09',
+        'headrace_serve_model_present{model="b",model_version="1"} 1.0',
+        'headrace_serve_model_present{model="a",model_version="1"} 0.0',
+    ):
+        assert line in lines, [one for one in lines if "_model" in one and one[0] != "#"]
+    took = [one for one in lines if one.startswith("headrace_serve_models_loading_seconds_total{")]
+    assert all(float(one.split()[-1]) > 0 for one in took)
+    assert len(took) == 2
+
+
+def test_without_a_budget_nothing_more_is_told(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    assert "state" not in httpx.get(f"{server.url}/v2/models/m").json()
+    assert "headrace_serve_model" not in httpx.get(f"{server.url}/metrics").text
+
+
 def product(path, factor):
     import onnx
     from onnx import TensorProto, helper, numpy_helper

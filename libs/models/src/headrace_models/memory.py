@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Holding", "Memory", "read_bytes"]
 
+_TOLD_S = 60.0
+"""The least seconds between two warnings that models come and go too fast."""
+
 _log = logging.getLogger("headrace.models")
 _T = TypeVar("_T")
 
@@ -105,7 +108,7 @@ class Memory:
         self._line: list[Holding] = []
         self._closed = False
         self._moves = self._building = 0
-        self._looked = 0.0
+        self._looked, self._told = 0.0, -_TOLD_S
 
     def set_models(self, sizes: Mapping[str, str], keep: Collection[str]) -> None:
         """Set ``sizes`` and ``keep``, as the class has them, for models that are read from now on.
@@ -349,12 +352,20 @@ class Memory:
         """Give the room of a version back, whose pipeline is closed."""
         if "host" in holding.sizes_bytes:
             _trim()
+        if holding.since is not None:
+            _log.info("model %r has left", holding.title)
+            self._tell_thrashing(holding, holding.since)
         with self._changed:
             self._held.remove(holding)
             self._moves += 1
             self._changed.notify_all()
-        if holding.since is not None:
-            _log.info("model %r has left", holding.title)
+
+    def _tell_thrashing(self, holding: Holding, since: float) -> None:
+        now = self._clock()
+        if now - since < 2 * self._min_stay_s and now >= self._told + _TOLD_S:
+            self._told = now
+            what = "model %r has left after %.1f s: too many models are asked for by turns"
+            _log.warning(what, holding.title, now - since)
 
     def used_bytes(self) -> Counter[str]:
         """Return the bytes that all versions take that are built or being built, by device."""

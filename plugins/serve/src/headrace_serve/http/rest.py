@@ -96,6 +96,7 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         if service is not None:
             service.built_in.check()
             service.loop = asyncio.get_running_loop()
+            service.following.look()
         yield
         if service is not None:
             service.following.follow()
@@ -469,7 +470,9 @@ async def _model_ready(exchange: Exchange) -> Reply:
 
 async def _metadata(exchange: Exchange) -> Reply:
     model = await _model(exchange)
-    return Reply.json(described.model_metadata(exchange.service.models, model))
+    service = exchange.service
+    told = described.model_metadata(service.models, model)
+    return Reply.json({**told, **service.following.memory_of(model.name, model.version)})
 
 
 async def _config(exchange: Exchange) -> Reply:

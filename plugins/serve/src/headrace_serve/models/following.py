@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter, defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
 
-__all__ = ["Following", "is_deleted"]
+__all__ = ["Comings", "Following", "is_deleted"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -52,11 +53,38 @@ class Served(Protocol):
         """Send a version no requests from now on; None: there is no such version any more."""
 
 
+class Comings:
+    """Counts which models have come, and have left for others.
+
+    Attributes:
+        loaded: How often each model has come.
+        evicted: How often each has left for another one.
+        took_s: The seconds that all builds of each have taken, with the wait for room.
+    """
+
+    def __init__(self) -> None:
+        self.loaded, self.evicted = Counter[str](), Counter[str]()
+        self.took_s: defaultdict[str, float] = defaultdict(float)
+        self._since_s: dict[tuple[str, str], float] = {}
+
+    def note(self, change: Change) -> None:
+        """Count a change."""
+        place = (change.name, change.version)
+        if change.state == "loading":
+            self._since_s[place] = time.monotonic()
+        elif change.state == "draining":
+            self.evicted[change.name] += change.reason.startswith("evicted")
+        elif (since_s := self._since_s.pop(place, None)) is not None and change.state == "ready":
+            self.loaded[change.name] += 1
+            self.took_s[change.name] += time.monotonic() - since_s
+
+
 class Following:
     """Has a service serve what those hold that it follows: `headrace_models.Models`, and managers like it.
 
     Attributes:
         sources: Those that it follows.
+        comings: What has come and gone since.
     """
 
     def __init__(self, service: Served) -> None:
@@ -65,6 +93,7 @@ class Following:
         self._unready: dict[str, str] = {}
         self._refused: set[tuple[str, str]] = set()
         self.sources: list[Any] = []
+        self.comings = Comings()
 
     def follow(self, *sources: Any) -> None:
         """Hear of the changes of these from now on, and of no others."""
@@ -111,6 +140,7 @@ class Following:
         """Take a change, in the thread that makes it and that waits for this."""
         if change.reason and change.state in {"failed", "ready"}:  # ready: its update has failed
             logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
+        self.comings.note(change)
         if change.state != "loading":
             self._sync(source, change.name, change.replaces)
             self._tell_ready()
@@ -211,6 +241,15 @@ class Following:
                 raise
             why = f"could not be built ({type(error).__name__})"
             raise NotBuiltError(name, version, why, after_s) from None
+
+    def memory_of(self, name: str, version: str) -> dict[str, Any]:
+        """Return whether a model is here, and what it takes, where models have a budget of memory. Else nothing."""
+        about = _status(self._source_of(name, version), name, version)
+        if not about.get("memory"):
+            return {}
+        state = {"ready": "present", "loading": "coming"}.get(about["state"], "absent")
+        memory = {"bytes": about["memory"], "origin": about["memory_origin"]}
+        return {"state": state, "memory": memory}
 
     def last_failure(self, name: str, version: str) -> str:
         """Return why a lazy model that was asked for could not be built; ``""`` if none has failed."""

@@ -71,7 +71,7 @@ class Model:
     called: Counts | None = None
     unloaded = absent = loading = failed = False
     code: str | None = None
-    use: Any = SimpleNamespace(last_use=None)
+    use: Any = SimpleNamespace(last_use=None, leases=None)
     reason = ""
     inside = receiving = 0
     histograms: Any = None
@@ -166,14 +166,15 @@ class Model:
     def leave(self) -> None:
         """Measure no more requests, and keep the pipeline open for those that are read and have yet to reach it."""
         self.measured.close()
-        if self.inside > self.receiving and self.use.leases.take():
-            self._look(time.monotonic() + _LEAVING_S)
+        leases = self.use.leases
+        if self.inside > self.receiving and leases is not None and leases.take():
+            self._look(leases, time.monotonic() + _LEAVING_S)
 
-    def _look(self, until_s: float) -> None:
+    def _look(self, leases: Any, until_s: float) -> None:
         if self.inside > self.receiving and time.monotonic() < until_s:
-            asyncio.get_running_loop().call_later(_ASKED_S, self._look, until_s)
+            asyncio.get_running_loop().call_later(_ASKED_S, self._look, leases, until_s)
         else:
-            self.use.leases.give_back()
+            leases.give_back()
 
 
 def _check_labels(name: str, entry: ModelEntry, signature: Signature) -> None:
