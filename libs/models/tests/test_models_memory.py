@@ -153,6 +153,25 @@ def test_what_is_measured_takes_the_place_of_an_estimate_and_is_kept(says, tmp_p
         assert budget.used_bytes() == {"host": 3400}
 
 
+def test_what_a_process_of_a_model_takes_counts_with_it(tmp_path):
+    pytest.importorskip("headrace_process")
+    (tmp_path / "weights").write_bytes(b"")
+    (tmp_path / "large.py").write_text(
+        "import headrace\n\n\n@headrace.register\nclass TakesMuch(headrace.Backend):\n"
+        "    class Options(headrace.Options):\n        model: str\n\n"
+        "    def init(self, options, context):\n        self.taken = bytearray(b'x') * 200_000_000\n\n"
+        "    def forward(self, batch):\n"
+        "        for request in batch:\n            request['result'] = len(self.taken)\n"
+    )
+    backend = f"Process[TakesMuch(model={str(tmp_path / 'weights')!r})]"
+    config = {"a": {"import": [str(tmp_path / "large.py")], "backend": backend}}
+    with Models(config, memory=Memory({"host": "2 GiB"})) as models:
+        about = models.status()["a"]
+        assert models("a", {"data": 0})["result"] == 200_000_000
+        assert about["memory_origin"] == "measured"
+        assert 200_000_000 <= about["memory"]["host"] < 600_000_000
+
+
 def test_builds_side_by_side_are_not_measured(says):
     says.gate = threading.Event()
     budget = Memory({"host": "2 KiB"}, measure=lambda _: 500 * says.living)

@@ -8,6 +8,7 @@ import random
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ClassVar
 
 import httpx
@@ -75,6 +76,16 @@ def test_a_server_begins_with_those_that_fit(tmp_path, listen_first):
             "a": "READY", "b": "UNAVAILABLE", "c": "READY",
         }  # fmt: skip
         assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+
+
+def test_the_serving_file_of_the_page_is_served(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    assert "[memory]" in text
+    (tmp_path / "m0.toml").write_text('backend = "Identity"\n')
+    with Server(**of_file(written(tmp_path, text))) as server:
+        told = httpx.get(f"{server.url}/v2/models/m0").json()
+    assert (told["state"], told["memory"]["bytes"]) == ("present", {"host": 1 << 30})
 
 
 def test_workers_share_the_budget(tmp_path):
@@ -343,7 +354,7 @@ def test_eight_clients_of_models_of_onnx_get_one_right_answer_each(serving, tmp_
     came = {}
 
     async def ask(client, draw):
-        for _ in range(40):
+        for _ in range(15):
             number = min(5, int(draw.expovariate(0.7)))
             row = [draw.random() for _ in range(4)]
             tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": row}
@@ -360,7 +371,7 @@ def test_eight_clients_of_models_of_onnx_get_one_right_answer_each(serving, tmp_
             await asyncio.gather(*(ask(client, random.Random(seed)) for seed in range(8)))
 
     asyncio.run(run())
-    assert sum(map(len, came.values())) == 320
-    assert came.keys() <= {200, 429, 504}, {one.text for one in came[503]}
-    assert len(came[200]) > 100
+    assert sum(map(len, came.values())) == 120
+    assert came.keys() <= {200, 429, 504}, {*came}
+    assert len(came[200]) > 40
     assert {one.json()["code"] for one in came.get(429, [])} <= {"memory", "overloaded"}

@@ -192,8 +192,7 @@ class Memory:
                 alone = self._moves == moves and not self._building
                 self._moves += 1
         with self._changed:
-            known = alone and holding.origin == "estimated"
-            for device in before.keys() & after.keys() if known else ():
+            for device in before.keys() & after.keys() if alone else ():
                 # Memory that was free before the build does not show: the files are the least.
                 least = holding.sizes_bytes[device] // 2
                 holding.sizes_bytes[device] = max(least, after[device] - before[device])
@@ -206,7 +205,8 @@ class Memory:
         return made
 
     def _measured_bytes(self, holding: Holding) -> dict[str, int]:
-        found = {one: self._measure(one) for one in holding.sizes_bytes}
+        unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
+        found = {one: self._measure(one) for one in unknown}
         return {one: size for one, size in found.items() if size is not None}
 
     def _made(self, holding: Holding, make: Callable[[], _T]) -> _T:
@@ -412,14 +412,23 @@ def _sum(holdings: Iterable[Holding]) -> Counter[str]:
 
 
 def _resident(device: str) -> int | None:
-    """Return the resident bytes of this process, None on another device or system than a host with Linux."""
-    if device != "host":
-        return None
-    try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    except OSError:
-        return None
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    """Return the resident bytes of this process and all its children. None elsewhere than on a host with Linux.
+
+    Source:
+        ``/proc/[pid]/stat`` in proc(5).
+    """
+    pages: dict[int, int] = {}
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat") if device == "host" else ():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid], pages[pid] = int(found[1]), int(found[21])
+    ours, before = {os.getpid()} & {*pages}, 0
+    while len(ours) > before:
+        before = len(ours)
+        ours |= {pid for pid, parent in parents.items() if parent in ours}
+    return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None
 
 
 def _trim() -> None:
