@@ -246,6 +246,21 @@ def test_models_that_come_and_go_too_fast_are_told_once_a_minute(caplog):
             assert caplog.text.count("asked for by turns") == told
 
 
+def test_a_model_that_nobody_uses_leaves_after_its_time(says):
+    clock, left = FakeClock(), threading.Event()
+    budget = memory("2 GiB", "ab", idle_unload_s={"a": 60}, clock=clock)
+    with Models({n: saying(n) for n in "ab"}, memory=budget, clock=clock) as models:
+        models.subscribe(lambda change: change.state == "unloaded" and left.set())
+        clock.advance(50)
+        models("a", {"data": 0})
+        clock.advance(61)
+        budget.wake()
+        assert left.wait(60)
+        assert present(models) == {"b"}
+        assert models.status()["a"]["reason"] == "evicted: idle for 60 s"
+        assert models("a", {"data": 0})["result"] == "a"
+
+
 def test_a_pipeline_that_a_server_holds_stays():
     with Models({n: saying(n) for n in "ab"}, memory=memory("1 GiB", "ab")) as models:
         pipe = models.pipeline("a", "1")

@@ -52,7 +52,7 @@ def of_file(path):
             '[models.m]\nmemory = "2 GiB"\nkeep = true\n'),
             "that are kept take 4294967296 bytes",
         ),
-        ("[models.m]\nkeep = true\n", "'m' has `memory` or `keep`, and there is no budget"),
+        ("[models.m]\nkeep = true\n", "'m' has `memory`, `keep` or `idle_unload_s`, and there is no budget"),
         ('[memory]\nhost = "1 GiB"\n[models.m]\nkept = true\n', "(?s)models.m.kept.*'keep'"),
     ],
 )  # fmt: skip
@@ -82,7 +82,8 @@ def test_the_serving_file_of_the_page_is_served(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
     text = page.partition("```toml\n")[2].partition("```")[0]
     assert "[memory]" in text
-    (tmp_path / "m0.toml").write_text('backend = "Identity"\n')
+    for name in ("m0", "m1"):
+        (tmp_path / f"{name}.toml").write_text('backend = "Identity"\n')
     with Server(**of_file(written(tmp_path, text))) as server:
         told = httpx.get(f"{server.url}/v2/models/m0").json()
     assert (told["state"], told["memory"]["bytes"]) == ("present", {"host": 1 << 30})
@@ -287,6 +288,15 @@ def test_a_server_that_stops_answers_who_waits(serving, late):
         assert (waiting.result(60).status_code, waiting.result().json()["code"]) == (503, "closed")
         late.gate.set()
         closing.result(60)
+
+
+def test_a_model_that_nobody_uses_leaves_and_comes_back(serving):
+    served = entries("ab")
+    served["a"]["idle_unload_s"] = 0.2
+    server = serving(served, memory=budget("2 GiB"))
+    until(lambda: present(server) == {"b"})
+    assert over_infer(server, "a") == "a"
+    until(lambda: present(server) == {"b"})
 
 
 def test_a_model_that_cannot_come_is_refused_and_the_server_is_ready(serving):

@@ -29,8 +29,6 @@ __all__ = ["Model"]
 _KEPT = 16
 """The most replaced versions of a model that can be brought back."""
 
-_EVICTED = "evicted: another model needs its memory"
-
 
 class _Instances:
     """A probe that tells, in a thread of its own, that a node has lost all its instances.
@@ -354,8 +352,8 @@ class Model:
                 return False
             if self.closed or self.versions.get(version.number) is not version:
                 return True  # it leaves already
-            self._put(self._absent(version, _EVICTED))
-        self._drained_aside(version, _EVICTED)
+            self._put(self._absent(version, version.holding.reason))
+        self._drained_aside(version, version.holding.reason)
         return True
 
     def _absent(self, version: Version, reason: str) -> Version:

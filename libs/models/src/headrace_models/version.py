@@ -231,6 +231,7 @@ class Version:
         self._nodes = other._nodes
         self.holding.sizes_bytes = {**other.holding.sizes_bytes}
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
+        self.holding.idle_unload_s = other.holding.idle_unload_s
         return self
 
     def check_same(self, other: Version) -> None:

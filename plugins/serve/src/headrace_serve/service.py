@@ -279,9 +279,8 @@ class Service(MemoryAccount):
             absent: Whether a request brings it back.
         """
         model = self.models.get(name, version)
-        if model is None or (
-            model.unloaded and not (model.absent or absent) and reason is not None
-        ):
+        same = model is not None and model.unloaded and not (model.absent or absent)
+        if model is None or (same and reason is not None):
             return
         model.unloaded, model.absent, model.reason = True, absent, reason or ""
         model.leave()
@@ -310,8 +309,7 @@ class Service(MemoryAccount):
         """Return a model of which clients are told, loaded or not.
 
         Raises:
-            UnknownModelError: There is no such model or version.
-            UnavailableError: It was never built.
+            UnknownModelError, UnavailableError: There is none, or it was never built.
         """
         return self._built(*self.named(name, version))
 

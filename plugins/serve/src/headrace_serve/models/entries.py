@@ -149,6 +149,8 @@ class ModelEntry(_Entry):
     """What it takes on each device of the budget that it uses, with a unit; default: it is measured."""
     keep: bool = False
     """Whether it never leaves for another model."""
+    idle_unload_s: float | None = pydantic.Field(default=None, gt=0)
+    """Seconds without a request after which it leaves; default: never."""
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)

@@ -229,10 +229,11 @@ def _set_memory(memory: Memory | None, entries: Entries) -> None:
     built = [(name, one) for (name, _), one in entries.items() if name in of_models]
     sizes = {name: one.memory for name, one in built if one.memory is not None}
     keep = [name for name, one in built if one.keep]
+    idle_unload_s = {name: one.idle_unload_s for name, one in built if one.idle_unload_s}
     if memory is not None:
-        memory.set_models(sizes, keep)
-    elif named := [*sizes, *keep]:
-        what = f"model {named[0]!r} has `memory` or `keep`, and there is no budget"
+        memory.set_models(sizes, keep, idle_unload_s)
+    elif named := [*sizes, *keep, *idle_unload_s]:
+        what = f"model {named[0]!r} has `memory`, `keep` or `idle_unload_s`, and there is no budget"
         raise ConfigError(Problem("serve", what, hint='Add [memory] with host = "8 GiB".'))
 
 
