@@ -9,12 +9,16 @@ from urllib.parse import parse_qs
 
 from headrace.errors import InputError
 from headrace_serve.errors import BodyTooLargeError
+from headrace_serve.http.tensors import HEADER_LENGTH
+from headrace_serve.reading import whole_number
 
 if TYPE_CHECKING:
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.models.model import Model
 
 __all__ = ["receive", "wait", "wait_for"]
+
+_HEADER_LENGTH = HEADER_LENGTH.encode()
 
 
 async def receive(exchange: Exchange, model: Model | None, most: int | None) -> tuple[Model, bytes]:
@@ -77,14 +81,11 @@ async def wait_for(
 async def _timeout_us(exchange: Exchange, body: bytes) -> int | None:
     """Return the parameter ``timeout`` of a query, or of a body that is JSON. What is wrong is refused by who reads it."""
     query = parse_qs(exchange.scope["query_string"].decode("latin-1"))
-    found: Any = query.get("timeout", [None])[-1]
-    length = exchange.header(b"inference-header-content-length")
-    head = bytes(body[: int(length) if length.isdecimal() else None])
+    found: Any = whole_number(query["timeout"][-1]) if "timeout" in query else None
+    head = bytes(body[: whole_number(exchange.header(_HEADER_LENGTH))])
     if found is None and b'"timeout"' in head:
         with contextlib.suppress(InputError):
             document: Any = await exchange.parsed(head)
             for one in (document, document.get("parameters")) if isinstance(document, dict) else ():
                 found = one.get("timeout", found) if isinstance(one, dict) else found
-    if isinstance(found, str) and found.isdecimal():
-        return int(found)
     return found if type(found) is int and found > 0 else None
