@@ -37,6 +37,7 @@ def test_no_request_is_lost_where_models_do_not_all_fit(tmp_path):
     assert figures["lost"] == 0
     assert figures["evicted"] > 0
     assert 0 < figures["hits"] <= figures["best_hits"] <= 1
+    assert 0 < figures["recent_hits"] <= figures["best_hits"]
 
 
 @pytest.mark.slow

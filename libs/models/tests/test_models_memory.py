@@ -153,6 +153,25 @@ def test_what_is_measured_takes_the_place_of_an_estimate_and_is_kept(says, tmp_p
         assert budget.used_bytes() == {"host": 3400}
 
 
+def test_what_a_process_of_a_model_takes_counts_with_it(tmp_path):
+    pytest.importorskip("headrace_process")
+    (tmp_path / "weights").write_bytes(b"")
+    (tmp_path / "large.py").write_text(
+        "import headrace\n\n\n@headrace.register\nclass TakesMuch(headrace.Backend):\n"
+        "    class Options(headrace.Options):\n        model: str\n\n"
+        "    def init(self, options, context):\n        self.taken = bytearray(b'x') * 200_000_000\n\n"
+        "    def forward(self, batch):\n"
+        "        for request in batch:\n            request['result'] = len(self.taken)\n"
+    )
+    backend = f"Process[TakesMuch(model={str(tmp_path / 'weights')!r})]"
+    config = {"a": {"import": [str(tmp_path / "large.py")], "backend": backend}}
+    with Models(config, memory=Memory({"host": "2 GiB"})) as models:
+        about = models.status()["a"]
+        assert models("a", {"data": 0})["result"] == 200_000_000
+        assert about["memory_origin"] == "measured"
+        assert 200_000_000 <= about["memory"]["host"] < 600_000_000
+
+
 def test_builds_side_by_side_are_not_measured(says):
     says.gate = threading.Event()
     budget = Memory({"host": "2 KiB"}, measure=lambda _: 500 * says.living)
@@ -208,6 +227,37 @@ def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(sa
         with pytest.raises(OutOfMemoryError, match="no memory is left"):
             models("full", {"data": 0})
         assert models.status()["full"]["state"] == "failed"
+        assert models("a", {"data": 0})["result"] == "a"
+
+
+def test_models_that_come_and_go_too_fast_are_told_once_a_minute(caplog):
+    clock = FakeClock()
+    budget = memory("1 GiB", "ab", min_stay_s=10, clock=clock)
+    with Models({n: saying(n) for n in "ab"}, memory=budget, clock=clock) as models:
+        for stay_s, name, told in (
+            (25, "b", 0),
+            (15, "a", 1),
+            (15, "b", 1),
+            (45, "a", 1),
+            (15, "b", 2),
+        ):
+            clock.advance(stay_s)
+            models(name, {"data": 0})
+            assert caplog.text.count("asked for by turns") == told
+
+
+def test_a_model_that_nobody_uses_leaves_after_its_time(says):
+    clock, left = FakeClock(), threading.Event()
+    budget = memory("2 GiB", "ab", idle_unload_s={"a": 60}, clock=clock)
+    with Models({n: saying(n) for n in "ab"}, memory=budget, clock=clock) as models:
+        models.subscribe(lambda change: change.state == "unloaded" and left.set())
+        clock.advance(50)
+        models("a", {"data": 0})
+        clock.advance(61)
+        budget.wake()
+        assert left.wait(60)
+        assert present(models) == {"b"}
+        assert models.status()["a"]["reason"] == "evicted: idle for 60 s"
         assert models("a", {"data": 0})["result"] == "a"
 
 

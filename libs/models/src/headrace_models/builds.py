@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future
-from contextlib import contextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from headrace_models.errors import OutOfMemoryError
@@ -28,6 +28,11 @@ class Build(Future["BaseException | None"]):
         self._title, self._queue_size = title, queue_size
         self._counting = threading.Lock()
         self._waiting = 0
+
+    def end(self, outcome: BaseException | None) -> None:
+        """Give those who wait the outcome, unless they have one."""
+        with suppress(InvalidStateError):
+            self.set_result(outcome)
 
     @contextmanager
     def queued(self, number: int = 1) -> Iterator[None]:

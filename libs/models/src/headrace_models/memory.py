@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Holding", "Memory", "read_bytes"]
 
+_TOLD_S = 60.0
+"""The least seconds between two warnings that models come and go too fast."""
+
+_LOOK_S = 1.0
+"""The most seconds between two looks for models that nobody uses."""
+
 _log = logging.getLogger("headrace.models")
 _T = TypeVar("_T")
 
@@ -34,6 +40,8 @@ class Holding:
         sizes_bytes: What it takes, by device.
         origin: Whether these are ``given``, ``measured``, or ``estimated`` from the sizes of its files.
         keep: Whether it never leaves for another one.
+        idle_unload_s: Seconds without a request after which it leaves. None: it stays.
+        reason: Why it leaves.
         updating: Whether an operation is about to replace it, so that it does not leave meanwhile.
         prepared: Whether it was prepared, or is to be replaced by what was prepared, so that it stays until the switch.
         replaces: What it is to replace, and what stays until then.
@@ -48,6 +56,8 @@ class Holding:
     sizes_bytes: dict[str, int] = field(default_factory=dict)
     origin: Literal["given", "measured", "estimated"] = "estimated"
     keep: bool = False
+    idle_unload_s: float | None = None
+    reason: str = "evicted: another model needs its memory"
     updating: bool = False
     prepared: bool = False
     replaces: Holding | None = None
@@ -74,12 +84,14 @@ class Memory:
         budget: The bytes by device, with a unit: ``{"cuda:0": "20 GiB", "host": "8 GiB"}``. What is not here has no bound.
         sizes: What a model takes on each device of the budget that it uses, by name: ``{"detect": "3 GiB"}``.
         keep: Models that never leave.
+        idle_unload_s: Seconds without a request after which a model leaves, by name.
         min_stay_s: Seconds for which a model stays once it is ready.
+        parts: How many processes share the budget. Each of them has one part.
         measure: Gives the bytes that this process has on a device, None if it cannot tell.
         clock: Returns the time in seconds.
 
     Raises:
-        ConfigError: A size is not above 0, or has no unit.
+        ConfigError: A size is not above 0, or has no unit, or ``min_stay_s`` is below 0.
     """
 
     def __init__(
@@ -88,20 +100,36 @@ class Memory:
         *,
         sizes: Mapping[str, str] | None = None,
         keep: Collection[str] = (),
+        idle_unload_s: Mapping[str, float] | None = None,
         min_stay_s: float = 30.0,
+        parts: int = 1,
         measure: Callable[[str], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget_bytes = {one: read_bytes(text, one) for one, text in budget.items()}
-        self._sizes = {name: read_bytes(text, name) for name, text in (sizes or {}).items()}
-        self._keep = set(keep)
+        self.budget_bytes = {one: read_bytes(text, one) // parts for one, text in budget.items()}
+        self.set_models(sizes or {}, keep, idle_unload_s or {})
+        if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
+            what = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
+            raise ConfigError(Problem("models", what))
         self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _resident, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
         self._line: list[Holding] = []
         self._closed = False
         self._moves = self._building = 0
-        self._looked = 0.0
+        self._idler: threading.Thread | None = None
+        self._looked, self._told = 0.0, -_TOLD_S
+
+    def set_models(
+        self, sizes: Mapping[str, str], keep: Collection[str], idle_unload_s: Mapping[str, float]
+    ) -> None:
+        """Set these, as the class has them, for models that are read from now on.
+
+        Raises:
+            ConfigError: A size is not above 0, or has no unit.
+        """
+        self._sizes = {name: read_bytes(text, name) for name, text in sizes.items()}
+        self._keep, self._idle_unload_s = {*keep}, dict(idle_unload_s)
 
     def check(self, names: Collection[str], holdings: Iterable[Holding]) -> None:
         """Check that sizes and ``keep`` name models, that each version fits, and all together that never leave.
@@ -113,7 +141,7 @@ class Memory:
             Problem(
                 "models", f"the memory names {name!r}, which is no model", hint=among(name, names)
             )
-            for name in sorted({*self._sizes, *self._keep} - {*names})
+            for name in sorted({*self._sizes, *self._keep, *self._idle_unload_s} - {*names})
         ]
         holdings = [*holdings]
         sets = [(f"model {one.title!r} takes", [one]) for one in holdings]
@@ -136,6 +164,7 @@ class Memory:
             files_bytes: The size of its files.
         """
         holding.keep |= name in self._keep
+        holding.idle_unload_s = self._idle_unload_s.get(name)
         if name in self._sizes or holding.origin != "measured":
             devices = {"host" if one == "cpu" else one for one in device.split(", ")}
             known = devices & {*self.budget_bytes} or {"host"} & {*self.budget_bytes}
@@ -176,8 +205,7 @@ class Memory:
                 alone = self._moves == moves and not self._building
                 self._moves += 1
         with self._changed:
-            known = alone and holding.origin == "estimated"
-            for device in before.keys() & after.keys() if known else ():
+            for device in before.keys() & after.keys() if alone else ():
                 # Memory that was free before the build does not show: the files are the least.
                 least = holding.sizes_bytes[device] // 2
                 holding.sizes_bytes[device] = max(least, after[device] - before[device])
@@ -190,7 +218,8 @@ class Memory:
         return made
 
     def _measured_bytes(self, holding: Holding) -> dict[str, int]:
-        found = {one: self._measure(one) for one in holding.sizes_bytes}
+        unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
+        found = {one: self._measure(one) for one in unknown}
         return {one: size for one, size in found.items() if size is not None}
 
     def _made(self, holding: Holding, make: Callable[[], _T]) -> _T:
@@ -329,19 +358,48 @@ class Memory:
         with self._changed:
             holding.since = self._clock()
             self._changed.notify_all()
+            if holding.idle_unload_s is not None and self._idler is None:
+                name = "headrace-models-idle"
+                self._idler = threading.Thread(target=self._unload_idle, name=name, daemon=True)
+                self._idler.start()
         about = holding.title, holding.sizes_bytes, holding.origin
         _log.info("model %r has come, %s bytes, %s", *about)
+
+    def _unload_idle(self) -> None:
+        """Let those leave that nobody uses, until the models are closed."""
+        while not self._closed:
+            with self._changed:
+                now, idle = self._clock(), []
+                may = [one for one in self._by_use() if one.idle_unload_s is not None]
+                ends = {one: self._idle_end(one) for one in may if not one.is_busy()}
+                for one in [one for one, end in ends.items() if end <= now]:
+                    one.leaving, one.reason = True, f"evicted: idle for {one.idle_unload_s:g} s"
+                    idle.append(one)
+                if not idle:
+                    self._changed.wait(min([_LOOK_S, *(end - now for end in ends.values())]))
+            self._send_away(idle)
+
+    def _idle_end(self, holding: Holding) -> float:
+        return max(holding.since or 0.0, holding.last_use()) + (holding.idle_unload_s or 0.0)
 
     def give(self, holding: Holding) -> None:
         """Give the room of a version back, whose pipeline is closed."""
         if "host" in holding.sizes_bytes:
             _trim()
+        if holding.since is not None:
+            _log.info("model %r has left", holding.title)
+            self._tell_thrashing(holding, holding.since)
         with self._changed:
             self._held.remove(holding)
             self._moves += 1
             self._changed.notify_all()
-        if holding.since is not None:
-            _log.info("model %r has left", holding.title)
+
+    def _tell_thrashing(self, holding: Holding, since: float) -> None:
+        now = self._clock()
+        if now - since < 2 * self._min_stay_s and now >= self._told + _TOLD_S:
+            self._told = now
+            what = "model %r has left after %.1f s: too many models are asked for by turns"
+            _log.warning(what, holding.title, now - since)
 
     def used_bytes(self) -> Counter[str]:
         """Return the bytes that all versions take that are built or being built, by device."""
@@ -388,14 +446,23 @@ def _sum(holdings: Iterable[Holding]) -> Counter[str]:
 
 
 def _resident(device: str) -> int | None:
-    """Return the resident bytes of this process, None on another device or system than a host with Linux."""
-    if device != "host":
-        return None
-    try:
-        pages = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
-    except OSError:
-        return None
-    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    """Return the resident bytes of this process and all its children. None elsewhere than on a host with Linux.
+
+    Source:
+        ``/proc/[pid]/stat`` in proc(5).
+    """
+    pages: dict[int, int] = {}
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat") if device == "host" else ():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            found = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            pid = int(stat.parent.name)
+            parents[pid], pages[pid] = int(found[1]), int(found[21])
+    ours, before = {os.getpid()} & {*pages}, 0
+    while len(ours) > before:
+        before = len(ours)
+        ours |= {pid for pid, parent in parents.items() if parent in ours}
+    return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None
 
 
 def _trim() -> None:

@@ -31,8 +31,6 @@ __all__ = ["Model"]
 _KEPT = 16
 """The most replaced versions of a model that can be brought back."""
 
-_EVICTED = "evicted: another model needs its memory"
-
 
 class _Instances:
     """A probe that tells, in a thread of its own, that a node has lost all its instances.
@@ -188,7 +186,7 @@ class Model:
             with self._guard:
                 version.building = None
             # A caller that waits for a replaced model looks for the new model.
-            building.set_result(None if self.left else outcome)
+            building.end(None if self.left else outcome)
 
     def _open(self, version: Version, pipe: Pipeline) -> None:
         """Let a version take requests, unless the models were closed while it was built."""
@@ -386,8 +384,8 @@ class Model:
                 return False
             if self.closed or self.versions.get(version.number) is not version:
                 return True  # it leaves already
-            self._put(self._absent(version, _EVICTED))
-        self._drained_aside(version, _EVICTED)
+            self._put(self._absent(version, version.holding.reason))
+        self._drained_aside(version, version.holding.reason)
         return True
 
     def _absent(self, version: Version, reason: str) -> Version:
@@ -492,7 +490,7 @@ class Model:
             ).start()
         except RuntimeError:  # there can be no more threads
             version.building = None
-            building.set_result(SetupError(f"model {version.title!r} needs a thread to be built"))
+            building.end(SetupError(f"model {version.title!r} needs a thread to be built"))
         return building
 
     def _load_wanted(self, version: Version) -> None:
@@ -503,11 +501,9 @@ class Model:
         ):  # the waiting callers have the error
             if version.on_demand and version.pipe is None:
                 self._load(version)
-        if (
-            building is not None and not building.done()
-        ):  # it was unloaded, replaced or closed meanwhile
+        if building is not None and not building.done():  # it was unloaded or replaced meanwhile
             version.building = None
-            building.set_result(None)
+            building.end(None)
 
     def close(self, timeout: float | None) -> None:
         """Refuse all requests, and close all pipelines within ``timeout`` seconds. None: any time.
@@ -521,6 +517,9 @@ class Model:
                 *(one for one in self.versions.values() if one.pipe is not None),
                 *self.exchanging.abandon("the models are closed"),
             }
+            builds = [one.building for one in self.versions.values() if one.building is not None]
+        for build in builds:
+            build.end(ClosedError("the models are closed"))
         for version in leaving:
             version.leases.end()
             version.watch.__exit__(None, None, None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_models.changes import Listeners
 from headrace_models.closing import close_all
-from headrace_models.operations import Operations
+from headrace_models.operations import Operations, kept_first
 from headrace_models.sources import read_entries
 from headrace_models.version import Rules
 from headrace_models.watching import Watching
@@ -105,7 +105,7 @@ class Models(Operations):
             if watch:
                 self._watching = Watching(self, models)
             if preload:
-                for model in self._models.values():
+                for model in kept_first(self._models.values()):
                     self._load_what_fits(model)
             if self._watching is not None:
                 self._watching.start()

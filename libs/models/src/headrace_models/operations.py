@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Config = str | PathLike[str] | Mapping[str, Any] | PipelineConfig
     Others = bool | Collection[str]
 
-__all__ = ["Operations"]
+__all__ = ["Operations", "kept_first"]
 
 
 class Operations(Requests):
@@ -41,7 +41,7 @@ class Operations(Requests):
         self._adding = threading.Lock()
         self._left: list[Model] = []
 
-    def _check_all(self, models: Iterable[Model]) -> None:
+    def _check_all(self, models: Collection[Model]) -> None:
         """Check all configurations; one error has the problems of all of them."""
         problems: list[Problem] = []
         for model in models:
@@ -53,7 +53,7 @@ class Operations(Requests):
                     problems += [_placed(one, title) for one in error.problems]
         if problems:
             raise ConfigError(problems)
-        if self._rules.memory is not None:
+        if self._rules.memory is not None and models:
             names = {*self._models, *(one.name for one in models)}
             versions = [one for model in models for one in model.versions.values()]
             self._rules.memory.check(names, [one.holding for one in versions])
@@ -78,13 +78,21 @@ class Operations(Requests):
             self._places[name] = model.place
         return version
 
-    def load(self, name: str, config: Config | None = None, *, keep_failed: bool = False) -> None:
+    def load(
+        self,
+        name: str,
+        config: Config | None = None,
+        *,
+        keep_failed: bool = False,
+        may_evict: bool = True,
+    ) -> None:
         """Build all versions of a model without a pipeline, or ``"detect:3"`` alone.
 
         Args:
             name: The model, with ``config`` a new model, or a new version of one.
             config: The configuration of a new model or version. To change a model that exists, call `update`.
             keep_failed: Whether a new one stays that could not be built.
+            may_evict: Whether others leave for a new one. If not, a request builds it where it has no room now.
 
         Raises:
             UnknownModelError: There is no such model, and no configuration is given.
@@ -106,8 +114,14 @@ class Operations(Requests):
                 raise ConfigError(Problem("models", what, hint=hint))
             (source,) = entries.values()
             made = self._added(short, number or "1", source)
+        model = self._models[short]
+        if not may_evict:
+            with contextlib.suppress(HeadraceError):  # the build raises it
+                made.read(self._rules)
+            if not self._fits(made):
+                return model.defer(made)
         try:
-            self._models[short].load(made.number)
+            model.load(made.number)
         except BaseException:
             if not keep_failed:
                 self._forget(made)
@@ -265,8 +279,8 @@ class Operations(Requests):
         wake = (lambda: None) if memory is None else memory.wake
         prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others), wake)
         try:
-            for name, model in fresh.items():
-                old = self._models.get(name)
+            for model in kept_first(fresh.values()):
+                old = self._models.get(model.name)
                 for version in [*model.versions.values()]:
                     before = None if old is None else old.versions.get(version.number)
                     was_built = before is not None and before.state == "ready"
@@ -460,6 +474,15 @@ class Operations(Requests):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("the models are closed")
+
+
+def kept_first(models: Iterable[Model]) -> list[Model]:
+    """Return models in the order of their builds: those that never leave first, so that none leaves for them."""
+
+    def stays(model: Model) -> bool:
+        return any(one.holding.keep for one in model.versions.values())
+
+    return sorted(models, key=stays, reverse=True)
 
 
 def _stays(name: str, keep_others: Others) -> bool:

@@ -139,18 +139,35 @@ class Requests:
         """
         until = None if timeout is None else time.monotonic() + timeout
         while (version := self._lease(name, key)) is None:
-            building = self._building(name, key)
-            if building is not None:
-                waiting = asyncio.shield(asyncio.wrap_future(building))
-                try:
-                    with building.queued():
-                        _raise_again(await asyncio.wait_for(waiting, _left(until)))
-                except asyncio.TimeoutError:
-                    raise _too_late(name) from None
+            await self.wait_async(name, timeout=_left(until), key=key)
         try:
             return await version.pipe.call_async(data, timeout=_left(until), priority=priority)
         finally:
             version.leases.give_back()
+
+    async def wait_async(
+        self, name: str, *, timeout: float | None = None, key: str | bytes | None = None
+    ) -> None:
+        """Wait until a model is built that a request builds, in its queue, without blocking the event loop.
+
+        It may have left for another one by then. One that takes requests is not waited for.
+
+        Args:
+            name: See `__call__`.
+            timeout: Seconds from now.
+            key: See `__call__`.
+
+        Raises:
+            HeadraceError: As `__call__` does.
+        """
+        building = self._building(name, key)
+        if building is not None:
+            waiting = asyncio.shield(asyncio.wrap_future(building))
+            try:
+                with building.queued():
+                    _raise_again(await asyncio.wait_for(waiting, timeout))
+            except asyncio.TimeoutError:
+                raise _too_late(name) from None
 
     def _lease(self, name: str, key: str | bytes | None = None) -> Version | None:
         """Lease the version that a name means; None if it has no pipeline, or had none a moment ago."""
@@ -310,11 +327,23 @@ class Requests:
         Raises:
             HeadraceError: As `__call__` does.
         """
+        with self.lease_version(name, key=key, timeout=timeout) as version:
+            yield version.pipe
+
+    @contextmanager
+    def lease_version(
+        self, name: str, *, key: str | bytes | None = None, timeout: float | None = None
+    ) -> Iterator[Version]:
+        """Lease a version, for a server that sends its pipeline requests itself, and is told of changes by `subscribe`.
+
+        It notes the time of each request in ``last_use``. Once it is told that the version is ``draining`` it may take a
+        further lease for requests that have yet to reach the pipeline. Arguments and errors are those of `lease`.
+        """
         version = self._lease(name, key)
         if version is None:
             version, _ = self._built(name, key, timeout)
         try:
-            yield version.pipe
+            yield version
         finally:
             version.leases.give_back()
 

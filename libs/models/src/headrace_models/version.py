@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
+from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, code_of
 from headrace_models.calling import building_for
 from headrace_models.leases import Leases
 from headrace_models.memory import Holding
@@ -244,6 +244,7 @@ class Version:
         self._nodes = other._nodes
         self.holding.sizes_bytes = {**other.holding.sizes_bytes}
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
+        self.holding.idle_unload_s = other.holding.idle_unload_s
         return self
 
     def check_same(self, other: Version) -> None:
@@ -270,6 +271,7 @@ class Version:
             "reason": self.reason,
             "deleted": self.deleted,
             "retry_after_s": max(0.0, self.retry_at - now) if self.state == "failed" else None,
+            "code": code_of(self.error) if self.state == "failed" and self.error else None,
             "memory": {**self.holding.sizes_bytes},
             "memory_origin": self.holding.origin if self.holding.sizes_bytes else None,
         }

@@ -46,6 +46,7 @@ class AccessLine:
         peer: The client's host and port, or gives its address. None: unknown.
         received_s, answered_s: When the body was there, and when the answer began (`time.monotonic`). 0 before that.
         received_bytes, sent_bytes: The bytes of the request's body and of the answer's body.
+        until_s: When a request that has waited for its model gives up (`time.monotonic`). None: it has not, or never does.
         times: Records when the request waited and ran in the pipeline. None if the pipeline does not measure it.
         timing: What the client is told of each run of its request. None for a client that does not ask.
 
@@ -60,10 +61,11 @@ class AccessLine:
     times: RunTimes | None = None
     timing: list[dict[str, Any]] | None = None
     received_s = answered_s = 0.0
+    until_s: float | None = None
 
     def __init__(self, route: str, began_s: float) -> None:
         self.route = route
-        self._began_s = began_s
+        self.began_s = began_s
 
     def received(self, size: int) -> None:
         """Note that the body, of ``size`` bytes, has been received."""
@@ -85,7 +87,7 @@ class AccessLine:
 
     def nothing_to_receive(self) -> None:
         """Note that the request has no body, so that no time counts as that of receiving it."""
-        self.received_s = self._began_s
+        self.received_s = self.began_s
 
     def told(self, keys: int | None) -> dict[str, Any]:
         """Return what the ``context`` of a request is given by the server, which has so many keys, None for none."""
@@ -124,7 +126,7 @@ class AccessLine:
         queue, run = 0.0, answered - received
         if self.times is not None:
             queue, run = self.times.queue_and_run_s() or (run, 0.0)
-        spent = (received - self._began_s, queue, run, ended - answered)
+        spent = (received - self.began_s, queue, run, ended - answered)
         identifier = identifier or self.request_id
         fields: dict[str, Any] = {
             "route": self.route,

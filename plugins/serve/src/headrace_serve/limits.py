@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -82,6 +83,10 @@ class Limits:
         now = {name: getattr(self, name) for name in own}
         least = {name: v if now[name] is None else min(v, now[name]) for name, v in own.items()}
         return replace(self, **least)  # type: ignore[arg-type]  # each keeps its own kind
+
+    def until(self, end_s: float) -> Limits:
+        """Return these limits for a request that has to end at a time of `time.monotonic`."""
+        return self.narrowed({"max_timeout_ms": max(1e-3, 1e3 * (end_s - time.monotonic()))})
 
     @classmethod
     def of(cls, limits: Limits | None) -> Limits:

@@ -264,22 +264,26 @@ class Service(MemoryAccount):
         old = self.models.get(model.name, model.version)
         self.models = self.models.extended(model)
         if old is not None:
-            old.measured.close()
+            old.leave()
         self.changes.notify()
 
-    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+    def withdraw(
+        self, name: str, version: str, reason: str | None, *, absent: bool = False
+    ) -> None:
         """Refuse requests for a version from now on, because its pipeline is closed by who holds it.
 
         Args:
             name: The model.
             version: Its version.
             reason: Why. None: there is no such version any more.
+            absent: Whether a request brings it back.
         """
         model = self.models.get(name, version)
-        if model is None or (model.unloaded and reason is not None):
+        same = model is not None and model.unloaded and not (model.absent or absent)
+        if model is None or (same and reason is not None):
             return
-        model.unloaded, model.reason = True, reason or ""
-        model.measured.close()
+        model.unloaded, model.absent, model.reason = True, absent, reason or ""
+        model.leave()
         self.models = self.models.without(model) if reason is None else self.models.extended(model)
         self.changes.notify()
 
@@ -302,48 +306,39 @@ class Service(MemoryAccount):
         return self.following.aliases()
 
     def described(self, name: str, version: str = "") -> Model:
-        """Return a model of which clients are told, loaded or not. One that a request builds is built from now on.
+        """Return a model of which clients are told, loaded or not.
 
         Raises:
-            UnknownModelError: There is no such model or version.
-            UnavailableError: It is not built yet.
+            UnknownModelError, UnavailableError: There is none, or it was never built.
         """
         return self._built(*self.named(name, version))
 
     def _built(self, name: str, version: str) -> Model:
         try:
             return self.models.find(name, version)
-        except NotBuiltError as error:
-            raise self.following.build(error.name, error.version) from None
         except UnknownModelError as error:
             if error.version:
                 raise
             raise UnknownModelError(name, served={*self.models.names, *self.aliases()}) from None
 
-    def find(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
-        """Return a model that takes requests. Arguments are those of `named`.
+    def find(
+        self, name: str, version: str = "", key: Callable[[], str] | None = None
+    ) -> Model | None:
+        """Return a model that takes requests. None: `Following.wait` brings it. Arguments are those of `named`.
 
         Raises:
             UnknownModelError: There is no such model or version.
             UnavailableError: The model is not loaded, or this is a forked child.
         """
-        model = self._built(*self.named(name, version, key))
-        if model.unloaded:
+        try:
+            model = self._built(*self.named(name, version, key))
+        except NotBuiltError:
+            return None
+        if model.unloaded and not model.absent:
             raise _not_loaded(model)
         if self.built_in.is_other():
             raise UnavailableError("the models were loaded in another process")
-        return model
-
-    def again(self, name: str, version: str = "", key: Callable[[], str] | None = None) -> Model:
-        """Find the model again for a request that `find` has accepted. A reload may have replaced it.
-
-        Raises:
-            UnknownModelError, UnavailableError: The model is not served any more.
-        """
-        now = self._built(*self.named(name, version, key))
-        if now.unloaded:
-            raise _not_loaded(now)
-        return now
+        return None if model.absent else model
 
     def admit(self, model: Model) -> None:
         """Count a request as inside a model, if the model's queue has room. The caller decrements `Model.inside` later.
@@ -353,6 +348,7 @@ class Service(MemoryAccount):
         """
         self.check_queue(model)
         model.inside += 1
+        model.use.last_use = time.monotonic()
 
     def check_queue(self, model: Model) -> None:
         """Check that the queue of a model has room.
@@ -394,6 +390,8 @@ class Service(MemoryAccount):
             limits: Those that hold for the model, where they are known.
         """
         limits = limits or self.limits.narrowed(model.limits)
+        if line.until_s is not None:
+            limits = limits.until(line.until_s)
         if model.timed:
             asked.times = line.timed()
         if self.keys is not None or line.timing is not None:
@@ -492,6 +490,8 @@ class Service(MemoryAccount):
         if parameters or REQUEST_ID in request:
             line.note_ids(request.get(REQUEST_ID, ""), parameters)
         limits = self.limits.narrowed(model.limits) if model.limits else self.limits
+        if line.until_s is not None:
+            limits = limits.until(line.until_s)
         plain = self.keys is None and line.timing is None and not (parameters or model.timed)
         if plain and limits.max_timeout_ms is None:
             return UNBOUNDED
@@ -516,6 +516,8 @@ class Service(MemoryAccount):
             asked.times = line.timed()
         asked.client = self._client(line)
         limits, default = self.limits.narrowed(model.limits), self.priority_default
+        if line.until_s is not None:
+            limits = limits.until(line.until_s)
         with self._counted(model, line):
             found = answers(
                 model, asked, limits=limits, priority_default=default, part_bytes=self.part_bytes
@@ -577,8 +579,8 @@ class Service(MemoryAccount):
         The result lies between 1 and 30. It is 1 if too few requests were answered recently to measure the rate. An error
         may know better.
         """
-        if isinstance(error, NotBuiltError):
-            return error.retry_after_s
+        if (after_s := getattr(error, "retry_after_s", None)) is not None:
+            return int(after_s)
         rate = None if model is None else model.counts.rate_s()
         if model is None or rate is None:
             return 1

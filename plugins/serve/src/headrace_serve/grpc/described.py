@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.json_format import ParseDict
 
 from headrace.errors import InputError
-from headrace_serve.errors import UnknownModelError
+from headrace_serve.errors import NotBuiltError, UnknownModelError
 from headrace_serve.grpc.messages import message
 from headrace_serve.models import described
 
@@ -30,9 +31,14 @@ def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
     asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
 
     async def respond(request: Any, context: Any, line: Any) -> bytes:
-        made: bytes = ParseDict(
-            answer(service, request), answered(), ignore_unknown_fields=True
-        ).SerializeToString()
+        try:
+            found = answer(service, request)
+        except NotBuiltError as error:
+            left_s = context.time_remaining()
+            until_s = None if left_s is None else time.monotonic() + left_s
+            await service.following.wait(error.name, error.version, until_s=until_s)
+            found = answer(service, request)
+        made: bytes = ParseDict(found, answered(), ignore_unknown_fields=True).SerializeToString()
         return made
 
     return calls.unary(name, asked.FromString, respond, None if name in _OPEN else "describe")

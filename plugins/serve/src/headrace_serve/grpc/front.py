@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any
 
 from headrace_serve.aside import apart
@@ -33,10 +34,36 @@ class Front:
 
     async def infer(self, received: Received, context: Any, line: AccessLine) -> bytes:
         """Answer ModelInfer."""
-        return await self.infer_with(self.find(received, context), received, context, line)
+        model = self.find(received, context)
+        if model is None:
+            model = await self.wait(received, context, line)
+        return await self.infer_with(model, received, context, line)
 
-    def find(self, received: Received, context: Any) -> Model:
-        """Return the model that a request names.
+    async def wait(self, received: Received, context: Any, line: AccessLine) -> Model:
+        """Wait in the queue of a model until it has come, within the time of the request; the errors are those of `Following.wait`."""
+        service, message = self._service, received.message
+        most_ms, given = service.limits.max_timeout_ms, message.parameters
+        timeout_us = given["timeout"].int64_param if "timeout" in given else 0
+        times_s = [timeout_us / 1e6] if timeout_us > 0 else []
+        times_s += [] if most_ms is None else [most_ms / 1e3]
+        if times_s:
+            line.until_s = time.monotonic() + min(times_s)
+        left_s = context.time_remaining()
+        ends_s = [] if left_s is None else [time.monotonic() + left_s]
+        ends_s += [] if line.until_s is None else [line.until_s]
+        held = service.hold(0, received.size)
+        try:
+            return await service.following.wait(
+                received.model_name,
+                message.model_version,
+                lambda: headers_of(context).get("x-share-key", ""),
+                min(ends_s, default=None),
+            )
+        finally:
+            service.release(held)
+
+    def find(self, received: Received, context: Any) -> Model | None:
+        """Return the model that a request names. None: `wait` brings it.
 
         Raises:
             UnknownModelError: There is no such model or version.

@@ -170,10 +170,10 @@ class _Stream:
             request = parsed(read_message, data)
             line.key = self._calls.check_key(self._context, "infer", request)
             self._service.check_unsent()
-            model = self._front.find(request, self._context)
+            model = await self._model_of(request, line)
             in_parts = model.decoupled
             if in_parts:
-                task = self._begin(self._answer_in_parts(model, request, line))
+                task = self._begin(self._answer_in_parts(request, line))
                 self._in_parts.add(task)
                 task.add_done_callback(self._in_parts.discard)
                 return b""
@@ -189,7 +189,11 @@ class _Stream:
                 self._ended(line, request)
         return response
 
-    async def _answer_in_parts(self, model: Model, request: Received, line: AccessLine) -> bytes:
+    async def _model_of(self, request: Received, line: AccessLine) -> Model:
+        model = self._front.find(request, self._context)
+        return await self._front.wait(request, self._context, line) if model is None else model
+
+    async def _answer_in_parts(self, request: Received, line: AccessLine) -> bytes:
         """Answer one request with a response for each part, and one for the result, unless that is None.
 
         The last response has the parameter ``triton_final_response``. A client that asks for an empty response where no
@@ -198,6 +202,7 @@ class _Stream:
         """
         held: Answer | None = None
         try:
+            model = await self._model_of(request, line)  # it may have left since
             with self._front.admitted(model, request, self._context, line) as (asked, _):
                 at_once = flag(FINAL, asked.parameters)
                 found = self._service.answers(model, asked, line)

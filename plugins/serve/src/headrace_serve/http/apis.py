@@ -18,9 +18,10 @@ from headrace.errors import ClosedError, ContractError, InputError, among
 from headrace_formats import write_json
 from headrace_serve.aside import apart
 from headrace_serve.datatypes import from_json
-from headrace_serve.errors import BodyTooLargeError, MediaTypeError
+from headrace_serve.errors import BodyTooLargeError, MediaTypeError, NotBuiltError
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply
+from headrace_serve.http.waiting import wait_for
 from headrace_serve.inference.parameters import with_trace
 from headrace_serve.inference.results import JSON, as_json_text, elements_of
 from headrace_serve.models import described
@@ -69,7 +70,7 @@ class Asked:
     async def body(self) -> bytes:
         """Receive the body, decompressed, within the limits."""
         if "model" in self.path:
-            self._found(self.path["model"])  # a full queue refuses before the body comes
+            await self._found(self.path["model"])  # a full queue refuses before the body comes
         found = await self._exchange.body()
         self._body_bytes = len(found)
         return found
@@ -81,7 +82,7 @@ class Asked:
             InputError: It is no JSON.
         """
         if "model" in self.path:
-            self._found(self.path["model"])
+            await self._found(self.path["model"])
         text = await self._exchange.json_body()
         self._body_bytes = len(text)
         return await self._exchange.parsed(text)
@@ -140,7 +141,7 @@ class Asked:
         Raises:
             InputError: The model has no such input, or a value does not fit.
         """
-        model = self._found(name)
+        model = await self._found(name)
         most = self._exchange.limits.max_items
         if len(values) > most:
             raise InputError(f"{len(values)} items", expected=f"at most {most}")
@@ -159,7 +160,7 @@ class Asked:
         Raises:
             HeadraceError: As the pipeline raises it, and where the server refuses the request.
         """
-        model, exchange = self._found(name), self._exchange
+        model, exchange = await self._found(name), self._exchange
         if isinstance(request, list):
             work: Any = exchange.service.run_all(
                 model, [*map(self._named, request)], self._parameters(), exchange.line
@@ -189,7 +190,7 @@ class Asked:
     async def _parts(
         self, name: str, request: dict[str, Any], **more: int
     ) -> AsyncGenerator[tuple[bool, Any], None]:
-        model, exchange = self._found(name), self._exchange
+        model, exchange = await self._found(name), self._exchange
         one = self._named(request)
         stream = exchange.service.stream(model, one, self._parameters(), exchange.line, **more)
         async with contextlib.aclosing(stream) as each:
@@ -221,19 +222,26 @@ class Asked:
         if known is not None:
             exchange.line.key = known.check(exchange.headers, right, name)
 
-    def _found(self, name: str) -> Model:
+    async def _found(self, name: str) -> Model:
         """Return a model that takes requests, and take a place in its queue."""
         exchange, service = self._exchange, self._exchange.service
         self._check_key(name, "infer")
-        if exchange.model is None:
-            exchange.admit(service.find(name, key=exchange.share_key))
-        if self._known is not service.models or exchange.model.name != name:
-            exchange.model = service.again(name, key=exchange.share_key)
+        model: Model | None = exchange.model
+        if (
+            self._known is not service.models
+            or model is None
+            or model.name != name
+            or model.unloaded
+        ):
+            model = service.find(name, key=exchange.share_key)
+            if model is None:
+                timeout_us = self._parameters().get("timeout")
+                model = await wait_for(exchange, name, timeout_us=timeout_us)
+            if model is not exchange.model:
+                exchange.give_place_back()
+                exchange.admit(model)
             # An alias is asked for each time, and a model that is gone.
-            self._known = service.models if exchange.model.name == name else None
-        model: Model = exchange.model
-        if model.unloaded:
-            model = service.again(name, key=exchange.share_key)
+            self._known = service.models if model.name == name else None
         most = exchange.limits.max_body_bytes
         if self._body_bytes > most:
             raise BodyTooLargeError(f"the body has {self._body_bytes} bytes, the limit is {most}")
@@ -336,7 +344,11 @@ def handler_of(route: ApiRoute) -> Callable[[Exchange], Any]:
     async def handle(exchange: Exchange) -> Reply | None:
         answer = route.function(Asked(exchange))
         if not hasattr(answer, "__aiter__"):
-            answer = await answer
+            try:
+                answer = await answer
+            except NotBuiltError as error:  # of `Asked.model`
+                await wait_for(exchange, error.name, error.version)
+                answer = await route.function(Asked(exchange))
         if hasattr(answer, "__aiter__"):
             await send_events(exchange, _events(answer), partial(_failed, route))
             return None

@@ -265,8 +265,8 @@ class Exchange:
         """Return the text by which the shares of an alias choose, ``""`` if the client sends none."""
         return self.header(b"x-share-key")
 
-    def admit(self, model: Model) -> None:
-        """Take a place in the queue of a model, before the body is received. `end` gives it back.
+    def admit(self, model: Model) -> Model:
+        """Take a place in the queue of a model, before the body is received, and return it. `end` gives the place back.
 
         Raises:
             OverloadedError: The queue is full.
@@ -283,21 +283,24 @@ class Exchange:
             self.service.check_queue(model)
         model.inside += 1
         model.receiving += not self._received
+        model.use.last_use = self.line.began_s
         self._admitted = model
-
-    def enter(self) -> Model:
-        """Find the model in the path, and take a place in its queue; the errors are those of `find` and `admit`."""
-        model = self.find()
-        self.admit(model)
         return model
 
-    def find(self) -> Model:
-        """Find the model in the path.
+    def give_place_back(self) -> None:
+        """Give the place in the queue of a model back, if there is one."""
+        if self._admitted is not None:
+            self._admitted.inside -= 1
+            self._admitted.receiving -= not self._received
+            self._admitted = None
 
-        Raises:
-            UnknownModelError: There is no such model or version.
-            UnavailableError: The model is not loaded.
-        """
+    def enter(self) -> Model | None:
+        """Find the model in the path, and take a place in its queue; as `find` and `admit`."""
+        model = self.find()
+        return None if model is None else self.admit(model)
+
+    def find(self) -> Model | None:
+        """Find the model in the path, as `Service.find` does. None: `headrace_serve.http.waiting.wait` brings it."""
         service, plan = self.service, self.plan
         model: Model | None = plan.model
         if model is None or plan.catalogue is not service.models or model.unloaded:
@@ -307,9 +310,14 @@ class Exchange:
                 plan.model, plan.catalogue = model, service.models
         return model
 
-    def again(self) -> Model:
-        """Find the model in the path again: a reload or a load may have replaced it while the body was received."""
-        return self.service.again(self.path["model"], self.path.get("version", ""), self.share_key)
+    def again(self) -> Model | None:
+        """As `enter` once the body was received: another model may have the place of the first one."""
+        version = self.path.get("version", "")
+        model = self.service.find(self.path["model"], version, self.share_key)
+        if model is None or model is self._admitted:
+            return model
+        self.give_place_back()
+        return self.admit(model)
 
     def hold(self, more: int) -> None:
         """Count ``more`` bytes against `Limits.max_inflight_bytes`, until the end of the request.
@@ -583,7 +591,7 @@ class Exchange:
         if self._held:
             self.service.release(self._held)
             self._held = 0
-        if self._admitted is not None:
+        if self._admitted is not None:  # as `give_place_back`, for each request
             self._admitted.inside -= 1
             self._admitted.receiving -= not self._received
             self._admitted = None

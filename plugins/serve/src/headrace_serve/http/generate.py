@@ -13,6 +13,7 @@ from headrace_serve.aside import apart
 from headrace_serve.datatypes import as_json_values, from_json
 from headrace_serve.http.events import event, send_events
 from headrace_serve.http.exchange import Reply, error_body
+from headrace_serve.http.waiting import receive
 from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import without_nulls
 from headrace_serve.inference.results import JSON
@@ -62,9 +63,8 @@ async def _events(
 
 async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     """Receive a request, and return its model and what it asks for."""
-    exchange.enter()
-    body = await exchange.json_body()
-    model = exchange.again()
+    model = exchange.enter()
+    model, body = await receive(exchange, model, exchange.most_json)
     document: Any = await exchange.parsed(body)
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)

@@ -38,7 +38,7 @@ class Snapshot:
     """The state of the server at one moment. The event loop copies it, and another thread encodes it.
 
     Attributes:
-        counters, models, connections, ready: Copied from `Service`.
+        counters, models, connections, ready, following: Of `Service`.
         own: Whether the metrics that code in this process has registered are left out.
         suffixed: Whether samples of counters get the suffix ``_total``, as OpenMetrics demands, whoever has named them.
         fixed: The label of all samples that names the worker process, whose numbers they are. Empty for a server of one.
@@ -51,6 +51,7 @@ class Snapshot:
         self.models: list[Model] = list(service.models)
         self.connections = service.connections()
         self.ready = service.ready
+        self.following = service.following
         self.own = service.metrics == "server"
         worker = service.worker
         self.fixed: dict[str, str] = {} if worker is None else {"worker": str(worker)}
@@ -58,6 +59,7 @@ class Snapshot:
     def collect(self) -> Iterator[Any]:
         """Return the families of metrics, as a collector of Prometheus does."""
         yield from self._own()
+        yield from self._of_memory()
         yield from _of_steps(self.models, self.fixed)
         of_process = _of_process(self.fixed, own=self.own)
         for family in _merged(chain(_of_pipelines(self.models, self.fixed), of_process)):
@@ -80,6 +82,32 @@ class Snapshot:
             ("ready", (), {(): float(self.ready)}, "Whether requests are accepted and every loaded model is ready."),
         ):  # fmt: skip
             yield _family("gauge", name, text, labels, rows, self.fixed)
+
+    def _of_memory(self) -> Iterator[Any]:
+        """Return the families of models that come and go, where models have a budget of memory."""
+        told = {
+            (m.name, m.version): self.following.memory_of(m.name, m.version) for m in self.models
+        }
+        sizes = {p: one["memory"]["bytes"] for p, one in told.items() if one.get("memory")}
+        if not sizes:
+            return
+        now, model = self.following.comings, ("model",)
+        for name, counted, text in (
+            ("models_loaded", now.loaded, "How often a model has come."),
+            ("models_evicted", now.evicted, "How often a model has left for another one."),
+            ("models_loading_seconds", now.took_s, "Seconds until it had come, in all."),
+        ):
+            yield _family("counter", name, text, model, _rows(counted), self.fixed)
+        rows = {(*place, d): n for place, one in sizes.items() for d, n in one.items()}
+        labels, text = (
+            ("model", "model_version", "device"),
+            "Bytes of the budget that a model takes when it is here.",
+        )
+        yield _family("gauge", "model_memory_bytes", text, labels, rows, self.fixed)
+        here = {place: float(told[place]["state"] == "present") for place in sizes}
+        yield _family(
+            "gauge", "model_present", "Whether a model is here.", labels[:2], here, self.fixed
+        )
 
 
 def _rows(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:

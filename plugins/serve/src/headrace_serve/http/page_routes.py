@@ -13,6 +13,7 @@ from headrace_serve.errors import ServeError, error_json
 from headrace_serve.http.exchange import Reply
 from headrace_serve.http.metrics import can_encode
 from headrace_serve.http.page_forms import form_of
+from headrace_serve.http.waiting import wait_for
 from headrace_serve.reading import whole_number
 from headrace_serve.ui.graph import edges_of, nodes_of
 from headrace_serve.ui.load import MOST_CLIENTS, Replay
@@ -112,7 +113,7 @@ async def _load(exchange: Exchange) -> Reply:
     live, given = _live_of(exchange), _query(exchange)
     path, _, query = given.get("to", "").partition("?")
     name = exchange.path["model"]
-    exchange.model = exchange.service.find(name)
+    exchange.model = exchange.service.find(name) or await wait_for(exchange, name)
     parts = path.split("/")
     if parts != ["", "run", name] and not (
         parts[:4] == ["", "v2", "models", name] and parts[-1] == "infer"

@@ -22,6 +22,7 @@ from headrace_serve.errors import BodyTooLargeError, MediaTypeError, refusal
 from headrace_serve.http.events import EVENTS, event, send_events
 from headrace_serve.http.exchange import Reply, error_body
 from headrace_serve.http.multipart import read_form
+from headrace_serve.http.waiting import receive, wait
 from headrace_serve.inference.messages import Tensor
 from headrace_serve.inference.parameters import TRACE, with_trace
 from headrace_serve.inference.requests import request_of
@@ -87,19 +88,21 @@ async def run(exchange: Exchange) -> Reply | None:
         The answer. None if it was sent as events.
     """
     try:
-        model = exchange.model = exchange.find()
+        model, body = exchange.find(), None
+        if model is None:
+            model, body = await wait(exchange)
+        exchange.model = model
         query = _read_query(model, exchange)
     except HeadraceError:
         exchange.identifier = _identifier_in(exchange.scope["query_string"])
         raise
     exchange.identifier = query.identifier
-    exchange.admit(model)
-    most = exchange.limits.max_json_bytes if query.reads_json else None
-    body = exchange.whole(most)
     if body is None:
-        body = await exchange.body(most)
-        # A reload or a load may have replaced the model while the body was received.
-        now = exchange.again()
+        exchange.admit(model)
+        most = exchange.limits.max_json_bytes if query.reads_json else None
+        body = exchange.whole(most)
+    if body is None:
+        now, body = await receive(exchange, model, most)
         if now is not model:
             model, query = now, _read_query(now, exchange)
     if query.reads_json or not _is_multipart(exchange.header(b"content-type")):

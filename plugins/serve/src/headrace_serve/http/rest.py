@@ -18,6 +18,7 @@ from headrace.errors import InputError, OverloadedError
 from headrace_serve.aside import Pool
 from headrace_serve.errors import (
     DisconnectedError,
+    NotBuiltError,
     UnavailableError,
     UnknownModelError,
     UnsupportedError,
@@ -34,6 +35,7 @@ from headrace_serve.http.plain_route import run
 from headrace_serve.http.plans import Plan, Plans
 from headrace_serve.http.preflight import Origins
 from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, write_body
+from headrace_serve.http.waiting import receive, wait_for
 from headrace_serve.inference.parameters import TRACED, without_nulls
 from headrace_serve.inference.tensors import complete, place_outputs
 from headrace_serve.keys import Keys
@@ -73,14 +75,18 @@ def asgi(models: Any, **settings: Any) -> Starlette:
 
     Args:
         models: See `headrace_serve.models.entries.read_entries`.
-        settings: The arguments of `headrace_serve.service.Service`. ``keys`` may also be the path of a file.
+        settings: The arguments of `headrace_serve.service.Service`. ``keys`` may also be the path of a file. ``memory`` is
+            that of `headrace_serve.Server`.
 
     Raises:
         ConfigError, SetupError, PluginError: As `headrace.pipe` raises them.
     """
     settings["keys"] = Keys.of(settings.get("keys"))
     catalogue = build_models(
-        models, keys=settings["keys"], allow_import=settings.get("allow_import", True)
+        models,
+        keys=settings["keys"],
+        allow_import=settings.get("allow_import", True),
+        memory=settings.pop("memory", None),
     )
 
     service: Service | None = None
@@ -90,6 +96,7 @@ def asgi(models: Any, **settings: Any) -> Starlette:
         if service is not None:
             service.built_in.check()
             service.loop = asyncio.get_running_loop()
+            service.following.look()
         yield
         if service is not None:
             service.following.follow()
@@ -372,10 +379,9 @@ async def _infer(exchange: Exchange) -> Reply:
     service, length = exchange.service, exchange.wire.varying.get(_HEADER_LENGTH, b"")
     model = exchange.enter()
     most = None if length else exchange.limits.max_json_bytes
-    body: Any = exchange.whole(most)
-    if body is None:
-        body = await exchange.body(most)
-        model = exchange.again()
+    body: Any = None if model is None else exchange.whole(most)
+    if model is None or body is None:
+        model, body = await receive(exchange, model, most)
     found = read_again(body, length, model)
     if found is None:
         found = await read_body(body, length.decode("latin-1"), model, exchange)
@@ -439,7 +445,11 @@ async def _ready(exchange: Exchange) -> Reply:
 
 async def _model(exchange: Exchange) -> Any:
     name, version = exchange.path["model"], exchange.path.get("version", "")
-    exchange.model = exchange.service.described(name, version)
+    service = exchange.service
+    try:
+        exchange.model = service.described(name, version)
+    except NotBuiltError:
+        exchange.model = await wait_for(exchange, name, version)
     return exchange.model
 
 
@@ -460,7 +470,9 @@ async def _model_ready(exchange: Exchange) -> Reply:
 
 async def _metadata(exchange: Exchange) -> Reply:
     model = await _model(exchange)
-    return Reply.json(described.model_metadata(exchange.service.models, model))
+    service = exchange.service
+    told = described.model_metadata(service.models, model)
+    return Reply.json({**told, **service.following.memory_of(model.name, model.version)})
 
 
 async def _config(exchange: Exchange) -> Reply:

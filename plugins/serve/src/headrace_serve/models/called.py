@@ -36,11 +36,6 @@ class CalledModels(Models):
         with super().lease(name, key=key, timeout=timeout) as pipe:
             yield self._of(pipe)
 
-    def pipeline(self, name: str, version: str) -> Pipeline:
-        """Return the pipeline itself; see `headrace_models.Models.pipeline`."""
-        with super().lease(f"{name}:{version}") as pipe:
-            return pipe
-
     def counts_of(self, pipe: Pipeline) -> Counts:
         """Return the counts of the calls of a pipeline by other models."""
         counts: Counts = self._of(pipe).counts

@@ -11,7 +11,7 @@ from headrace_serve.models.held import Held, check_keys_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from headrace_models import Prepared
+    from headrace_models import Memory, Prepared
     from headrace_serve.keys import Keys
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.models.model import Model
@@ -53,7 +53,8 @@ class Catalogue:
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
         places = {place: (0, int(place[1])) for place in self.loading}
-        places |= {(one.name, one.version): (2 - one.unloaded, int(one.version)) for one in self}
+        gone = {(one.name, one.version): one.failed or one.unloaded > one.absent for one in self}
+        places |= {place: (2 - left, int(place[1])) for place, left in gone.items()}
         places |= {place: (2, int(place[1])) for place in self.lazy}
         self._greatest = dict(sorted(places, key=places.__getitem__))
 
@@ -80,6 +81,10 @@ class Catalogue:
         if name not in self._greatest:
             raise UnknownModelError(name, served=self._greatest)
         raise UnknownModelError(name, version, self.versions(name))
+
+    def chosen(self, name: str, version: str = "") -> str:
+        """Return the version that `find` looks for."""
+        return version or self._greatest.get(name, "")
 
     def named(self, name: str, version: str = "") -> list[Model]:
         """Return all versions of a model that are built, or the one that is asked for.
@@ -146,12 +151,13 @@ class Catalogue:
     def unready(self) -> dict[str, str]:
         """Why models have no version that takes requests, though they had one, by name.
 
-        Models do not count that requests build, that somebody has unloaded, or whose files were deleted.
+        Models do not count that requests build, that others have no room for, that somebody has unloaded, or whose files were deleted.
         """
         found: dict[str, str] = {}
         lazy = {place for place, entry in [*self.held.entries.items()] if entry.lazy}
         for name, versions in self._models.items():
             lost = [one for one in versions.values() if one.failed or not one.unloaded]
+            lost = [one for one in lost if one.code != "memory"]
             lost = [one for one in lost if (one.name, one.version) not in lazy]
             if lost and not any(one.ready for one in versions.values()):
                 found[name] = lost[-1].reason or f"it is {lost[-1].pipe.stats()['state']}"
@@ -174,7 +180,7 @@ class Catalogue:
             self._prepared.switch()
         for model in before:
             if self.get(model.name, model.version) is not model:
-                model.measured.close()
+                model.leave()
 
     def wait(self, timeout: float) -> None:
         """Wait after `switch` until the pipelines of before are closed, at most ``timeout`` seconds."""
@@ -205,6 +211,7 @@ def build_models(
     allow_import: bool = True,
     may_be_none: bool = False,
     workers: bool = False,
+    memory: Memory | None = None,
 ) -> Catalogue:
     """Read, check and build all models. If one cannot be built, close the others again.
 
@@ -217,6 +224,7 @@ def build_models(
         allow_import: Whether configurations may import code.
         may_be_none: Whether there may be no model, as in a watched folder, which gets them later.
         workers: Whether several processes answer, so that a model that keeps a state is refused. For the first catalogue.
+        memory: The memory that all models may take together. For the first catalogue.
 
     Raises:
         ConfigError: A model, its configuration or a key is wrong. All are checked before any model is built.
@@ -225,7 +233,8 @@ def build_models(
     """
     entries, aliases = read_entries(models, only, may_be_none=may_be_none)
     check_keys_of(keys, entries, aliases)
-    held = Held(allow_import=allow_import, workers=workers) if before is None else before.held
+    how: Any = {"allow_import": allow_import, "workers": workers, "memory": memory}
+    held = Held(**how) if before is None else before.held
     try:
         built, prepared = held.prepare(
             entries,

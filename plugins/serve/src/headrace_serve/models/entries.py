@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,12 +13,12 @@ import pydantic
 
 import headrace
 from headrace import keys
-from headrace.errors import ConfigError, HeadraceError, Problem, SetupError
+from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, nearest
 from headrace.plugins import read_text
 from headrace_formats import read_labels
-from headrace_models import Exchange, folder_models, is_shares
+from headrace_models import Exchange, Memory, folder_models, is_shares
 from headrace_serve.models.field_types import type_of
-from headrace_serve.models.manager import Later, ModelManager
+from headrace_serve.models.manager import Later, ModelManager, leased
 from headrace_serve.tables import problem_of, read_tables
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "ModelEntry",
     "OutputEntry",
     "read_entries",
+    "read_memory",
     "read_models",
     "repositories",
 ]
@@ -51,6 +53,8 @@ _STATISTICS = "stats"
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(?::(?P<version>[^=:/\\]*))?=(?P<config>.+)", re.DOTALL
 )
+_OF_MEMORY = ("host", "min_stay_s")
+_DEVICE = re.compile(r"[a-z]+:[0-9]+")
 _EXPRESSION = re.compile(r"[A-Z]\w*$|[\w:-]+[\[(]|\[")
 """How a text begins that is an expression, and no path."""
 
@@ -141,6 +145,12 @@ class ModelEntry(_Entry):
     """Digits without a zero in front; a whole number is read as its digits."""
     preload: bool = True
     """Whether the server builds the model before it takes requests; if not, the first request has it built."""
+    memory: str | None = None
+    """What it takes on each device of the budget that it uses, with a unit; default: it is measured."""
+    keep: bool = False
+    """Whether it never leaves for another model."""
+    idle_unload_s: float | None = pydantic.Field(default=None, gt=0)
+    """Seconds without a request after which it leaves; default: never."""
     inputs: dict[str, InputEntry] | None = pydantic.Field(default=None, min_length=1)
     outputs: dict[str, OutputEntry] | None = pydantic.Field(default=None, min_length=1)
     max_body_bytes: int | None = pydantic.Field(default=None, gt=0)
@@ -338,9 +348,9 @@ def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
 def _read_file(path: Path) -> dict[str, Any]:
     document = read_tables(path)
     tables = document.get("models")
-    if set(document) != {"models"} or not isinstance(tables, dict):
-        wrong = ", ".join(key for key in document if key != "models")
-        what = f"it may hold only tables [models.NAME]{wrong and f', not {wrong}'}"
+    wrong = ", ".join(key for key in document if key not in ("models", "memory"))
+    if wrong or not isinstance(tables, dict):
+        what = f"it may hold only tables [models.NAME] and [memory]{wrong and f', not {wrong}'}"
         raise ConfigError(Problem("serve", what, file=str(path)))
     problems = []
     for name, table in tables.items():
@@ -360,6 +370,44 @@ def _read_file(path: Path) -> dict[str, Any]:
     if problems:
         raise ConfigError(problems)
     return tables
+
+
+def read_memory(file: str | None, parts: int = 1) -> Memory | None:
+    """Read the budget of memory in the table ``[memory]`` of a TOML file. None: there is none.
+
+    Args:
+        file: The file.
+        parts: How many processes share the budget.
+
+    Raises:
+        ConfigError: The file cannot be read, or the table is wrong.
+    """
+    document = {} if file is None else read_tables(file)
+    if "memory" not in document:
+        return None
+    table = document["memory"]
+    if not isinstance(table, dict):
+        what = 'it is a table [memory], as in "cuda:0" = "20 GiB"'
+        raise ConfigError(Problem("serve", what, path="memory", file=file))
+    problems = [
+        Problem(
+            "serve",
+            "there is no such key",
+            path=f"memory.{key}",
+            file=file,
+            suggestion=nearest(key, _OF_MEMORY),
+            hint="There are: host, min_stay_s, and devices such as cuda:0.",
+        )
+        for key in table
+        if key not in _OF_MEMORY and not _DEVICE.fullmatch(key)
+    ]
+    if problems:
+        raise ConfigError(problems)
+    stay = {key: table.pop(key) for key in ("min_stay_s",) if key in table}
+    try:
+        return Memory(table, **stay, parts=parts)
+    except ConfigError as error:
+        raise ConfigError([replace(one, file=file) for one in error.problems]) from None
 
 
 def _wrong_in(name: str, table: dict[str, Any], path: Path) -> list[Problem]:
@@ -401,8 +449,11 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
             known = states.get(name, {}).get("versions", {})
             for version in versions:
                 late = only is None and known.get(version, {}).get("state", "ready") != "ready"
-                given = Later(manager) if late else manager.pipeline(name, version)
-                found.append((name, version, given))
+                if late:
+                    found.append((name, version, Later(manager)))
+                    continue
+                with leased(manager, name, version) as (pipe, _):
+                    found.append((name, version, pipe))
     except HeadraceError:
         raise
     except Exception as error:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
+import time
+from collections import Counter, defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from headrace.errors import HeadraceError, OverloadedError
+from headrace.errors import ClosedError, DeadlineExceededError, HeadraceError, OverloadedError
 from headrace_serve.errors import NotBuiltError
-from headrace_serve.models.manager import Later
+from headrace_serve.models.manager import Later, leased
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_serve.models.catalogue import Catalogue
     from headrace_serve.models.model import Model
 
-__all__ = ["Following", "is_deleted"]
+__all__ = ["Comings", "Following", "is_deleted"]
 
 logger = logging.getLogger("headrace.serve")
 
@@ -30,14 +33,50 @@ class Served(Protocol):
 
     models: Catalogue
 
+    def named(
+        self, name: str, version: str = "", key: Callable[[], str] | None = None
+    ) -> tuple[str, str]:
+        """Return name and version of a model as they are, of an alias those that its shares choose."""
+
+    def find(self, name: str, version: str = "") -> Model | None:
+        """Return a model that takes requests. None: it has yet to come."""
+
     def call(self, change: Callable[[], None]) -> None:
         """Make a change between two steps of the event loop."""
 
     def put(self, model: Model) -> None:
         """Serve a model from now on."""
 
-    def withdraw(self, name: str, version: str, reason: str | None) -> None:
+    def withdraw(
+        self, name: str, version: str, reason: str | None, *, absent: bool = False
+    ) -> None:
         """Send a version no requests from now on; None: there is no such version any more."""
+
+
+class Comings:
+    """Counts which models have come, and have left for others.
+
+    Attributes:
+        loaded: How often each model has come.
+        evicted: How often each has left for another one.
+        took_s: The seconds that all builds of each have taken, with the wait for room.
+    """
+
+    def __init__(self) -> None:
+        self.loaded, self.evicted = Counter[str](), Counter[str]()
+        self.took_s: defaultdict[str, float] = defaultdict(float)
+        self._since_s: dict[tuple[str, str], float] = {}
+
+    def note(self, change: Change) -> None:
+        """Count a change."""
+        place = (change.name, change.version)
+        if change.state == "loading":
+            self._since_s[place] = time.monotonic()
+        elif change.state == "draining":
+            self.evicted[change.name] += change.reason.startswith("evicted")
+        elif (since_s := self._since_s.pop(place, None)) is not None and change.state == "ready":
+            self.loaded[change.name] += 1
+            self.took_s[change.name] += time.monotonic() - since_s
 
 
 class Following:
@@ -45,13 +84,16 @@ class Following:
 
     Attributes:
         sources: Those that it follows.
+        comings: What has come and gone since.
     """
 
     def __init__(self, service: Served) -> None:
         self._service = service
         self._stops: list[Callable[[], None]] = []
         self._unready: dict[str, str] = {}
+        self._refused: set[tuple[str, str]] = set()
         self.sources: list[Any] = []
+        self.comings = Comings()
 
     def follow(self, *sources: Any) -> None:
         """Hear of the changes of these from now on, and of no others."""
@@ -103,6 +145,7 @@ class Following:
         """Take a change, in the thread that makes it and that waits for this."""
         if change.reason and change.state in {"failed", "ready"}:  # ready: its update has failed
             logger.warning("model %r: %s", f"{change.name}:{change.version}", change.reason)
+        self.comings.note(change)
         if change.state != "loading":
             self._sync(source, change.name, change.replaces)
             self._tell_ready()
@@ -120,47 +163,99 @@ class Following:
         numbers = source.versions().get(name, ())
         for version in numbers:
             if known.get(version, {}).get("state") == "ready":
-                with contextlib.suppress(
-                    HeadraceError
-                ):  # it has just left, of which the next change tells
-                    self._put(name, version, source.pipeline(name, version))
+                with (  # it has just left, of which the next change tells
+                    contextlib.suppress(HeadraceError),
+                    leased(source, name, version) as (pipe, use),
+                ):
+                    self._put(name, version, pipe, use)
         for model in [one for one in self._service.models if one.name == name]:
-            if model.version not in numbers:
-                about = known.get(model.version, {})
-                gone = not about or model.version == replaced or about.get("deleted", False)
-                model.failed = not gone and about.get("state") == "failed"
-                self._withdraw(name, model.version, None if gone else about["reason"])
+            about = known.get(model.version, {})
+            gone = not about or model.version == replaced or about.get("deleted", False)
+            failed = not gone and about["state"] == "failed"
+            absent = failed or (model.version in numbers and about.get("state") != "ready")
+            if absent or model.version not in numbers:
+                model.failed, model.code = failed, about.get("code")
+                reason = None if gone and not absent else about["reason"]
+                self._withdraw(name, model.version, reason, absent=absent)
 
-    def _put(self, name: str, version: str, pipe: Pipeline) -> None:
+    def _put(self, name: str, version: str, pipe: Pipeline, use: Any) -> None:
         now = self._service.models.get(name, version)
         if now is not None and _original(now.pipe) is _original(pipe) and not now.unloaded:
             now.pipe = pipe  # who made the change has put it in its place already, or an exchange begins or ends
+            now.use = use or now.use
             return
         try:
             model = self._service.models.held.made(name, version, pipe)
+            model.use = use or model.use
         except Exception as error:
             logger.exception("model %r cannot be served", f"{name}:{version}")
+            self._refused.add((name, version))
             if now is not None:
                 now.failed = True
             self._withdraw(name, version, f"it cannot be served: {type(error).__name__}")
         else:
+            self._refused.discard((name, version))
             self._service.call(lambda: self._service.put(model))
 
-    def _withdraw(self, name: str, version: str, reason: str | None) -> None:
-        self._service.call(lambda: self._service.withdraw(name, version, reason))
+    def _withdraw(
+        self, name: str, version: str, reason: str | None, *, absent: bool = False
+    ) -> None:
+        self._service.call(lambda: self._service.withdraw(name, version, reason, absent=absent))
 
-    def build(self, name: str, version: str) -> HeadraceError:
-        """Have a model built without waiting, unless its last build has just failed; return what clients are told."""
-        source = self._source_of(name, version)
+    async def wait(
+        self,
+        name: str,
+        version: str = "",
+        key: Callable[[], str] | None = None,
+        until_s: float | None = None,
+    ) -> Model:
+        """Wait in the queue of a model until it has come, and return it.
+
+        Args:
+            name: As `Service.named` takes it, and the next two.
+            version: See there.
+            key: See there.
+            until_s: When to give up, by `time.monotonic`. None: never.
+
+        Raises:
+            OverloadedError: It cannot come for want of memory, or its queue is full.
+            NotBuiltError: It could not be built.
+            HeadraceError: As `Service.find` raises it, and where the time is over or the models are closed.
+        """
+        service = self._service
+        while True:
+            name, version = service.named(name, version, key)
+            model = service.find(name, version)
+            if model is not None:
+                return model
+            number = service.models.chosen(name, version)
+            if (name, number) in self._refused:
+                raise NotBuiltError(name, number, "cannot be served")
+            await self._wait(self._source_of(name, number), name, number, until_s)
+            await asyncio.sleep(0)  # it may be built, and be put here in this loop's next turn
+
+    async def _wait(self, source: Any, name: str, version: str, until_s: float | None) -> None:
+        left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
         try:
-            source.wake(f"{name}:{version}")
-        except OverloadedError as error:  # no room in the budget of memory
-            return error
+            await source.wait_async(f"{name}:{version}", timeout=left_s)
+        except (DeadlineExceededError, ClosedError):
+            raise
         except HeadraceError as error:
-            known = _status(source, name, version)
+            after_s = math.ceil(_status(source, name, version).get("retry_after_s") or 1)
+            if isinstance(error, OverloadedError):
+                error.retry_after_s = after_s  # type: ignore[attr-defined]
+                raise
             why = f"could not be built ({type(error).__name__})"
-            return NotBuiltError(name, version, why, math.ceil(known.get("retry_after_s") or 1))
-        return NotBuiltError(name, version)
+            raise NotBuiltError(name, version, why, after_s) from None
+
+    def memory_of(self, name: str, version: str) -> dict[str, Any]:
+        """Return whether a model is here, and what it takes, where models have a budget of memory. Else nothing."""
+        about = _status(self._source_of(name, version), name, version)
+        if not about.get("memory"):
+            return {}
+        state = {"ready": "present", "loading": "coming"}.get(about["state"], "absent")
+        memory = {"bytes": about["memory"], "origin": about["memory_origin"]}
+        return {"state": state, "memory": memory}
 
     def last_failure(self, name: str, version: str) -> str:
         """Return why a lazy model that was asked for could not be built; ``""`` if none has failed."""
@@ -168,10 +263,13 @@ class Following:
         return str(known["reason"]) if known.get("state") == "failed" else ""
 
     def _source_of(self, name: str, version: str) -> Any:
-        """Return what builds a lazy model."""
+        """Return what builds a model at a request."""
         catalogue = self._service.models
-        given = catalogue.lazy[name, version].config
-        return given.manager if isinstance(given, Later) else catalogue.held.models
+        entry = catalogue.lazy.get((name, version))
+        if entry is not None and isinstance(entry.config, Later):
+            return entry.config.manager
+        mine = [one for one in self.sources if _status(one, name, version)]
+        return mine[0] if mine else catalogue.held.models
 
 
 def _original(pipe: Any) -> Any:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace import Pipeline, PipelineConfig
-    from headrace_models import Exchange, Prepared
+    from headrace_models import Exchange, Memory, Prepared
     from headrace_serve.keys import Keys
 
     Entries = Mapping[tuple[str, str], ModelEntry]
@@ -40,13 +40,16 @@ class Held:
             describes itself.
     """
 
-    def __init__(self, *, allow_import: bool = True, workers: bool = False) -> None:
-        self._workers, self._allow_import = workers, allow_import
+    def __init__(
+        self, *, allow_import: bool = True, workers: bool = False, memory: Memory | None = None
+    ) -> None:
+        self._workers, self._allow_import, self._memory = workers, allow_import, memory
         self.models = CalledModels(
             {},
             check=self._check,
             adapt=partial(_adapted, workers=workers),
             allow_import=allow_import,
+            memory=memory,
             exchange=self._exchange_of,
         )
         self.entries: dict[tuple[str, str], ModelEntry] = {}
@@ -85,6 +88,7 @@ class Held:
             _check_exchange(entry, workers=self._workers, allow_import=self._allow_import)
         kept = {} if before is None else _exchanged(entries, before)
         fresh = {place: one for place, one in entries.items() if place not in kept}
+        _set_memory(self._memory, {**(self.entries if others else {}), **entries})
         self._here.entries = entries
         try:
             configs = {**_configs(fresh), **aliases}
@@ -128,13 +132,14 @@ class Held:
         """
         self.prepare({place: one for place, one in entries.items() if one.lazy}, {})[1].switch()
         self.entries = dict(entries)
-        for (name, version), entry in entries.items():
+        _set_memory(self._memory, entries)
+        for (name, version), entry in sorted(entries.items(), key=lambda one: not one[1].keep):
             if isinstance(entry.config, headrace.Pipeline):
                 yield self._model(name, version, entry)
             elif not entry.lazy:
                 title = f"{name}:{version}"
                 with _collecting(failed, title):
-                    self.models.load(title, entry.config, keep_failed=True)
+                    self.models.load(title, entry.config, keep_failed=True, may_evict=False)
         for alias, shares in aliases.items():
             with _collecting(failed, alias):
                 self.models.alias(alias, shares)
@@ -272,6 +277,24 @@ def _configs(entries: Entries) -> dict[str, Any]:
     }
 
 
+def _set_memory(memory: Memory | None, entries: Entries) -> None:
+    """Tell the budget what the entries say of pipelines that are built here.
+
+    Raises:
+        ConfigError: A size is wrong, or there is no budget.
+    """
+    of_models = {title.partition(":")[0] for title in _configs(entries)}
+    built = [(name, one) for (name, _), one in entries.items() if name in of_models]
+    sizes = {name: one.memory for name, one in built if one.memory is not None}
+    keep = [name for name, one in built if one.keep]
+    idle_unload_s = {name: one.idle_unload_s for name, one in built if one.idle_unload_s}
+    if memory is not None:
+        memory.set_models(sizes, keep, idle_unload_s)
+    elif named := [*sizes, *keep, *idle_unload_s]:
+        what = f"model {named[0]!r} has `memory`, `keep` or `idle_unload_s`, and there is no budget"
+        raise ConfigError(Problem("serve", what, hint='Add [memory] with host = "8 GiB".'))
+
+
 def check_models(
     models: Any,
     *,
@@ -279,6 +302,7 @@ def check_models(
     allow_import: bool = True,
     may_be_none: bool = False,
     workers: bool = False,
+    memory: Memory | None = None,
     failed: dict[str, HeadraceError],
 ) -> tuple[dict[tuple[str, str], ModelEntry], dict[str, Any]]:
     """Check all models as `headrace_serve.models.catalogue.build_models` does, and build none.
@@ -301,6 +325,10 @@ def check_models(
             with _collecting(failed, title), _placing_keys():
                 checked.check({title: config})
                 _check_exchange(entries[name, version], workers=workers, allow_import=allow_import)
+    _set_memory(memory, entries)
+    if memory is not None and not failed:
+        checked = Models({}, adapt=adapt, allow_import=allow_import, memory=memory)
+        checked.check(_configs(entries))  # closing it would close the budget
     for entry in entries.values():
         if workers and isinstance(entry.config, headrace.Pipeline):
             _refuse_state(entry.config.config)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import headrace
 from headrace.errors import ConfigError, Problem
+from headrace_models import Models
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Later", "ModelManager", "load_manager"]
+__all__ = ["Later", "ModelManager", "leased", "load_manager"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class ModelManager(Protocol):
     The server asks the manager when it starts, when it reloads, and when a request loads a model (then only for that
     model's versions). The server never closes a manager's pipelines.
 
-    A manager whose pipelines change by themselves has ``subscribe(listener)``, ``status()``, ``resolve(name, key=...)``, ``wake(name)`` and ``in`` too, as
-    `headrace_models.Models` has them: it calls the listener with each `headrace_models.Change`, and closes no pipeline before
+    A manager whose pipelines change by themselves has ``subscribe(listener)``, ``status()``, ``resolve(name, key=...)``,
+    ``wait_async(name, timeout=...)`` and ``in`` too, as `headrace_models.Models` has them: it calls the listener with each `headrace_models.Change`, and closes no pipeline before
     the listener has returned. A version that is not ``ready`` is built at its first request, and a name may be an alias.
     """
 
@@ -43,6 +45,16 @@ class ModelManager(Protocol):
 
     def pipeline(self, name: str, version: str) -> headrace.Pipeline:
         """Return the pipeline of a version of a model."""
+
+
+@contextmanager
+def leased(manager: Any, name: str, version: str) -> Iterator[tuple[headrace.Pipeline, Any]]:
+    """Give the pipeline of a version, and the version, if the manager tells it, which then may leave for another model."""
+    if isinstance(manager, Models):
+        with manager.lease_version(f"{name}:{version}") as found:
+            yield found.pipe, found
+    else:
+        yield manager.pipeline(name, version), None
 
 
 def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import SetupError, among
@@ -26,6 +28,7 @@ __all__ = ["Model"]
 logger = logging.getLogger("headrace.serve")
 
 _ASKED_S = 0.02
+_LEAVING_S = 30.0
 
 
 class Model:
@@ -37,8 +40,11 @@ class Model:
         signature: The inputs and outputs.
         counts: The counters of answered requests.
         called: Those of the requests of other models. None where nobody counts them.
-        unloaded: Whether a request has unloaded the model, so that it takes no requests.
+        unloaded: Whether the model takes no requests, because it was unloaded or has left.
+        absent: Whether it has, and a request brings it back.
+        use: The version of `headrace_models` that has the pipeline, told when the last request came.
         failed: Whether it takes no requests because it could not be built again, and nobody has unloaded it.
+        code: The code of that error.
         loading: Whether a new pipeline is being built to take the place of this one.
         reason: Why the model is unloaded. ``""`` if it is not.
         limits: Limits of this model, by name. The smaller of these and the server's limits counts.
@@ -63,7 +69,9 @@ class Model:
 
     counts: Counts
     called: Counts | None = None
-    unloaded = loading = failed = False
+    unloaded = absent = loading = failed = False
+    code: str | None = None
+    use: Any = SimpleNamespace(last_use=None, leases=None)
     reason = ""
     inside = receiving = 0
     histograms: Any = None
@@ -155,10 +163,18 @@ class Model:
         """Whether the model takes requests."""
         return self.pipe.ready and not self.unloaded
 
-    def close(self, *, timeout: float) -> None:
-        """Close the pipeline, and measure its requests no more."""
+    def leave(self) -> None:
+        """Measure no more requests, and keep the pipeline open for those that are read and have yet to reach it."""
         self.measured.close()
-        self.pipe.close(timeout=timeout)
+        leases = self.use.leases
+        if self.inside > self.receiving and leases is not None and leases.take():
+            self._look(leases, time.monotonic() + _LEAVING_S)
+
+    def _look(self, leases: Any, until_s: float) -> None:
+        if self.inside > self.receiving and time.monotonic() < until_s:
+            asyncio.get_running_loop().call_later(_ASKED_S, self._look, leases, until_s)
+        else:
+            leases.give_back()
 
 
 def _check_labels(name: str, entry: ModelEntry, signature: Signature) -> None:

@@ -211,11 +211,12 @@ class Repository:
         if not self._service.models.has(name):
             raise self._unknown(name)
         models = [model for model in self._service.models if model.name == name]
-        if all(model.unloaded and not model.failed for model in models):
+        if all(model.unloaded and not (model.failed or model.absent) for model in models):
             return
         for model in models:
             model.unloaded, model.failed, model.reason = True, False, "unloading"
-            model.measured.close()
+            model.absent = False
+            model.leave()
         self._service.changes.notify()
         held = self._service.models.held.models
         if name in held:

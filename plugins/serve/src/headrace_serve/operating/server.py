@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Coroutine, Iterable, Sequence
     from pathlib import Path
 
+    from headrace_models import Memory
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.tls import Certificates
@@ -102,6 +103,7 @@ class Server:
         listen_first: bool = False,
         watch: bool | str | Path = False,
         exit_on_error: bool = True,
+        memory: Memory | None = None,
     ) -> None:
         """Build the models, unless ``listen_first`` leaves that to `start`.
 
@@ -138,6 +140,7 @@ class Server:
                 are models, too. It needs ``headrace-models[watch]``.
             exit_on_error: Whether a model that cannot be built, or that a plugin refuses, is an error. If not, the others are
                 served, a log says why, and a request tries it again. With ``watch`` it is never an error.
+            memory: The memory that the models may take together. Sizes and models that stay are those of their entries.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them, where the models are built. ConfigError also for a wrong
@@ -158,7 +161,7 @@ class Server:
         self._watch, self._allow = watch, check_allowed(allow)
         self._unbuilt: dict[tuple[str, str], ModelEntry] | None = None
         self._exits, self._failed = exit_on_error and not watch, dict[str, HeadraceError]()
-        how: Any = {"allow_import": allow_import, "workers": self._shared}
+        how: Any = {"allow_import": allow_import, "workers": self._shared, "memory": memory}
         read: Any = dict(how, keys=known, may_be_none=may_come_later(models, watch, self._allow))
         catalogue = self._catalogue(models, how, read, listen_first=listen_first)
         try:
@@ -294,7 +297,8 @@ class Server:
                 service.call(partial(service.put, model))
             if failed and self._exits:
                 raise together(failed)
-            late = {place: one for place, one in entries.items() if ":".join(place) in failed}
+            built = {(one.name, one.version) for one in service.models}
+            late = {place: one for place, one in entries.items() if place not in built}
             for title in failed.keys() - {":".join(place) for place in late}:  # others are logged
                 logger.warning("model %r is not served: %s", title, failed[title])
 

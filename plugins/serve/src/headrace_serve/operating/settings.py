@@ -11,7 +11,7 @@ from headrace.errors import ConfigError, Problem
 from headrace_serve.allowing import check_allowed, check_hosts, check_origins
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
-from headrace_serve.models.entries import read_models
+from headrace_serve.models.entries import read_memory, read_models
 from headrace_serve.models.held import check_models, together
 from headrace_serve.models.manager import load_manager
 from headrace_serve.operating.listening import check_ports
@@ -20,6 +20,7 @@ from headrace_serve.routes import routes_of
 from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
+    from headrace_models import Memory
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.logs import LogFormat
 
@@ -71,6 +72,7 @@ class Settings:
     watch: bool = False
     exit_on_error: bool = True
     limits: Limits = field(default_factory=Limits)
+    processes: int = 1
 
     def __post_init__(self) -> None:
         wrong = None
@@ -104,13 +106,15 @@ class Settings:
             found[name] = tuple(found[name])
         return cls(**{**found, "limits": Limits(**found["limits"])})
 
-    def shared(self, port: int, grpc_port: int | None, admin_port: int | None = None) -> Settings:
-        """Return the settings for a worker process that shares these ports with others."""
+    def shared(
+        self, port: int, grpc_port: int | None, admin_port: int | None = None, processes: int = 1
+    ) -> Settings:
+        """Return the settings for a worker process that shares these ports, and the memory, with others."""
         limits = self.limits
         if limits.max_connection_age_s is None:
             limits = replace(limits, max_connection_age_s=_AGE_S)
         ports = {"port": port, "grpc_port": grpc_port, "admin_port": admin_port}
-        return replace(self, **ports, limits=limits)  # type: ignore[arg-type]  # each keeps its own kind
+        return replace(self, **ports, limits=limits, processes=processes)  # type: ignore[arg-type]  # each keeps its own kind
 
     def read(self) -> dict[str, Any]:
         """Read the files of models and keys. Give the arguments of `Server.reload`.
@@ -136,6 +140,7 @@ class Settings:
         check_hosts(self.allow_hosts)
         routes_of(self.apis)
         read: Any = {**self.read(), "allow_import": self.allow_import, "workers": True}
+        read["memory"] = self._memory()
         late = may_come_later(read["models"], self._watched(), self.allow)
         failed: dict[str, Any] = {}
         check_models(**read, may_be_none=late, failed=failed)
@@ -161,7 +166,11 @@ class Settings:
             everywhere=everywhere,
             listen_first=listen_first,
             watch=self._watched(),
+            memory=self._memory(),
         )
+
+    def _memory(self) -> Memory | None:
+        return read_memory(self.models_file, self.processes)
 
     def _watched(self) -> bool | str:
         """Return the argument ``watch`` of the server: the first folder of models, if files are watched."""

@@ -54,7 +54,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         SetupError: A port is in use, or cannot be bound.
     """
     _check_platform(settings)
-    settings.shared(settings.port, settings.grpc_port, settings.admin_port).check()
+    settings.shared(settings.port, settings.grpc_port, settings.admin_port, count).check()
     # These sockets are bound but do not listen. So no other program can take the ports while no worker process
     # listens, and the kernel gives all connections to the worker processes.
     wanted = {
@@ -69,7 +69,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
         ]
         held = taken.pop_all()
     ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
-    shared = settings.shared(ports[0], ports[1], ports[2])
+    shared = settings.shared(ports[0], ports[1], ports[2], count)
     cores = usable_cpus()
     each = max(1, cores // count)
     threads: dict[str, int] = {}

@@ -1,0 +1,387 @@
+"""Models that do not all fit: the serving file, requests to models that are not there, and what is told of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from serve_helpers import until
+from tritonclient.utils import InferenceServerException
+
+import headrace
+from headrace.errors import ConfigError
+from headrace_models import Memory, Models
+from headrace_serve import Server
+from headrace_serve.models.entries import read_memory, read_models
+
+
+def written(tmp_path, text):
+    (tmp_path / "m.toml").write_text('backend = "Identity"\n')
+    path = tmp_path / "serve.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def of_file(path):
+    return {"models": read_models([], path), "memory": read_memory(path), "port": 0}
+
+
+@pytest.mark.parametrize("listen_first", [False, True])
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ('[memory]\nhost = "8"\n', "'host' is '8', which is no size with a unit"),
+        ('[memory]\nhosts = "8 GiB"\n', "(?s)serve.toml.*memory.hosts.*Did you mean 'host'"),
+        ('[memory]\nmin_stay = 3\n', "(?s)memory.min_stay.*Did you mean 'min_stay_s'"),
+        ('[memory]\nhost = "1 GiB"\nmin_stay_s = -1\n', "min_stay_s of the memory is -1"),
+        ("memory = 3\n", r"it is a table \[memory\]"),
+        ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2"\n', "memory of 'm' is '2'"),
+        ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2 GiB"\n', "'m:1' takes 2147483648"),
+        (
+            ('[memory]\nhost = "3 GiB"\n[models.n]\nconfig = "m.toml"\nmemory = "2 GiB"\nkeep = true\n'
+            '[models.m]\nmemory = "2 GiB"\nkeep = true\n'),
+            "that are kept take 4294967296 bytes",
+        ),
+        ("[models.m]\nkeep = true\n", "'m' has `memory`, `keep` or `idle_unload_s`, and there is no budget"),
+        ('[memory]\nhost = "1 GiB"\n[models.m]\nkept = true\n', "(?s)models.m.kept.*'keep'"),
+    ],
+)  # fmt: skip
+def test_a_wrong_budget_is_refused_before_anything_is_built(tmp_path, text, match, listen_first):
+    model = "" if "[models.m]" in text else "[models.m]\n"
+    text = f"{text}{model}".replace("[models.m]\n", '[models.m]\nconfig = "m.toml"\n')
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError, match=match):
+        Server(**of_file(path), listen_first=listen_first)
+
+
+@pytest.mark.parametrize("listen_first", [False, True])
+def test_a_server_begins_with_those_that_fit(tmp_path, listen_first):
+    text = '[memory]\nhost = "2 GiB"\nmin_stay_s = 0\n'
+    for name in "abc":
+        text += f'[models.{name}]\nconfig = "m.toml"\nmemory = "1 GiB"\nkeep = {"ac".count(name) > 0}\n'.lower()
+    path = written(tmp_path, text.replace("gib", "GiB"))
+    with Server(**of_file(path), listen_first=listen_first) as server:
+        index = httpx.post(f"{server.url}/v2/repository/index").json()
+        assert {one["name"]: one["state"] for one in index} == {
+            "a": "READY", "b": "UNAVAILABLE", "c": "READY",
+        }  # fmt: skip
+        assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+
+
+def test_the_serving_file_of_the_page_is_served(tmp_path):
+    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
+    text = page.partition("```toml\n")[2].partition("```")[0]
+    assert "[memory]" in text
+    for name in ("m0", "m1"):
+        (tmp_path / f"{name}.toml").write_text('backend = "Identity"\n')
+    with Server(**of_file(written(tmp_path, text))) as server:
+        told = httpx.get(f"{server.url}/v2/models/m0").json()
+    assert (told["state"], told["memory"]["bytes"]) == ("present", {"host": 1 << 30})
+
+
+def test_workers_share_the_budget(tmp_path):
+    path = written(tmp_path, '[memory]\nhost = "8 GiB"\n"cuda:1" = "4 GiB"\n')
+    assert read_memory(path, 4).budget_bytes == {"host": 2 << 30, "cuda:1": 1 << 30}
+    assert read_memory(None) is None
+
+
+class ServeLate(headrace.Backend):
+    """Writes its text, by which its output is named. Its build waits for the gate, if there is one."""
+
+    class Options(headrace.Options):
+        positional = ("text",)
+        text: str
+
+    gate: ClassVar[threading.Event | None] = None
+    building: ClassVar[threading.Semaphore] = threading.Semaphore(0)
+
+    def init(self, options, context):
+        self.text = options.text
+        ServeLate.building.release()
+        if ServeLate.gate is not None:
+            assert ServeLate.gate.wait(60)
+
+    def forward(self, batch):
+        for request in batch:
+            request["result"] = {self.text: np.zeros((1, 1), np.float32)}
+
+    def describe(self):
+        return {"outputs": {self.text: {"dtype": "float32", "shape": [None, 1]}}}
+
+
+@pytest.fixture(autouse=True)
+def late():
+    headrace.register("ServeLate", ServeLate, replace=True)
+    ServeLate.gate, ServeLate.building = None, threading.Semaphore(0)
+    yield ServeLate
+    if ServeLate.gate is not None:
+        ServeLate.gate.set()
+
+
+def entries(names, **keys):
+    return {n: {"config": {"backend": f"ServeLate({n})", **keys}, "memory": "1 GiB"} for n in names}
+
+
+def budget(text="1 GiB"):
+    return Memory({"host": text}, min_stay_s=0)
+
+
+BODY = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
+
+
+def infer(server, name, **parameters):
+    body = {**BODY, "parameters": parameters}
+    return httpx.post(f"{server.url}/v2/models/{name}/infer", json=body, timeout=60)
+
+
+def present(server):
+    index = httpx.post(f"{server.url}/v2/repository/index").json()
+    return {one["name"] for one in index if one["state"] == "READY"}
+
+
+def in_flight(server):
+    return server._service.counters.in_flight["http"]
+
+
+def client_of(server):
+    return triton_grpc.InferenceServerClient(server.grpc_url.partition("://")[2])
+
+
+def given():
+    found = triton_grpc.InferInput("data", [1], "BYTES")
+    found.set_data_from_numpy(np.array([b"x"], object))
+    return [found]
+
+
+def over_run(server, name):
+    return next(iter(httpx.post(f"{server.url}/run/{name}", content=b"x", timeout=60).json()))
+
+
+def over_pieces(server, name):
+    pieces = iter([b"x", b"y"])
+    return next(iter(httpx.post(f"{server.url}/run/{name}", content=pieces, timeout=60).json()))
+
+
+def over_infer(server, name):
+    return infer(server, name).json()["outputs"][0]["name"]
+
+
+def over_generate(server, name):
+    url = f"{server.url}/v2/models/{name}/generate"
+    return name if name in httpx.post(url, json={"data": "x"}, timeout=60).json() else None
+
+
+def over_kserve(server, name):
+    url = f"{server.url}/v1/models/{name}:predict"
+    answer = httpx.post(url, json={"instances": ["x"]}, timeout=60).json()
+    return name if name in str(answer["predictions"]) or answer["predictions"] else None
+
+
+def over_grpc(server, name):
+    with client_of(server) as client:
+        return client.infer(name, given()).get_response().outputs[0].name
+
+
+def over_stream(server, name):
+    came = []
+    done = threading.Event()
+
+    def note(result, error):
+        came.append(error or result.get_response().outputs[0].name)
+        done.set()
+
+    with client_of(server) as client:
+        client.start_stream(note)
+        client.async_stream_infer(name, given())
+        assert done.wait(60)
+        client.stop_stream()
+    return came[0]
+
+
+DOORS = [over_run, over_pieces, over_infer, over_generate, over_kserve, over_grpc, over_stream]
+
+
+@pytest.mark.parametrize("owner", ["server", "manager"])
+def test_each_door_brings_a_model_back(serving, owner):
+    with contextlib.ExitStack() as stack:
+        if owner == "server":
+            server = serving(entries("ab"), memory=budget(), grpc_port=0, apis=["kserve-v1"])
+        else:
+            sizes = dict.fromkeys("ab", "1 GiB")
+            memory = Memory({"host": "1 GiB"}, sizes=sizes, min_stay_s=0)
+            configs = {name: one["config"] for name, one in entries("ab").items()}
+            held = stack.enter_context(Models(configs, memory=memory))
+            server = serving(held, grpc_port=0, apis=["kserve-v1"])
+        assert present(server) == {"a"}
+        for door in DOORS:
+            for name in "ba":
+                assert door(server, name) == name
+                assert present(server) == {name}
+            assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+        assert httpx.get(f"{server.url}/v2/models/b").json()["outputs"][0]["name"] == "b"
+        assert present(server) == {"a"}, "who looks brings nothing back"
+        server.close()
+
+
+def test_the_least_recently_used_leaves(serving):
+    server = serving(entries("abc"), memory=budget("2 GiB"))
+    for name, here in (("b", "ab"), ("a", "ab"), ("c", "ac"), ("a", "ac"), ("b", "ab")):
+        assert over_infer(server, name) == name
+        until(lambda here=here: present(server) == {*here})
+
+
+def test_who_waits_has_a_deadline_a_place_in_the_queue_and_may_hang_up(serving, late):
+    server = serving(entries("ab", queue_size=2), memory=budget(), grpc_port=0)
+    late.gate = threading.Event()
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as stack:
+        stack.callback(late.gate.set)
+        answer = infer(server, "b", timeout=50_000)
+        assert (answer.status_code, answer.json()["code"]) == (504, "deadline")
+        url = f"{server.url}/run/b?timeout=50000"
+        assert httpx.post(url, content=b"x", timeout=60).status_code == 504
+        with client_of(server) as client, pytest.raises(InferenceServerException) as raised:
+            client.infer("b", given(), timeout=50_000)
+        assert raised.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+        waiting = [pool.submit(infer, server, "b") for _ in range(2)]
+        until(lambda: in_flight(server) == 2)
+        answer = infer(server, "b")
+        assert (answer.status_code, answer.json()["code"]) == (429, "memory")
+        assert int(answer.headers["retry-after"]) >= 1
+        with client_of(server) as client, pytest.raises(InferenceServerException) as raised:
+            client.infer("b", given())
+        assert raised.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+        late.gate.set()
+        assert [one.result(60).status_code for one in waiting] == [200, 200]
+    late.gate = threading.Event()
+    gone = socket.create_connection(("127.0.0.1", server.port))
+    gone.sendall(b"POST /run/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(infer, server, "a")]
+        until(lambda: in_flight(server) == 2)
+        assert infer(server, "a").status_code == 429
+        gone.close()
+        until(lambda: in_flight(server) == 1)
+        assert infer(server, "a", timeout=1000).status_code == 504
+        late.gate.set()
+        assert waiting[0].result(60).status_code == 200
+
+
+def test_a_server_that_stops_answers_who_waits(serving, late):
+    server = serving(entries("ab"), memory=budget())
+    late.gate = threading.Event()
+    while late.building.acquire(blocking=False):
+        pass
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(infer, server, "b")
+        assert late.building.acquire(timeout=60)
+        closing = pool.submit(server.close, timeout=0.1)
+        assert (waiting.result(60).status_code, waiting.result().json()["code"]) == (503, "closed")
+        late.gate.set()
+        closing.result(60)
+
+
+def test_a_model_that_nobody_uses_leaves_and_comes_back(serving):
+    served = entries("ab")
+    served["a"]["idle_unload_s"] = 0.2
+    server = serving(served, memory=budget("2 GiB"))
+    until(lambda: present(server) == {"b"})
+    assert over_infer(server, "a") == "a"
+    until(lambda: present(server) == {"b"})
+
+
+def test_a_model_that_cannot_come_is_refused_and_the_server_is_ready(serving):
+    server = serving(
+        {**entries("a"), "b": {**entries("b")["b"], "keep": True}}, memory=budget("1 GiB")
+    )
+    answer = infer(server, "a")
+    assert (answer.status_code, answer.json()["code"]) == (429, "memory")
+    assert "These stay" not in answer.text
+    assert int(answer.headers["retry-after"]) >= 1
+    assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
+    assert over_infer(server, "b") == "b"
+
+
+def test_metadata_and_metrics_tell_who_is_here(serving):
+    server = serving(entries("ab"), memory=budget(), grpc_port=0)
+    assert [over_infer(server, name) for name in "babb"] == [*"babb"]
+    told = {n: httpx.get(f"{server.url}/v2/models/{n}").json() for n in "ab"}
+    memory = {"bytes": {"host": 1 << 30}, "origin": "given"}
+    assert {n: one["memory"] for n, one in told.items()} == {"a": memory, "b": memory}
+    assert {n: one["state"] for n, one in told.items()} == {"a": "absent", "b": "present"}
+    with client_of(server) as client:
+        assert client.get_model_metadata("a").outputs[0].name == "a"
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    for line in (
+        'headrace_serve_models_loaded_total{model="b"} 2.0',
+        'headrace_serve_models_loaded_total{model="a"} 1.0',
+        'headrace_serve_models_evicted_total{model="a"} 2.0',
+        'headrace_serve_models_evicted_total{model="b"} 1.0',
+        'headrace_serve_model_memory_bytes{device="host",model="a",model_version="1"} 1.073741824e+09',
+        'headrace_serve_model_present{model="b",model_version="1"} 1.0',
+        'headrace_serve_model_present{model="a",model_version="1"} 0.0',
+    ):
+        assert line in lines, [one for one in lines if "_model" in one and one[0] != "#"]
+    took = [one for one in lines if one.startswith("headrace_serve_models_loading_seconds_total{")]
+    assert all(float(one.split()[-1]) > 0 for one in took)
+    assert len(took) == 2
+
+
+def test_without_a_budget_nothing_more_is_told(serving):
+    server = serving({"m": {"backend": "Identity"}})
+    assert "state" not in httpx.get(f"{server.url}/v2/models/m").json()
+    assert "headrace_serve_model" not in httpx.get(f"{server.url}/metrics").text
+
+
+def product(path, factor):
+    import onnx
+    from onnx import TensorProto, helper, numpy_helper
+
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n", 4]) for n in ("x", "y")]
+    weights = numpy_helper.from_array(np.eye(4, dtype=np.float32) * factor, "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    graph = helper.make_graph([node], "product", ends[:1], ends[1:], [weights])
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, path)
+
+
+def test_eight_clients_of_models_of_onnx_get_one_right_answer_each(serving, tmp_path):
+    served = {}
+    for number in range(6):
+        product(tmp_path / f"{number}.onnx", number + 1)
+        config = {"backend": f"OnnxTensor(model={str(tmp_path / str(number)) + '.onnx'!r})"}
+        served[f"m{number}"] = {"config": {**config, "queue_size": 4}, "memory": "1 GiB"}
+    server = serving(served, memory=budget("2 GiB"))
+    came = {}
+
+    async def ask(client, draw):
+        for _ in range(15):
+            number = min(5, int(draw.expovariate(0.7)))
+            row = [draw.random() for _ in range(4)]
+            tensor = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": row}
+            late_us = draw.choice([0, 0, 300, 3000, 30_000])
+            body = {"inputs": [tensor], "parameters": {"timeout": late_us} if late_us else {}}
+            answer = await client.post(f"{server.url}/v2/models/m{number}/infer", json=body)
+            came.setdefault(answer.status_code, []).append(answer)
+            if answer.status_code == 200:
+                got = answer.json()["outputs"][0]["data"]
+                assert got == pytest.approx([(number + 1) * one for one in row], rel=1e-5)
+
+    async def run():
+        async with httpx.AsyncClient(timeout=60) as client:
+            await asyncio.gather(*(ask(client, random.Random(seed)) for seed in range(8)))
+
+    asyncio.run(run())
+    assert sum(map(len, came.values())) == 120
+    assert came.keys() <= {200, 429, 504}, {*came}
+    assert len(came[200]) > 40
+    assert {one.json()["code"] for one in came.get(429, [])} <= {"memory", "overloaded"}
