@@ -42,6 +42,8 @@ class Says(headrace.Backend):
     """The text of every instance that was built, in order."""
     building: ClassVar[threading.Semaphore] = threading.Semaphore(0)
     """Released by each instance that is about to be built."""
+    closed: ClassVar[threading.Semaphore] = threading.Semaphore(0)
+    """Released by each instance that was built and is closed."""
     living: ClassVar[int] = 0
     """How many instances are built and not closed."""
 
@@ -63,6 +65,7 @@ class Says(headrace.Backend):
     def close(self) -> None:
         if hasattr(self, "device"):
             Says.living -= 1
+            Says.closed.release()
 
 
 @pytest.fixture(autouse=True)
@@ -70,5 +73,5 @@ def says():
     """The class of the backend Says, as it is before a test."""
     headrace.register("Says", Says)
     Says.broken, Says.gate, Says.built = set(), None, []
-    Says.building, Says.living = threading.Semaphore(0), 0
+    Says.building, Says.closed, Says.living = threading.Semaphore(0), threading.Semaphore(0), 0
     return Says

@@ -135,8 +135,9 @@ def test_a_request_that_waits_for_a_build_is_refused_when_the_models_are_closed(
         request = pool.submit(models, "detect", {"data": 0})
         assert says.building.acquire(timeout=60)
         models.close()
-        says.gate.set()
         assert isinstance(request.exception(60), ClosedError)
+        says.gate.set()
+        assert says.closed.acquire(timeout=60)  # what was built meanwhile is closed as well
     assert says.living == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -80,8 +81,7 @@ def test_a_server_begins_with_those_that_fit(tmp_path, listen_first):
 
 def test_the_serving_file_of_the_page_is_served(tmp_path):
     page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
-    text = page.partition("```toml\n")[2].partition("```")[0]
-    assert "[memory]" in text
+    (text,) = re.findall(r"```toml\n(\[memory\].*?)```", page, re.DOTALL)
     for name in ("m0", "m1"):
         (tmp_path / f"{name}.toml").write_text('backend = "Identity"\n')
     with Server(**of_file(written(tmp_path, text))) as server:
