@@ -266,5 +266,5 @@ def test_no_picture_stays_with_the_answer_that_is_repeated():
 
 
 def test_another_gate_is_refused():
-    with pytest.raises(ValueError, match=r"gate\n.*should be 'motion'"):
+    with pytest.raises(ValueError, match=r"gate: Input should be 'motion', not 'movement'"):
         VideoRunner(Pipe(), gate="movement")
