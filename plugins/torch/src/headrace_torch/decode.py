@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import Request
-    from headrace_torch.jpeg import JpegHeader
+    from headrace_formats.jpeg import JpegHeader
 
 __all__ = ["DecodeTensor"]
 
@@ -105,7 +105,7 @@ class DecodeTensor(TensorBackend):
         self, files: dict[int, memoryview], headers: dict[int, JpegHeader]
     ) -> dict[int, torch.Tensor | InputError]:
         """Decode files. With ``on_unsupported = "cpu"`` those that the decoder lacks or refuses are tried on the CPU."""
-        usual = [index for index in files if headers[index].usual]
+        usual = [index for index in files if headers[index].is_usual]
         images = self._decode([files[index] for index in usual]) if usual else []
         found: dict[int, torch.Tensor | InputError] = dict(zip(usual, images, strict=True))
         for index, file in files.items():
