@@ -16,7 +16,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-PEERS = ("litserve", "mosec")
 
 
 def run(module: str, folder: Path, *arguments: str) -> tuple[str, dict]:
@@ -54,19 +53,6 @@ def test_observe_trace_measures_samples_beside_no_probe(tmp_path):
     assert 0 < figures["long"]["file_bytes"] <= figures["long"]["max_bytes"]
     assert len(figures["long"]["memory_bytes"]) == 10
     assert figures["long"]["errors"] == 0
-
-
-def test_observe_simulate_compares_every_load_with_a_real_run(tmp_path):
-    pytest.importorskip("onnx")
-    _, figures = run("benchmarks.observe_simulate", tmp_path)
-    assert len(figures["cells"]) == 3 * 2 + 2
-    names = {"throughput", "batch", "p50", "p99"}
-    assert all(names <= set(cell["ratio"]) for cell in figures["cells"])
-    # Those that sleep use no processor, so a busy machine has answers of theirs, too.
-    closed = [
-        one for one in figures["cells"] if one["config"] == "greedy" and "clients" in one["load"]
-    ]
-    assert all(value > 0 for cell in closed for value in cell["ratio"].values())
 
 
 def test_cv_words_measures_every_word_beside_opencv(tmp_path):
@@ -121,26 +107,6 @@ def test_cores_measures_threads_beside_processes(tmp_path):
     assert all(load["p50_us"] > 0 for loads in trip.values() for load in loads)
 
 
-def test_jpeg_http_says_which_server_it_leaves_out(tmp_path):
-    pytest.importorskip("onnx")
-    text, figures = run("benchmarks.jpeg_http", tmp_path, "--clients", "2")
-    here = [peer for peer in PEERS if find_spec(peer) and find_spec("psutil")]
-    left_out = [line.split()[0] for line in text.splitlines() if " is left out: " in line]
-    assert sorted(here + left_out) == sorted(PEERS)
-    loads = figures["cells"]["2"]["loads"]
-    assert set(loads) == {"bare", "headrace", *here}
-    for peer in here:  # the processes of the server did the work, and their time was counted
-        assert all(0 < load["others_us"] < load["cpu_us"] for load in loads[peer])
-    assert all(load["others_us"] == 0 for load in loads["headrace"])
-
-
-def test_jpeg_http_runs_without_any_server(tmp_path):
-    pytest.importorskip("onnx")
-    text, figures = run("benchmarks.jpeg_http", tmp_path, "--clients", "1", "--peer")
-    assert set(figures["cells"]["1"]["loads"]) == {"bare", "headrace"}
-    assert "left out" not in text
-
-
 def test_serve_identity_measures_both_protocols_beside_the_floor(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.identity", tmp_path, "--clients", "2")
@@ -189,12 +155,6 @@ def test_serve_live_page_measures_both_sides_of_two_pipelines(tmp_path):
         assert one["rounds"] == 1
 
 
-def test_serve_idle_counts_memory_and_processor_time(tmp_path):
-    pytest.importorskip("headrace_serve")
-    _, figures = run("benchmarks.serve.idle", tmp_path)
-    assert {"bytes", "cpu_seconds"} < set(figures)
-
-
 def test_serve_mutated_answers_every_body(tmp_path):
     pytest.importorskip("headrace_serve")
     _, figures = run("benchmarks.serve.mutated", tmp_path)
@@ -202,40 +162,11 @@ def test_serve_mutated_answers_every_body(tmp_path):
         assert sum(figures[protocol]["statuses"].values()) == 500
 
 
-def test_waiting_has_the_requests_waiting_that_it_names(tmp_path):
-    _, figures = run("benchmarks.scheduling.waiting", tmp_path)
-    queued = {state["state"]: state["queued"] for state in figures["still"]}
-    assert queued.pop("5000 requests, 100 ms a batch of 8") > 0  # their number falls
-    assert queued == {
-        "idle": 0,
-        "idle, BackgroundThread": 0,
-        "1 request waits for company": 1,
-        "1 caller waits for company": 1,
-        "1000 requests wait, backend blocked": 1000,
-        "1000 requests with deadlines": 1000,
-        "1000 requests, timeout_ms": 1000,
-        "40 callers wait": 40,
-        "40 callers with deadlines": 40,
-        "40 callers, 4 have room": 40,
-        "1000 coroutines wait": 1000,
-        "1000 requests, BackgroundThread": 1000,
-    }
-    cells = {cell["case"]: cell["rounds"] for cell in figures["many"]["cells"]}
-    assert {"max=1", "max=8, priorities", "max=8, one list", "cancel one"} <= set(cells)
-    for rounds in cells.values():
-        assert all(each["few"]["answer"] > 0 and each["many"]["answer"] > 0 for each in rounds)
-
-
 def test_overhead_runs(tmp_path):
     parts = ("graph", "long", "fair", "held")
     _, figures = run("benchmarks.scheduling.overhead", tmp_path, "--part", *parts)
     wanted = {"diamond x>(y,z)>w inst=2", "lines of nodes", "hold the lock 50 us inst=2 max=8"}
     assert {cell["cell"] for cell in figures["cells"]} >= wanted
-
-
-def test_main_thread_runs(tmp_path):
-    _, figures = run("benchmarks.scheduling.main_thread", tmp_path)
-    assert {"idle 0 ms", "busy 1.0 ms", "list 0 ms", "submit 0 ms"} <= set(figures["cases"])
 
 
 @pytest.mark.parametrize("options", [(), ("--jpeg",)])
@@ -260,7 +191,7 @@ def test_import_time_runs(tmp_path):
 
 
 @pytest.mark.parametrize("status", [b"200 OK", b"503 Service Unavailable"])
-def test_the_client_of_jpeg_http_reads_an_answer_in_pieces(status, monkeypatch):
+def test_the_client_of_servers_reads_an_answer_in_pieces(status, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.syspath_prepend(ROOT)
     from benchmarks.servers.process import Client
@@ -295,13 +226,6 @@ def test_the_client_of_jpeg_http_reads_an_answer_in_pieces(status, monkeypatch):
         client.close()
 
 
-def test_discovery_lists_its_plugins(tmp_path):
-    printed, figures = run("benchmarks.discovery", tmp_path, "--runs", "1", "--plugins", "7")
-    assert "with    7 plugins more" in printed
-    assert figures["plugins"] == 7
-    assert figures["plugins_list"]["with_ms"] > 0
-
-
 @pytest.mark.gpu
 def test_gpu_trt_runs_every_part(tmp_path):
     from headrace_trt.cuda import load_cuda
@@ -325,30 +249,6 @@ def test_gpu_certify_prints_a_table_of_engines(tmp_path):
     assert "| tensorrt | fp16 | left out: " in printed
 
 
-def test_observe_bench_compares_bench_with_measurements_by_hand(tmp_path):
-    printed, figures = run("benchmarks.observe_bench", tmp_path)
-    cells = figures["cells"]
-    assert {"closed 1", "closed 40", "open 50/s", "stall"} <= cells.keys()
-    for name in ("closed 1", "closed 10", "closed 40"):
-        assert cells[name]["ratio"].keys() == {"by hand", "perf_analyzer's"}
-    assert cells["closed 1"]["rounds"]["bench"][0]["p50"] >= 8.5  # it sleeps as long
-    assert "the clock: from the intended arrival of a request" in printed
-
-
-def test_observe_tune_compares_the_search_with_a_grid(tmp_path):
-    pytest.importorskip("onnx")
-    _, figures = run("benchmarks.observe_tune", tmp_path)
-    for name in ("sleep", "line", "class"):
-        one = figures[name]
-        assert len(one["grid"]) == 4
-        assert one["shares"]["grid"] == 1.0
-        assert {"tune 0", "tune 1", "tune 2"} <= one["shares"].keys()
-    assert figures["sleep"]["computed_shares"]["computed"] == 1.0
-    (simulated,) = figures["simulated"]
-    assert len(simulated["shares"]) == 3
-    assert all(0 < share <= 1 for share in simulated["shares"])
-
-
 def test_remote_overhead_counts_every_request(tmp_path):
     pytest.importorskip("headrace_remote")
     _, figures = run("benchmarks.remote.overhead", tmp_path)
@@ -356,25 +256,6 @@ def test_remote_overhead_counts_every_request(tmp_path):
     for one in figures["killed"].values():
         assert one["wrong"] == 0
         assert one["answered"] + sum(one["failed"].values()) == one["sent"]
-
-
-def test_vision_live_says_what_came_of_each_load(tmp_path):
-    pytest.importorskip("headrace_vision")
-    text, figures = run("benchmarks.vision.live", tmp_path)
-    assert [one["load"] for one in figures["loads"]] == [0.6, 2.0]
-    for one in figures["loads"]:
-        assert one["read"] == one["delivered"] + one["dropped"] == 400
-        assert one["delivered"] > 0
-    assert "of capacity" in text
-
-
-@pytest.mark.skipif(os.name == "nt", reason="limits the size of files as POSIX does")
-def test_vision_recording_measures_both_recorders(tmp_path):
-    pytest.importorskip("headrace_vision")
-    text, figures = run("benchmarks.vision.recording", tmp_path)
-    assert "copying over libx264" in text
-    assert set(figures["ms"]) == {"none", "copy", "libx264"}
-    assert all(one > 0 for row in figures["ms"].values() for one in row)
 
 
 def test_vision_gate_measures_both_scenes(tmp_path):
@@ -431,10 +312,3 @@ def test_iterate_measures_steps_beside_a_loop_and_beside_whole_batches(tmp_path,
     assert set(cell["median"]) == set(cell["ratio"]) == {"loop", "Iterate", "together"}
     assert cell["ratio"]["loop"] == 1.0
     assert all(0 < one["occupancy"] <= 1 for one in cell["median"].values())
-
-
-def test_script_checks_every_page_of_every_side(tmp_path):
-    pytest.importorskip("headrace_flow")
-    _, figures = run("benchmarks.script", tmp_path, "--clients", "3")
-    assert set(figures["3"]["ratio"]) == {"by hand", "Script", "Script in a node", "graph"}
-    assert all(load["rps"] > 0 for side in figures["3"]["loads"].values() for load in side)

@@ -54,6 +54,32 @@ def test_results_keep_to_their_schema():
     assert len(RESULTS) > 10
 
 
+def test_dev_bench_makes_every_result():
+    listed = {}
+    for part in ([], ["gpu"]):
+        command = ["./dev", "bench", *part, "--list"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        listed[" ".join(part)] = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert not set(listed[""]) & set(listed["gpu"])
+    assert sorted(set().union(*listed.values())) == sorted(RESULTS)
+    assert listed["gpu"]["gpu_torch"] == "python -m benchmarks.gpu_torch"
+    assert listed[""]["iterate"] == "python -m benchmarks.iterate --rounds 5"
+    for words in map(str.split, {**listed[""], **listed["gpu"]}.values()):
+        if words[0] == "python":
+            assert (ROOT / f"{words[2].replace('.', '/')}.py").is_file()
+
+
+def test_a_quick_run_of_dev_bench_replaces_nothing(tmp_path):
+    module = [sys.executable, "-m", "benchmarks.renew", "cpu", "ray", "--quick"]
+    module += ["--raw", str(tmp_path), "--only", "import_time", "gpu_trt", "memory_of_pictures"]
+    done = subprocess.run(module, cwd=ROOT, capture_output=True, text=True, check=True)
+    became = dict(line.split(maxsplit=1) for line in done.stdout.splitlines()[-2:])
+    assert became == {"import_time": "ran", "memory_of_pictures": "by hand: no script makes it"}
+    assert json.loads((tmp_path / "import_time.json").read_text(encoding="utf-8"))["kept"]
+    kept = (ROOT / "benchmarks" / "results" / "import_time.json").read_text(encoding="utf-8")
+    assert json.loads(kept) == RESULTS["import_time"]
+
+
 def test_a_script_writes_figures_that_can_be_kept(tmp_path):
     raw, name = tmp_path / "raw.json", "a"
     module = [sys.executable, "-m", "benchmarks.import_time", "--quick", "--json", str(raw)]

@@ -13,17 +13,56 @@ registered, so the rounds beside them come last.
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.load import arguments, environment, print_environment, save
-from benchmarks.scheduling.main_thread import Nothing, future, in_thread, one, timed
 
 import headrace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+class Nothing(headrace.Backend):
+    """``result = data``."""
+
+    max = 8
+
+    def forward(self, batch: list[dict[str, Any]]) -> None:
+        """Copy."""
+        for request in batch:
+            request["result"] = request["data"]
+
+
+def one(pipe: headrace.Pipeline) -> None:
+    """Call with one request."""
+    pipe({"data": 1})
+
+
+def future(pipe: headrace.Pipeline) -> None:
+    """Submit one request and wait."""
+    pipe.submit({"data": 1}).result()
+
+
+def timed(call: Callable[[headrace.Pipeline], None], pipe: headrace.Pipeline, times: int) -> float:
+    """Return the microseconds per call."""
+    begun = time.perf_counter()
+    for _ in range(times):
+        call(pipe)
+    return (time.perf_counter() - begun) / times * 1e6
+
+
+def in_thread(function: Callable[[], float]) -> float:
+    """Run a function in another thread."""
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
 
 CASES: dict[str, tuple[dict[str, Any], Callable[[headrace.Pipeline], None]]] = {
     "call": ({"backend": "Nothing"}, one),

@@ -3,8 +3,8 @@
     python -m benchmarks.serve.peers [--clients 10 40] [--peer litserve mosec bentoml mlserver ray pytriton] [--settings N] [--folder DIRECTORY] [--json FILE]
         [--python PATH] [--server-cores 0,1 --client-cores 2-15]
 
-The work is that of `benchmarks.jpeg_http`: the bytes of a JPEG picture, decode, resize, ONNX Runtime with one
-thread per call, a class back. All servers get the same requests from the same clients, which are
+The work is that of `benchmarks.jpeg_onnx` with its light network: the bytes of a JPEG picture, decode, resize,
+ONNX Runtime with one thread per call, a class back. All servers get the same requests from the same clients, which are
 threads of this process with a bare socket each. A peer runs in an environment of its own, made with pip under
 ``--folder`` (default: a temporary one) and used again if it is there; with ``--python`` the peers run in an
 interpreter that has them already (``--python here``: in this one). Each side runs once with each of its
@@ -36,12 +36,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cv2
-from benchmarks.jpeg_http import SETTINGS as PEERS
-from benchmarks.jpeg_http import Measure, words
 from benchmarks.jpeg_sides import WIDTHS, alone, make_network
 from benchmarks.load import (
     Load,
     arguments,
+    drive,
     environment,
     in_turn,
     middle,
@@ -51,10 +50,11 @@ from benchmarks.load import (
     save,
     usable_cpus,
 )
+from benchmarks.pictures import make_pictures
 from benchmarks.servers.process import RefusedError, Server, read_cores
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 OURS = "headrace_serve"
 SETTINGS: dict[str, list[dict[str, Any]]] = {
@@ -66,7 +66,23 @@ SETTINGS: dict[str, list[dict[str, Any]]] = {
         {"most": 8, "instances": 3},
         {"most": 8, "instances": 2, "switch_interval_ms": 1},
     ],
-    **PEERS,
+    "litserve": [
+        {"workers": 2},
+        {"workers": 2, "fast_queue": True},
+        {"workers": 2, "api_servers": 1},
+        {"workers": 1},
+        {"workers": 2, "max_batch_size": 8, "batch_timeout_ms": 0},
+        {"workers": 2, "max_batch_size": 8, "batch_timeout_ms": 2},
+        {"workers": 1, "max_batch_size": 8, "batch_timeout_ms": 2},
+    ],
+    "mosec": [
+        {"workers": 2},
+        {"workers": 1},
+        {"workers": 3},
+        {"workers": 2, "max_batch_size": 8, "max_wait_time_ms": 1},
+        {"workers": 2, "max_batch_size": 8, "max_wait_time_ms": 5},
+        {"workers": 2, "max_batch_size": 8, "max_wait_time_ms": 2, "decoders": 2},
+    ],
     "bentoml": [
         {"workers": 2},
         {"workers": 2, "threads": True},
@@ -106,6 +122,38 @@ _REASON = 1500
 SENDERS = 256
 QUEUE = 64
 """Most requests that wait in the queue under overload; more are refused."""
+
+
+class Measure:
+    """How a side is run: always the same pictures, every answer compared."""
+
+    def __init__(self, model: Path, seconds: float) -> None:
+        self.model, self.seconds = model, seconds
+        self.files = make_pictures()
+        side = alone(model)
+        self.classes = [side(file) for file in self.files]
+
+    def load(
+        self, side: Callable[[bytes], int], clients: int, others: Callable[[], float] = float
+    ) -> Load:
+        """Run one window."""
+        files, classes = self.files, self.classes
+
+        def call(i: int) -> None:
+            k = i % len(files)
+            if (answer := side(files[k])) != classes[k]:
+                raise RuntimeError(f"class {answer} where {classes[k]} is right")
+
+        return drive(call, clients, self.seconds, min(0.4, self.seconds), others)
+
+    def served(self, server: Server, clients: int) -> Load:
+        """Run one window with a server, which is suspended afterwards."""
+        with server.running():
+            return self.load(server.client, clients, server.cpu_seconds)
+
+
+def words(setting: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={value}" for key, value in setting.items())
 
 
 def interpreter(folder: Path, peer: str, given: str | None) -> Path:

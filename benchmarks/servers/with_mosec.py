@@ -1,4 +1,4 @@
-"""JPEG to class over HTTP with mosec; started by `benchmarks.jpeg_http`.
+"""JPEG to class over HTTP with mosec; started by `benchmarks.serve.peers`.
 
     python -m benchmarks.servers.with_mosec PORT SETTING
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from headrace.errors import InputError
 from headrace_cv import ImageHeader, check_image_file, decode_image
 from headrace_cv.decode import DecodeMat
-from headrace_cv.headers import MAX_SCANS, plain_jpeg_size
 from headrace_cv.orientation import webp_orientation
+from headrace_formats.jpeg import MAX_SCANS, plain_jpeg_size
 
 KINDS = [
     "baseline jpeg",
@@ -180,7 +180,10 @@ def test_a_header_as_most_have_it_is_read_as_exactly_as_any_other(kit):
     error_of(kit, data[: scan + 12] + b"\xff\xd9")
     with_comment = data[:2] + b"\xff\xfe\x00\x06abcd" + data[2:]
     assert (decode_image(with_comment) == decode_image(data)).all()
-    assert plain_jpeg_size(with_comment) == (96, 64)
+    assert (plain_jpeg_size(with_comment), check_image_file(with_comment)) == (
+        None,
+        ("jpeg", 96, 64),
+    )
     # After a scan of one component there are others, and a broken one before the end marker is noticed.
     first = data.replace(b"\xff\xda\x00\x0c\x03", b"\xff\xfe\x00\x02\xff\xda\x00\x0c\x01")
     assert (plain_jpeg_size(first), check_image_file(first)) == (None, ("jpeg", 96, 64))

@@ -25,9 +25,8 @@ def test_a_hunt_looks_at_every_answer(tmp_path, run_here):
             ["model", "resnet", "graphs", "host"],
         ),
         (["benchmarks.gpu_clients", "--device", "cpu", "--load", "4x2"], []),
-        (["benchmarks.jpeg_torch", "--network", "light", "--clients", "2"], ["light"]),
     ],
-    ids=["gpu_torch", "gpu_clients", "jpeg_torch"],
+    ids=["gpu_torch", "gpu_clients"],
 )
 def test_a_benchmark_runs_and_writes_its_figures(tmp_path, run_here, arguments, parts):
     pytest.importorskip("torchvision")

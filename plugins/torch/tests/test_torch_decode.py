@@ -1,6 +1,8 @@
 """JPEG files against OpenCV's decoder; whatever is wrong with one, its neighbours are decoded."""
 
 import io
+import subprocess
+import sys
 
 import cv2
 import numpy as np
@@ -8,12 +10,9 @@ import pytest
 import torch
 from PIL import Image
 
-from headrace.errors import ConfigError, InputError, MissingDependencyError, SetupError
-from headrace_torch import decoders
+from headrace.errors import InputError, MissingDependencyError
 from headrace_torch.decode import DecodeTensor
-from headrace_torch.jpeg import check_jpeg, view_of_bytes
-
-DECODERS = ["torchcodec", "torchvision"]
+from headrace_torch.jpeg import view_of_bytes
 
 
 def picture(height=40, width=56):
@@ -48,7 +47,6 @@ def cmyk():
     return file.getvalue()
 
 
-@pytest.mark.parametrize("decoder", DECODERS)
 @pytest.mark.parametrize(
     "file",
     [
@@ -60,10 +58,10 @@ def cmyk():
     ],
     ids=["colour", "grey", "progressive", "restarts", *(f"exif {n}" for n in range(1, 9))],
 )
-def test_files_are_what_opencv_reads(bench, decoder, file):
+def test_files_are_what_opencv_reads(bench, file):
     one = bench()
     request = {"data": file}
-    (result,) = one.run(one.start(DecodeTensor, decoder=decoder), request)
+    (result,) = one.run(one.start(DecodeTensor), request)
     expected = by_opencv(file)
     assert (result.dtype, result.shape) == (torch.uint8, expected.shape)
     assert (result.int() - expected.int()).abs().max() <= 2  # other versions of the same algorithm
@@ -106,7 +104,7 @@ def broken():
         (b"\x89PNG\r\n\x1a\n" + good, "no JPEG"),
         (good[:200], "cut off"),
         (good[:-2], "cut off"),
-        (good[:2] + b"\xff\xd9", "no picture"),
+        (good[:2] + b"\xff\xd9", "before any picture"),
         (bytes(huge), "too large"),
         (bytes(flat), "0 pixels"),
         (bytes(tables), "broken"),
@@ -118,10 +116,9 @@ def broken():
 
 
 @pytest.mark.parametrize(("file", "word"), broken())
-@pytest.mark.parametrize("decoder", DECODERS)
-def test_a_broken_file_fails_alone(bench, decoder, file, word, capfd):
+def test_a_broken_file_fails_alone(bench, file, word):
     one = bench()
-    decode = one.start(DecodeTensor, decoder=decoder, max_pixels=1_000_000)
+    decode = one.start(DecodeTensor, max_pixels=1_000_000)
     good = jpeg()
     batch = [{"data": good}, {"data": file}, {"data": memoryview(good)}]
     found = one.outcomes(decode, *batch)
@@ -142,62 +139,34 @@ def test_files_in_other_buffers(bench):
     assert all(torch.equal(result, results[0]) for result in results)
 
 
-def test_the_header_is_read_before_anything_is_decoded(bench, monkeypatch):
+def test_the_limit_of_pixels_is_inclusive(bench):
     one = bench()
-    decode = one.start(DecodeTensor, max_pixels=2239)
-    monkeypatch.setattr(decode, "_decode", None)  # it is not asked
-    assert "40" in str(one.error(decode, {"data": jpeg()}))
-
-
-def test_headers_tell_what_common_decoders_lack():
-    usual = check_jpeg(view_of_bytes(jpeg()), max_pixels=10**9)
-    assert usual == (56, 40, 3, True, 1, 0)
-    odd = check_jpeg(view_of_bytes(cmyk()), max_pixels=10**9)
-    assert (odd.components, odd.usual) == (4, False)
-    assert check_jpeg(view_of_bytes(with_orientation(5)), max_pixels=10**9).orientation == 5
+    assert one.run(one.start(DecodeTensor, max_pixels=2240), {"data": jpeg()})
+    assert "2240" in str(one.error(one.start(DecodeTensor, max_pixels=2239), {"data": jpeg()}))
 
 
 def test_what_is_unusual_may_be_given_to_the_decoder_of_the_cpu(bench):
     one = bench()
     decode = one.start(DecodeTensor, on_unsupported="cpu")
-    found = one.outcomes(decode, {"data": cmyk()}, {"data": jpeg()})
-    assert found[1] is None
-    assert found[0] is None or isinstance(found[0], InputError)  # as far as that one can
+    four, usual = {"data": cmyk()}, {"data": jpeg()}
+    assert one.outcomes(decode, four, usual) == [None, None]
+    assert four["result"].shape == usual["result"].shape
 
 
-def test_auto_takes_the_first_that_is_installed(bench, monkeypatch):
-    one = bench()
-    assert one.start(DecodeTensor)._decode.name == "torchcodec"
-    real = decoders.importlib.import_module
-
-    def without(name, package=None):
-        if name.startswith(("torchcodec", "nvidia")):
-            raise ImportError(f"no {name}")
-        return real(name, package)
-
-    monkeypatch.setattr(decoders.importlib, "import_module", without)
-    assert one.start(DecodeTensor)._decode.name == "torchvision"
-    with pytest.raises(MissingDependencyError, match="torchcodec"):
-        one.start(DecodeTensor, decoder="torchcodec")
-    monkeypatch.setattr(decoders.importlib, "import_module", lambda name: without("nvidia." + name))
-    with pytest.raises(MissingDependencyError, match="pip install torchcodec"):
-        one.start(DecodeTensor)
-
-
-def test_nvimgcodec_needs_cuda(bench):
-    with pytest.raises(SetupError, match="CUDA"):
-        bench().start(DecodeTensor, decoder="nvimgcodec")
-
-
-def test_a_decoder_nobody_knows_is_refused():
-    import headrace
-
-    with pytest.raises(ConfigError, match="decoder"):
-        headrace.PipelineConfig.load({"backend": "DecodeTensor(decoder=libjpeg)"})
-
-
-@pytest.mark.parametrize("decoder", [*DECODERS, "auto"])
-def test_describe_tells_the_decoder_that_was_chosen(bench, decoder):
-    started = bench(device="cpu").start(DecodeTensor, decoder=decoder)
-    chosen = "torchcodec" if decoder == "auto" else decoder
-    assert started.describe() == {"device": "cpu", "decoder": chosen}
+@pytest.mark.parametrize(
+    "found", ["", "import torch\ntorch.ops.image = object()"], ids=["missing", "without operators"]
+)
+def test_a_torchvision_that_cannot_decode_is_named(tmp_path, found):
+    if found:
+        (tmp_path / "torchvision.py").write_text(found)
+    program = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+if {not found}:
+    sys.modules["torchvision"] = None
+import headrace
+headrace.pipe({{"backend": "DecodeTensor", "device": "cpu"}})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert MissingDependencyError.__name__ in done.stderr
+    assert ("headrace-torch[decode]" if not found else "build of torchvision") in done.stderr

@@ -116,7 +116,7 @@ def test_building_without_torch_names_it():
         ("TorchModule(module='a:b',cuda_graph=true,ragged=pad)", "one shape"),
         ("TorchModule(module='a:b',compile=fast)", "compile"),
         ("StreamPool(0)[ArgMaxTensor]", "greater than or equal to 1"),
-        ("DecodeTensor(nvjpeg)", "nvimgcodec"),
+        ("DecodeTensor(on_unsupported=skip)", "on_unsupported"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_built(backend, problem):

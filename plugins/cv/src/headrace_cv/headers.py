@@ -3,39 +3,34 @@
 Decoders are lenient: some give a partly grey picture for a truncated file, and all of them allocate the memory
 that a forged header asks for. So this module walks a file from its first to its
 last part before a decoder sees the file: it must be of one of the three formats, name the size of
-its picture, and be whole. The module needs the standard library only.
+its picture, and be whole.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import struct
 import zlib
 from typing import Any, NamedTuple
 
 from headrace.errors import InputError
 from headrace_cv.formats import NAMES, error_of_base64, other_format
+from headrace_formats.jpeg import JpegError, read_jpeg_header
 
 __all__ = [
     "MAX_BYTES",
     "MAX_PARTS",
-    "MAX_SCANS",
     "ImageHeader",
     "check_image_file",
-    "plain_jpeg_size",
     "still_png",
     "view_of_bytes",
 ]
 
 MAX_PARTS = 100_000
-"""Most segments or chunks in one file; real files stay far below."""
+"""Most chunks in one PNG or WebP file; real files stay far below."""
 
 MAX_BYTES = (1 << 31) - 1
 """Most bytes of one file, whatever the option ``max_bytes`` allows: decoders count in 32 bits."""
-
-MAX_SCANS = 500
-"""Most scans in one JPEG file. Each costs a pass over the picture; encoders write about ten."""
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -124,14 +119,13 @@ def check_image_file(data: Any) -> ImageHeader:
         InputError: The file has another format, or is truncated or broken.
 
     Source:
-        ITU-T T.81 annex B (JPEG). PNG specification, third edition, section 5. WebP container
+        `headrace_formats.jpeg`. PNG specification, third edition, section 5. WebP container
         specification, RFC 9649 sections 2 and 3, and RFC 6386 section 9.1.
     """
     view = view_of_bytes(data)
     start = bytes(view[:12])
     if start[:3] == b"\xff\xd8\xff":
-        size = plain_jpeg_size(view)
-        header = _walk_jpeg(view) if size is None else ImageHeader("jpeg", *size)
+        header = _read_jpeg(view)
     elif start[:8] == _PNG_SIGNATURE:
         header = _walk_png(view)
     elif start[:4] == b"RIFF" and start[8:] == b"WEBP":
@@ -152,103 +146,13 @@ def _cut_off(kind: str, view: memoryview, missing: str) -> InputError:
     return InputError(f"the {NAMES[kind]} file is cut off", expected="a whole file", got=why)
 
 
-# A JPEG marker that is no restart marker, no stuffed zero and no fill byte.
-_MARKER = re.compile(rb"\xff[\x01-\xcf\xd8-\xfe]")
-_TEM, _SOI, _EOI, _SOS = 0x01, 0xD8, 0xD9, 0xDA
-_SOF = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-
-# JPEG markers including their 0xFF byte: `plain_jpeg_size` reads both bytes as one number.
-_START_OF_SCAN = 0xFFDA
-_SEQUENTIAL = frozenset((0xFFC0, 0xFFC1))
-_TABLES = frozenset((0xFFC4, 0xFFDB, 0xFFDD, 0xFFFE, *range(0xFFE0, 0xFFF0)))  # and comments, APPn
-_two_shorts = struct.Struct(">HH").unpack_from
-
-# The header that libjpeg writes for colour pictures by default, and most encoders with it. Its
-# tables have fixed lengths, so one match reads it, faster than the loop over segments.
-_usual_header = re.compile(
-    rb"\xff\xd8(?:\xff\xe0\x00\x10.{14})?\xff\xdb\x00\x43.{65}\xff\xdb\x00\x43.{65}"
-    rb"\xff[\xc0\xc1]\x00\x11.(....)\x03.{9}"
-    rb"\xff\xc4\x00\x1f.{29}\xff\xc4\x00\xb5.{179}\xff\xc4\x00\x1f.{29}\xff\xc4\x00\xb5.{179}"
-    rb"\xff\xda\x00\x0c\x03.{9}(?=..)",  # one scan of all three components, and data behind it
-    re.DOTALL,
-).match
-
-
-def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
-    """Read the size of the usual kind of JPEG: one sequential scan of all components, then the end.
-
-    The data of a scan cannot hold the end-of-image marker, so a file of one scan that ends in this
-    marker is whole. Then the walk through the data of the scan is left out, which takes longer than all the rest of
-    the check.
-
-    Returns:
-        Width and height in pixels, neither 0. None for any other file, whose parts
-        `check_image_file` then has to check one by one.
-    """
-    if data[-2:] != b"\xff\xd9":
-        return None
-    usual = _usual_header(data)
-    if usual is not None:
-        height, width = _two_shorts(usual[1])
-        return (width, height) if width and height else None
-    if data[:2] != b"\xff\xd8":
-        return None
-    at, components, width, height = 2, 0, 0, 0
+def _read_jpeg(view: memoryview) -> ImageHeader:
     try:
-        for _ in range(64):
-            marker, length = _two_shorts(data, at)
-            if marker in _TABLES:
-                if length < 2:
-                    return None
-            elif marker == _START_OF_SCAN:
-                is_whole = at + length + 4 <= len(data) and data[at + 4] == components
-                return (width, height) if is_whole and components and width and height else None
-            elif marker in _SEQUENTIAL and not components and length >= 8:
-                height, width = _two_shorts(data, at + 5)
-                components = data[at + 9]
-            else:
-                return None
-            at += 2 + length
-    except (struct.error, IndexError):  # the header is truncated
-        pass
-    return None
-
-
-def _walk_jpeg(view: memoryview) -> ImageHeader:
-    header: ImageHeader | None = None
-    scans, at = 0, 2
-    for _ in range(MAX_PARTS):
-        found = _MARKER.search(view, at)
-        if found is None:
-            raise _cut_off("jpeg", view, "the end-of-image marker")
-        at = found.end()
-        marker = view[at - 1]
-        if marker == _EOI:
-            if header is None or not scans:
-                raise _broken("jpeg", "an end-of-image marker before any picture")
-            return header
-        if marker in (_TEM, _SOI):
-            continue
-        end = _segment_end(view, at, marker)
-        if marker in _SOF:
-            if header is not None or end < at + 8:
-                raise _broken("jpeg", "two frame headers, or one that is too short")
-            height, width = struct.unpack_from(">HH", view, at + 3)
-            header = ImageHeader("jpeg", width, height)
-        scans += marker == _SOS
-        if scans > MAX_SCANS:
-            raise _broken("jpeg", f"more than {MAX_SCANS} scans")
-        at = end
-    raise _broken("jpeg", f"more than {MAX_PARTS} segments")
-
-
-def _segment_end(view: memoryview, at: int, marker: int) -> int:
-    length = int.from_bytes(view[at : at + 2], "big")
-    if at + 2 > len(view) or at + length > len(view):
-        raise _cut_off("jpeg", view, f"the end of segment {marker:#04x}")
-    if length < 2:
-        raise _broken("jpeg", f"segment {marker:#04x} without a length")
-    return at + length
+        found = read_jpeg_header(view)
+    except JpegError as error:
+        what = f"the JPEG file is {error.problem}"
+        raise InputError(what, expected="a whole file", got=error.got) from None
+    return ImageHeader("jpeg", found.width, found.height)
 
 
 def _walk_png(view: memoryview) -> ImageHeader:

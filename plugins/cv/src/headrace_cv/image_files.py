@@ -12,7 +12,6 @@ from headrace_cv.formats import FURTHER, NAMES, bytes_of_base64, format_of, othe
 from headrace_cv.headers import (
     MAX_BYTES,
     check_image_file,
-    plain_jpeg_size,
     still_png,
     view_of_bytes,
 )
@@ -20,6 +19,7 @@ from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
 from headrace_cv.orientation import png_orientation, webp_orientation
 from headrace_cv.pillow_files import pillow_decoder, upright
+from headrace_formats.jpeg import plain_jpeg_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -80,8 +80,7 @@ def image_decoder(
 ) -> Callable[[Any], NDArray[np.uint8]]:
     """Return `decode_image` with its options, for many files.
 
-    Before the usual kind of JPEG is decoded, only its header is read (`plain_jpeg_size`). Every
-    other file is checked part by part (`check_image_file`). Files of ``formats`` are left to Pillow.
+    Of a JPEG file as most encoders write it, only the header is read (`plain_jpeg_size`). Every other file is checked part by part (`check_image_file`). Files of ``formats`` are left to Pillow.
 
     Raises:
         MissingDependencyError: Pillow is not installed, or cannot decode one of ``formats``.

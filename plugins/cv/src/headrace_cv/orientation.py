@@ -1,10 +1,12 @@
-"""How a picture lies in its file: the orientation in EXIF and XMP data. The module needs the standard library only."""
+"""How a picture lies in its file: the orientation in EXIF and XMP data."""
 
 from __future__ import annotations
 
 import re
 import struct
 import zlib
+
+from headrace_formats.jpeg import exif_orientation
 
 __all__ = ["png_orientation", "webp_orientation"]
 
@@ -29,7 +31,7 @@ def webp_orientation(view: memoryview) -> int:
     while at + 8 <= whole:
         kind, length = struct.unpack_from("<4sI", view, at)
         if kind == b"EXIF":
-            return _exif_orientation(bytes(view[at + 8 : at + 8 + length])) or 1
+            return exif_orientation(bytes(view[at + 8 : at + 8 + length])) or 1
         at += 8 + length + (length & 1)
     return 1
 
@@ -47,7 +49,7 @@ def png_orientation(view: memoryview) -> int:
     while True:
         length, kind = struct.unpack_from(">I4s", view, at)
         if kind == b"eXIf":
-            exif = _exif_orientation(bytes(view[at + 8 : at + 8 + length]))
+            exif = exif_orientation(bytes(view[at + 8 : at + 8 + length]))
             if exif is not None:
                 return exif
         elif kind == b"iTXt" and found is None:
@@ -70,21 +72,3 @@ def _xmp_orientation(chunk: bytes) -> int | None:
             return None
     found = _IN_XMP.search(text)
     return int(found[1]) if found else None
-
-
-def _exif_orientation(exif: bytes) -> int | None:
-    """Read tag 0x0112 of the first directory of EXIF data (TIFF 6.0, section 2); None where it is missing or wrong."""
-    tiff = exif.removeprefix(b"Exif\0\0")
-    order = {b"II*\0": "<", b"MM\0*": ">"}.get(tiff[:4])
-    if order is None:
-        return None
-    try:
-        (start,) = struct.unpack_from(f"{order}I", tiff, 4)
-        (count,) = struct.unpack_from(f"{order}H", tiff, start)
-        for entry in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", tiff, entry)
-            if (tag, kind) == (0x0112, 3):
-                return int(value) if 1 <= value <= 8 else None
-    except struct.error:  # the data are truncated
-        pass
-    return None

@@ -40,7 +40,7 @@ _NO_LENGTH = 10**20
 _BATCH = 32
 _AREA_TOKENS = 512
 _SPREAD = 0.2
-"""Bounds of a batch. `python -m benchmarks.embeddings.clients` measures others: they differ by less than its noise."""
+"""Bounds of a batch. Others measured the same, within their noise."""
 
 
 def tables_of(folder: Path, ignore: Sequence[str] = ()) -> dict[str, Any]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from headrace import InitContext
     from headrace.keys import Request
-    from headrace_torch.jpeg import JpegHeader
+    from headrace_formats.jpeg import JpegHeader
 
 __all__ = ["DecodeTensor"]
 
@@ -24,8 +24,7 @@ class DecodeTensor(TensorBackend):
     """Decode JPEG files to images in the order red, green, blue, a batch at a time.
 
     Grey files give three equal channels. Size and completeness are checked in the file's structure
-    before a decoder reserves memory. On a CUDA device the GPU decodes (nvJPEG, through the
-    installed library), on other devices the CPU.
+    before a decoder reserves memory. On a CUDA device the GPU decodes (nvJPEG), on other devices the CPU.
 
     Reads:
         data: bytes, bytearray, a memoryview or a 1-D ``uint8`` array: one JPEG file.
@@ -41,19 +40,15 @@ class DecodeTensor(TensorBackend):
         InputError: ``data`` is missing or of another type or format, has more than ``max_pixels``, is
             truncated or broken, or is a kind of JPEG unknown to the decoder while ``on_unsupported`` is
             ``error``.
+        MissingDependencyError: torchvision is not installed, or has no decoder.
 
     Source:
-        nvImageCodec, TorchCodec or torchvision. The checks of the header are Headrace's own.
+        torchvision. The checks of the header are Headrace's own.
     """
 
     class Options(headrace.Options):
-        """The decoder and the limits."""
+        """The limits, and what becomes of rare kinds of JPEG."""
 
-        decoder: Literal["auto", "nvimgcodec", "torchcodec", "torchvision"] = Field(
-            default="auto",
-            description="The library that decodes; auto takes the first of these that is installed "
-            "and works on the device (nvimgcodec on CUDA only).",
-        )
         on_unsupported: Literal["error", "cpu"] = Field(
             default="error",
             description="A file of a kind that the decoder lacks fails, or is decoded on the CPU "
@@ -70,21 +65,18 @@ class DecodeTensor(TensorBackend):
             description="Turn and mirror the picture as its EXIF data ask (true or false).",
         )
 
-        positional = ("decoder",)
-
     default_device = "cuda:0"
     writes = ("result", "color")
 
     def build(self, options: Any, context: InitContext) -> None:
         """Make the decoder."""
         from headrace_torch import decoders, jpeg
+        from headrace_torch.transfer import moved_in
 
         self._options = options
-        self._jpeg, self._decoders = jpeg, decoders
-        self._decode: Any = decoders.make_decoder(options.decoder, self._place)
-        self._on_cpu: Any = None
-        if options.on_unsupported == "cpu" and self._place.device.type != "cpu":
-            self._on_cpu = decoders.make_cpu_decoder()
+        self._jpeg, self._upright, self._moved_in = jpeg, decoders.upright, moved_in
+        self._decode: Any = decoders.Decoder(self._place)
+        self._on_cpu: Any = decoders.Decoder(None) if options.on_unsupported == "cpu" else None
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Check the headers, decode the files that pass, and turn the images upright."""
@@ -98,62 +90,38 @@ class DecodeTensor(TensorBackend):
                 files[index] = self._jpeg.without_exif(view, headers[index])
             except InputError as error:
                 outcomes[index] = error
-        usual = {i: file for i, file in files.items() if headers[i].usual}
-        found = self._decoded(self._decode, usual)
-        for index in sorted(files.keys() - usual.keys()):
-            found[index] = self._other(files[index])
-        for index, image in found.items():
+        for index, image in self._decoded(files, headers).items():
             if isinstance(image, InputError):
                 outcomes[index] = image
                 continue
+            moved = self._moved_in(image, self._place)
             if self._options.exif_orientation:
-                image = self._decoders.upright(image, headers[index].orientation)
-            batch[index]["result"] = image
+                moved = self._upright(moved, headers[index].orientation)
+            batch[index]["result"] = moved
             batch[index]["color"] = "rgb"
         return outcomes if any(outcomes) else None
 
     def _decoded(
-        self, decode: Any, files: dict[int, memoryview]
+        self, files: dict[int, memoryview], headers: dict[int, JpegHeader]
     ) -> dict[int, torch.Tensor | InputError]:
-        """Decode files; with ``on_unsupported = "cpu"`` files that the decoder refuses are tried on the CPU."""
-        if not files:
-            return {}
-        images = self._decoders.decode_each(decode, list(files.values()))
-        found: dict[int, torch.Tensor | InputError] = dict(zip(files, images, strict=True))
-        if self._on_cpu is None or decode is self._on_cpu:
-            return self._here(found)
-        for index, image in found.items():
-            if isinstance(image, InputError):
-                found.update(self._decoded(self._on_cpu, {index: files[index]}))
-        return self._here(found)
-
-    def _here(
-        self, found: dict[int, torch.Tensor | InputError]
-    ) -> dict[int, torch.Tensor | InputError]:
-        from headrace_torch.transfer import moved_in
-
-        return {
-            index: image if isinstance(image, InputError) else moved_in(image, self._place)
-            for index, image in found.items()
-        }
-
-    def _other(self, file: memoryview) -> torch.Tensor | InputError:
-        """Decode a kind of JPEG that decoders commonly lack, if ``on_unsupported`` is ``"cpu"``; else refuse it."""
-        if self._options.on_unsupported == "cpu":
-            decode = self._on_cpu or self._decode
-            return self._decoded(decode, {0: file})[0]
-        return InputError(
-            "this kind of JPEG is not supported",
-            key="data",
-            expected="8 bits, 1 or 3 components, Huffman-coded DCT",
-            got="another kind, by its header",
-            hint="on_unsupported = 'cpu' tries the decoder of the CPU.",
-        )
-
-    def describe(self) -> dict[str, Any]:
-        """Return the device, and the decoder that was chosen."""
-        decoder = None if self._decode is None else self._decode.name
-        return {"device": str(self._place.device), "decoder": decoder}
+        """Decode files. With ``on_unsupported = "cpu"`` those that the decoder lacks or refuses are tried on the CPU."""
+        usual = [index for index in files if headers[index].is_usual]
+        images = self._decode([files[index] for index in usual]) if usual else []
+        found: dict[int, torch.Tensor | InputError] = dict(zip(usual, images, strict=True))
+        for index, file in files.items():
+            if index in found and not isinstance(found[index], InputError):
+                continue
+            if self._on_cpu is not None:
+                (found[index],) = self._on_cpu([file])
+            elif index not in found:
+                found[index] = InputError(
+                    "this kind of JPEG is not supported",
+                    key="data",
+                    expected="8 bits, 1 or 3 components, Huffman-coded DCT",
+                    got="another kind, by its header",
+                    hint="on_unsupported = 'cpu' tries the decoder of the CPU.",
+                )
+        return found
 
     def close(self) -> None:
         """Drop the decoders."""

@@ -1,1 +1,0 @@
-"""Embeddings over HTTP beside programs by hand."""
