@@ -24,6 +24,7 @@ from headrace_cli.names import COMMANDS
 from headrace_cli.schema import json_schema
 from headrace_serve.counters import Counters
 from headrace_serve.http.metrics import Snapshot, encoded
+from headrace_serve.models.following import Comings
 from headrace_text import table as folders
 from headrace_triton.schema import MESSAGES
 
@@ -296,6 +297,10 @@ def metrics_page() -> str:
             ready=True,
             metrics="server",
             worker=None,
+            following=SimpleNamespace(
+                comings=Comings(),
+                memory_of=lambda *_: {"state": "present", "memory": {"bytes": {"host": 1}}},
+            ),
         )
         for _ in range(2):  # histograms count from the first time that they are asked for
             _, text = encoded(Snapshot(cast("Any", service)), "text/plain")

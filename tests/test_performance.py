@@ -207,6 +207,7 @@ SETTINGS = {
         "up to 60 s",
         "a lost track 1 s",
         "a line every 5 s",
+        "and one each 5 s",
     ],
 }
 """Numbers of documents that are settings, limits or examples: by document the words around each."""
