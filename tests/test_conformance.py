@@ -48,6 +48,7 @@ def test_words_of_core_are_offered_for_certification_as_those_of_plugins_are():
     assert (done.returncode, found) == (1, {"Identity": True, "IoC": False})
 
 
+@pytest.mark.slow
 def test_a_backend_and_a_distribution_are_certified_without_an_exception(tmp_path):
     """All others of headrace-cv are in its own tests, rule by rule."""
     out = tmp_path / "certificate.json"

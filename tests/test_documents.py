@@ -286,6 +286,7 @@ def test_no_page_of_a_clone_links_to_a_page_that_is_made():
     assert lost == []
 
 
+@pytest.mark.slow
 def test_pages_are_made_without_the_libraries_of_backends(texts):
     """`./dev docs` has an environment without them."""
     program = (
@@ -452,6 +453,7 @@ def test_every_word_of_core_stands_in_the_documentation():
         assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), name
 
 
+@pytest.mark.slow
 def test_generated_cases_are_the_same_whatever_else_has_been_loaded(tmp_path, monkeypatch):
     """As CONTRIBUTING says of `./dev test`. Other cases would be drawn of the numbers of that module."""
 

@@ -62,6 +62,7 @@ def test_edits_counts_what_differs(a, b, count):
     assert edits(a, b) == count == edits(b, a)
 
 
+@pytest.mark.slow
 def test_at_least_97_of_100_characters_are_right(lines, one_by_one):
     characters = sum(len(text) for _, text in lines)
     wrong = sum(edits(r["text"], text) for r, (_, text) in zip(one_by_one, lines, strict=True))

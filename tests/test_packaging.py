@@ -62,6 +62,7 @@ def test_dev_builds_the_wheels_with_which_every_install_works_as_it_is_written(w
     assert len(would.split()) == 2 + len(wheels)
 
 
+@pytest.mark.slow
 def test_the_installed_distributions_find_each_other(environment, tmp_path):
     headrace = environment / "bin" / "headrace"
     plugins = json.loads(run(headrace, "plugins", "list", "--json", cwd=tmp_path))
@@ -113,6 +114,7 @@ def made(environment, pip_environ, tmp_path_factory) -> Path:
     return source
 
 
+@pytest.mark.slow
 def test_what_the_template_makes_passes_its_tests_there(made, environment):
     """Its tests are the rules of the kit, too; the page about publishing asks for a certificate."""
     done = run(environment / "bin" / "python", "-m", "pytest", "-q", cwd=made)

@@ -201,6 +201,7 @@ def test_no_name_of_a_backend_hides_what_its_module_imports(module, defined, mad
     assert [name for name in names if re.fullmatch(defined, name)] == []
 
 
+@pytest.mark.slow
 def test_it_keeps_the_rules_of_this_repository(made):
     cache = ROOT / ".pytest_cache" / "mypy" / "template"
     for command in (

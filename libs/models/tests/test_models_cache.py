@@ -197,6 +197,7 @@ def child(address, tmp_path, **more):
     )
 
 
+@pytest.mark.slow
 def test_twenty_processes_fetch_a_file_once(net, tmp_path):
     started = [child("net://a.txt", tmp_path) for _ in range(20)]
     assert {one.communicate()[0] for one in started} == {"net://a.txt\n"}

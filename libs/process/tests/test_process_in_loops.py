@@ -259,6 +259,7 @@ def test_closing_inside_of_the_loop_waits_for_what_is_away(loop):
         assert [call.request.get("result") for call in told] == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LOOPS)
 def test_loops_in_turn_and_threads_beside_have_their_own_answers(kind):
     """Random clients of two loops and of threads, some of whose requests end the process."""

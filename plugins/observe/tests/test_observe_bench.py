@@ -141,6 +141,7 @@ def test_a_file_of_arrivals_that_ends_in_the_warm_up_is_measured_whole(tmp_path)
     assert (point["ok"], point["stable"]) == (3, False)
 
 
+@pytest.mark.slow
 def test_times_of_batches_are_saved_and_other_probes_stay(tmp_path):
     config = tmp_path / "own.toml"
     config.write_text('backend = "Identity"\nmax = 4\n[global]\nprobes = ["Remember"]\n')

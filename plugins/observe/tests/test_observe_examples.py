@@ -72,6 +72,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_every_example_of_the_help_does_what_it_says(folder):
     for name in ("matplotlib", "onnxruntime"):
         pytest.importorskip(name)

@@ -117,6 +117,7 @@ def test_a_closed_loop_of_one_client_is_one_batch_after_the_other():
     assert found["utilisation"] == {"main": 1.0}
 
 
+@pytest.mark.slow
 def test_waiting_agrees_with_the_formula_of_a_queue_with_one_server():
     """M/D/1: the mean wait is rho / (2 mu (1 - rho)), by Pollaczek and Khinchine."""
     rate, service = 0.7, 1.0

@@ -382,6 +382,19 @@ with headrace.pipe({"backend": "OnnxTensor", "model": model, "arena": arena == "
 """
 
 
+@pytest.mark.parametrize(
+    "given", [{"pad_value": 1}, {"pad_value": {"nobody": 1}}, {"pad_multiple": 8}, {"crop": {}}]
+)
+@pytest.mark.parametrize("ragged", [{}, {"ragged": "refuse"}])
+def test_an_option_of_padding_without_padding_is_refused(one_to_one, given, ragged):
+    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 3])), **given, **ragged}
+    (name,) = given
+    with pytest.raises(ConfigError, match=f"`{name}` is for ragged = 'pad', and ragged is"):
+        headrace.PipelineConfig.load(config)
+    headrace.PipelineConfig.load({**config, "ragged": "pad"})
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(
     sys.platform != "linux", reason="reads the memory of the process as Linux tells it"
 )

@@ -314,6 +314,7 @@ def said(process, text):
         assert line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize(
     ("workers", "number", "status"),

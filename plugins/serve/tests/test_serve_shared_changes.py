@@ -161,6 +161,7 @@ headrace.register("ServePid", Pid)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="regions are files on Linux")
 def test_all_workers_have_the_regions_and_models_that_requests_ask_for(tmp_path, start):
     (tmp_path / "pid.py").write_text(PID)

@@ -474,6 +474,7 @@ def freezes(data):
 """
 
 
+@pytest.mark.slow
 @linux
 def test_a_frozen_process_is_replaced(tmp_path, start):
     (tmp_path / "freezes.py").write_text(FREEZES)

@@ -260,6 +260,7 @@ def come_and_go(for_s):
     assert max(files for _, _, files in checks) <= early[2] + 4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads /proc")
 @pytest.mark.parametrize("for_s", [90, pytest.param(3600, marks=pytest.mark.slow)])
 def test_sources_that_come_and_go_leave_nothing_behind(for_s):

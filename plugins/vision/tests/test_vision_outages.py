@@ -385,6 +385,7 @@ def test_a_folder_has_a_bound_and_belongs_to_one_sink(tmp_path):
         SaveImages(tmp_path, close_s=float("nan"))
 
 
+@pytest.mark.slow
 def test_outages_leave_no_memory_no_thread_and_no_file(tmp_path):
     clock, sink = Steps(), Broken(spool=tmp_path, spool_bytes=200_000)
     clock.free()
@@ -536,6 +537,7 @@ def test_a_video_goes_on_after_a_full_disk_without_a_gap(tmp_path, monkeypatch):
     assert times_of(tmp_path / "cam.mp4") == pytest.approx([n / 5 for n in range(150)], abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1, 12, 90, 149])
 @pytest.mark.parametrize("names", [["cam"], ["cam", "yard"]])
 def test_a_video_whose_disk_is_full_to_the_end_has_the_frames_that_count_as_written(

@@ -86,6 +86,17 @@ class TensorOptions(headrace.Options):
     def _once(cls, names: tuple[str, ...] | None) -> Any:
         return once(names)
 
+    @model_validator(mode="after")
+    def _pads(self) -> Any:
+        given = {"pad_value": self.pad_value != 0, "pad_multiple": self.pad_multiple != 1}
+        given["crop"] = self.crop is not None
+        for name, is_given in given.items():
+            if is_given and self.ragged != "pad":
+                raise ValueError(
+                    f"`{name}` is for ragged = 'pad', and ragged is {self.ragged!r}: set ragged = 'pad', or leave it out"
+                )
+        return self
+
 
 class UnbatchedOptions(TensorOptions):
     """Options of a backend for models with inputs and outputs without batch axis."""
