@@ -222,7 +222,7 @@ class Following:
             NotBuiltError: It could not be built.
             HeadraceError: As `Service.find` raises it, and where the time is over or the models are closed.
         """
-        service = self._service
+        service, pause_s = self._service, 0.0
         while True:
             name, version = service.named(name, version, key)
             model = service.find(name, version)
@@ -232,7 +232,10 @@ class Following:
             if (name, number) in self._refused:
                 raise NotBuiltError(name, number, "cannot be served")
             await self._wait(self._source_of(name, number), name, number, until_s)
-            await asyncio.sleep(0)  # it may be built, and be put here in this loop's next turn
+            await asyncio.sleep(
+                pause_s
+            )  # it may be built, and be put here in one of this loop's next turns
+            pause_s = 0.001
 
     async def _wait(self, source: Any, name: str, version: str, until_s: float | None) -> None:
         left_s = None if until_s is None else max(0.0, until_s - time.monotonic())
