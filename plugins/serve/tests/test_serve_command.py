@@ -111,7 +111,10 @@ def test_freed_bodies_leave_their_memory_to_the_next_ones(tmp_path, start, monke
         (["missing.toml"], "error: model 'missing': no such file: 'missing.toml'"),
         (["a.toml", "a=a.toml"], "named twice"),
         (["--models", "none.toml"], "none.toml"),
-        (["--models", "a.toml"], "a.toml: it may hold only tables [models.NAME], not backend"),
+        (
+            ["--models", "a.toml"],
+            "a.toml: it may hold only tables [models.NAME] and [memory], not backend",
+        ),
         (["a:new=a.toml"], "a version is a whole number such as 2 or 10, got 'new'"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),
         (["--models", "odd.toml"], "[models.n] needs a key `config`\n  It has: confg."),
@@ -439,13 +442,14 @@ def test_the_signature_is_that_of_the_nodes_where_requests_enter_and_end(more, i
         "c": {"backend": "ServeDescribed"},
     }
     made = {name: node for name, node in {**config, **more}.items() if node}
-    (model,) = build_models({"m": made})
+    catalogue = build_models({"m": made})
+    (model,) = catalogue
     try:
         found = [(port.name, list(port.shape)) for port in model.signature.inputs.values()]
         assert (found, list(model.signature.outputs)) == (inputs, outputs)
         assert model.queue_size == (1024 if "a" in more else 7)
     finally:
-        model.close(timeout=5)
+        catalogue.close(timeout=5)
 
 
 def test_a_pipeline_in_which_nobody_could_say_where_to_enter_is_refused():
