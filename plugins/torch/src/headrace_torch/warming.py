@@ -108,8 +108,11 @@ def warm(  # noqa: C901, PLR0913
     try:
         halve = halve and not captured
         outputs, largest = _run_sizes(runner, signature, place, chosen, example, halve, logger)
+        # Shapes alone: the traceback of a failed capture keeps this frame, and would keep outputs with it.
         seen = {
-            rows: runner.run(example(rows, seed), rows)
+            rows: {
+                name: list(one.shape) for name, one in runner.run(example(rows, seed), rows).items()
+            }
             for rows, seed in checked
             if rows <= (largest or rows)
         }
@@ -140,14 +143,14 @@ def warm(  # noqa: C901, PLR0913
     }
 
 
-def _refuse_two_batches(seen: Mapping[int, Mapping[str, torch.Tensor]]) -> None:
+def _refuse_two_batches(seen: Mapping[int, Mapping[str, list[int]]]) -> None:
     """Refuse an output that has the rows of runs of several sizes on a second axis too."""
-    for name, one in next(iter(seen.values())).items() if len(seen) > 1 else ():
-        shapes = [(rows, found[name].shape) for rows, found in seen.items()]
+    for name, first in next(iter(seen.values())).items() if len(seen) > 1 else ():
+        shapes = [(rows, found[name]) for rows, found in seen.items()]
         if any(
-            all(rows in shape[at : at + 1] for rows, shape in shapes) for at in range(1, one.ndim)
+            all(rows in shape[at : at + 1] for rows, shape in shapes) for at in range(1, len(first))
         ):
-            refuse_two_batches(name, list(one.shape))
+            refuse_two_batches(name, first)
 
 
 def _run_sizes(
