@@ -154,6 +154,8 @@ class _Folder:
         ragged: dict[str, Any] = {"ragged": "group"}
         if "attention_mask" in inputs:
             ragged = {"ragged": "pad", "pad_value": {"input_ids": config.get("pad_token_id") or 0}}
+        else:
+            del behind["crop"]  # nothing is padded
         area = max(_AREA_TOKENS, tokenize["max_length"])
         return {
             "tokenize": {"backend": "Tokenize", "tokenizer": self.name(tokenizer), **tokenize, "next": "encode"},
