@@ -19,7 +19,7 @@ LINES = {"core": 13_563, "kernel": 6_824, "language": 6_739}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 21_566
-SOURCES = 87_740
+SOURCES = 87_760
 
 
 def test_core_is_no_larger():

@@ -12,6 +12,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING
 
+from headrace_testing.conformance.frames import current_frames
 from headrace_testing.conformance.outcome import Broken
 
 if TYPE_CHECKING:
@@ -100,10 +101,10 @@ class Limit:
 
     def _found(self) -> str:
         """Say in which line of the backend's module a thread is, or else the main thread."""
-        stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
+        stacks = [traceback.extract_stack(frame) for frame in current_frames().values()]
         file = getattr(sys.modules.get(self._module), "__file__", None)
         lines = [line for stack in stacks for line in stack if line.filename == file]
-        main = sys._current_frames().get(threading.main_thread().ident or 0)
+        main = current_frames().get(threading.main_thread().ident or 0)
         last = lines[-1] if lines else traceback.extract_stack(main)[-1]
         return f": it is in {last.name}, {last.filename}:{last.lineno}"
 

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from headrace_testing.conformance.frames import current_frames
 from headrace_testing.conformance.live import USUAL_BATCH
 from headrace_testing.conformance.outcome import Broken
 from headrace_testing.conformance.rule import Rule, rule
@@ -192,7 +193,7 @@ _Rest: TypeAlias = "tuple[FrameType | None, int, str]"
 
 def _rest_of(thread: threading.Thread) -> _Rest:
     """Return where a thread is, and whether the system lets it sleep ("S"), as far as it says so."""
-    frame = sys._current_frames().get(thread.ident or 0)
+    frame = current_frames().get(thread.ident or 0)
     try:
         stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text(encoding="utf-8")
         state = stat.rpartition(") ")[2][:1]
