@@ -6,6 +6,7 @@ import contextlib
 import contextvars
 import functools
 import itertools
+import math
 import sys
 import threading
 import time
@@ -48,7 +49,8 @@ _HELD = "where an instance holds a lock that another one waits for"
 _HELD_S, _HELD_SHARE = 1e-3, 0.5
 """A lock that is held longer, and for a larger part of a batch, makes instances useless."""
 
-_MEASURED = 5
+_MEASURED, _MEASURED_S = 5, 2.0
+"""How many batches are measured at least, and for how long where a lock seems to be held: a busy machine makes all of a few long."""
 
 _TRIED, _IN_LOOP_S = 200, 50e-6
 """How often a batch is run, and how long the shortest run may take of a backend that an event loop runs."""
@@ -263,19 +265,24 @@ def instances_help(subject: Subject) -> str:
     if not held:
         return "no instance waits for another one"
     live = subject.build()
-    untraced_s, spent = [], []
-    for _ in range(_MEASURED):
+    whole_s, there_s, untraced_s = math.inf, math.inf, math.inf
+    until = time.monotonic() + _MEASURED_S
+    for turn in itertools.count(1):
         batch = live.take(subject.item)
         begin = time.perf_counter()
         live.results(batch)
-        untraced_s.append(time.perf_counter() - begin)
-        spent.append(_spent(subject, live, held))
+        # The shortest of each: the machine may have had something else to do meanwhile.
+        untraced_s = min(untraced_s, time.perf_counter() - begin)
+        there, whole = _spent(subject, live, held)
+        there_s, whole_s = min(there_s, there), min(whole_s, whole)
+        share = min(1.0, there_s / whole_s)
+        held_s = share * untraced_s
+        is_held = share > _HELD_SHARE and held_s > _HELD_S
+        if turn >= _MEASURED and (not is_held or time.monotonic() > until):
+            break
     subject.done(live)
-    # The shortest of each: the machine may have had something else to do meanwhile.
-    share = min(1.0, min(there for there, _ in spent) / min(whole for _, whole in spent))
-    held_s = share * min(untraced_s)
     said = f"an instance holds a lock that the others wait for during {share:.0%} of a batch"
-    if share > _HELD_SHARE and held_s > _HELD_S:
+    if is_held:
         raise Broken(f"{said}, {1e3 * held_s:.1f} ms: let each have what it computes with")
     return said
 
