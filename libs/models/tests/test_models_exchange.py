@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError
 from headrace_models import Exchange, Memory, Models
 from headrace_models.errors import OutOfMemoryError
 
@@ -365,7 +365,7 @@ def test_a_judge_that_cannot_be_imported_is_told_before_anything_is_built(verdic
     states = []
     with Models({"m": UPPER}) as models:
         models.subscribe(lambda change: states.append(change.state))
-        with pytest.raises(HeadraceError):
+        with pytest.raises(ConfigError, match=f"the verdict {verdict!r}"):
             models.update("m", TITLE, exchange=always(verdict=verdict))
         assert states == []
 

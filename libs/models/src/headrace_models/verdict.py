@@ -34,9 +34,12 @@ def read_judge(path: str, *, allow_import: bool) -> Callable[[Any, Any], Any]:
     """
     module, _, name = path.partition(":")
     if module and name.isidentifier():
-        headrace.PipelineConfig.load(
-            {"backend": "Identity", "import": [module]}, allow_import=allow_import
-        )
+        source = {"backend": "Identity", "import": [module]}
+        try:
+            headrace.PipelineConfig.load(source, allow_import=allow_import)
+        except ConfigError as error:
+            what = f"the verdict {path!r} cannot be imported: {error.problems[0].message}"
+            raise ConfigError(Problem("exchange", what, hint=error.problems[0].hint)) from error
         found: Any = getattr(sys.modules[module], name, None)
         if callable(found):
             return found  # type: ignore[no-any-return]
@@ -123,12 +126,9 @@ def shown(value: Any) -> Any:
         value = np.asarray(value).ravel()[:_SHOWN].tolist()
     if isinstance(value, (list, tuple)):
         return [shown(one) for one in value[:_SHOWN]]
-    plain = value is None or isinstance(value, (bool, int)) or _is_finite(value)
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    plain = value is None or (isinstance(value, (bool, int, float)) and is_finite)
     return value if plain else str(value)[:_SHOWN]
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, float) and math.isfinite(value)
 
 
 class Tally:
