@@ -77,7 +77,7 @@ def payloads_of_h264(units):
 
 
 class Camera:
-    """Answers one connection after the other as its script says.
+    """Answers one connection after the other as its script says, and behind the last one no more.
 
     A script is a dict: `silent` (the stage at which it says no more), `count` (pictures before it closes the
     connection), `first` (the number of the first picture), `clock` (where its clock begins), `size`, `h264` (pictures of
@@ -107,7 +107,7 @@ class Camera:
                 connection.close()
                 return
             self._open.append(connection)
-            script = self.scripts[min(self.connections, len(self.scripts) - 1)]
+            script = [*self.scripts, {"silent": "DESCRIBE"}][: self.connections + 1][-1]
             self.connections += 1
             threading.Thread(target=self._answer, args=(connection, script), daemon=True).start()
 
