@@ -39,12 +39,12 @@ __all__ = [
 ]
 
 
-def finite(value: Any, what: str, dims: int, *, is_narrow: bool = False) -> NDArray[Any]:
+def finite(value: Any, label: str, dims: int, *, is_narrow: bool = False) -> NDArray[Any]:
     """Return numbers of a network as ``float64`` with ``dims`` axes. A leading axis of 1 is taken away.
 
     Args:
         value: The numbers.
-        what: What they are, for errors.
+        label: What they are, for errors.
         dims: How many axes they have.
         is_narrow: Whether ``float32`` stays as it is.
 
@@ -54,16 +54,16 @@ def finite(value: Any, what: str, dims: int, *, is_narrow: bool = False) -> NDAr
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the {what} are no array", got=type(value).__name__) from error
+        raise InputError(f"the {label} are no array", got=type(value).__name__) from error
     if array.ndim == dims + 1 and array.shape[0] == 1:
         array = array[0]
     expected = f"finite numbers with {dims} axes"
     if array.dtype.kind not in "fiu" or array.ndim != dims:
         got = f"{array.dtype} {list(array.shape)}"
-        raise InputError(f"the {what} have a wrong form", expected=expected, got=got)
+        raise InputError(f"the {label} have a wrong form", expected=expected, got=got)
     numbers = array if is_narrow and array.dtype == np.float32 else array.astype(np.float64)
     if not np.isfinite(numbers).all():
-        raise InputError(f"the {what} are not finite", expected=expected, got="NaN or infinity")
+        raise InputError(f"the {label} are not finite", expected=expected, got="NaN or infinity")
     return numbers
 
 
@@ -185,8 +185,8 @@ def best_boxes(
         kept = suppress.NMSBoxesBatched(
             sides, scores.astype(np.float32), numbers, 0.0, iou_threshold
         )
-    found = np.asarray(kept, np.int64).reshape(-1)
-    return found[np.argsort(-scores[found], kind="stable")]
+    rows = np.asarray(kept, np.int64).reshape(-1)
+    return rows[np.argsort(-scores[rows], kind="stable")]
 
 
 def quads_of(boxes: NDArray[np.float64], angles: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -200,7 +200,7 @@ def quads_of(boxes: NDArray[np.float64], angles: NDArray[np.float64]) -> NDArray
     along = np.stack([np.cos(angles), np.sin(angles)], 1)
     width, height = along * half[:, :1], along[:, ::-1] * [-1, 1] * half[:, 1:]
     corners = (width + height, width - height, -width - height, -width + height)
-    return np.stack([center + one for one in corners], 1)
+    return np.stack([center + corner for corner in corners], 1)
 
 
 def best_rows(

@@ -196,7 +196,7 @@ class CountZone(Alone):
             visits, timestamp = states.next(request)
             inside = zone.trigger(detections)
             ids = detections.tracker_id if len(detections) else []
-            rows = {int(one): row for row, one in enumerate(ids) if one >= 0}
+            rows = {int(number): row for row, number in enumerate(ids) if number >= 0}
             events = []
             for direction, track_id, dwell_s in visits.look(rows, inside, timestamp):
                 event = _event(detections, rows.get(track_id), request, timestamp)
@@ -230,24 +230,24 @@ class _Visits:
     ) -> list[tuple[str, int, float | None]]:
         """Return who enters (None), dwells and leaves (with the seconds inside). Without a time, none has passed."""
         self._now = now = self._now if time_s is None else float(time_s)
-        found: list[tuple[str, int, float | None]] = []
+        moves: list[tuple[str, int, float | None]] = []
         for track_id, row in rows.items():
             if inside[row]:
                 if track_id not in self.since:
                     self.since[track_id] = now
                     self.entered += 1
-                    found.append(("enter", track_id, None))
+                    moves.append(("enter", track_id, None))
                 self._seen[track_id] = now
-                found += self._dwelling(track_id, now)
+                moves += self._dwelling(track_id, now)
         for track_id in list(self.since):
             unseen = track_id not in rows and now - self._seen[track_id] > self._patience_s
             if unseen or (track_id in rows and not inside[rows[track_id]]):
                 end = self._seen.pop(track_id) if unseen else now
                 self._seen.pop(track_id, None)
-                found += self._dwelling(track_id, end)
+                moves += self._dwelling(track_id, end)
                 self._told.discard(track_id)
-                found.append(("leave", track_id, end - self.since.pop(track_id)))
-        return found
+                moves.append(("leave", track_id, end - self.since.pop(track_id)))
+        return moves
 
     def _dwelling(self, track_id: int, now: float) -> list[tuple[str, int, float | None]]:
         """Return a track that is inside for long enough, once for each stay."""
@@ -263,7 +263,7 @@ def _anchors(name: str) -> list[Any]:
 
     if name == "corners":
         corners = ("TOP_LEFT", "TOP_RIGHT", "BOTTOM_LEFT", "BOTTOM_RIGHT")
-        return [sv.Position[one] for one in corners]
+        return [sv.Position[corner] for corner in corners]
     return [sv.Position[name.upper()]]
 
 

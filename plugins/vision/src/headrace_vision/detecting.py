@@ -195,7 +195,7 @@ def configuration_of(
         f"fed with {network.dtype}, {color}, {row.normalisation if scaled else 'pixels 0 to 255'}",
     ]
     told = {"read": network.read, "assumed": network.assumed}
-    took += [f"{what}: {', '.join(one)}" for what, one in told.items() if one]
+    took += [f"{origin}: {', '.join(keys)}" for origin, keys in told.items() if keys]
     return config, "; ".join(took)
 
 
@@ -219,7 +219,7 @@ _TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint
 def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None) -> _Network:
     """Return what an ONNX file says; what is given wins."""
     session = _session(path)
-    is_of_transformers = {"logits", "pred_boxes"} <= {one.name for one in session.get_outputs()}
+    is_of_transformers = {"logits", "pred_boxes"} <= {out.name for out in session.get_outputs()}
     folder = path.parent if is_of_transformers else None
     said = Metadata(session.get_modelmeta().custom_metadata_map, folder)
     names = labels if labels is not None else said.names
@@ -255,7 +255,7 @@ def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None
     if is_open and size is None and said.value("imgsz") is None:
         assumed.append("640 pixels")
     more = f", {keypoints[0]} keypoints" if keypoints else ""
-    more += ", masks" * any(len(one) == 4 for one in outputs.values())
+    more += ", masks" * any(len(axes) == 4 for axes in outputs.values())
     more += ", oriented boxes" * (said.task == "obb")
     return _Network(layout, names, size_hw, channels, dtype, options, more, said.read, assumed)
 
@@ -283,10 +283,10 @@ def _session(path: Path) -> Any:
         raise InputError("this is no model", expected="an ONNX file", got=str(error)) from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) not in (3, 4) or inputs[0].type not in _TYPES:
-        got = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
+        got = ", ".join(f"{image.name} {image.type} {image.shape}" for image in inputs)
         hint = (
             "Export it without its postprocessor, and say layout = 'rtdetr'."
-            if any(one.name == "orig_target_sizes" for one in inputs)
+            if any(tensor.name == "orig_target_sizes" for tensor in inputs)
             else None
         )
         expected = f"one input [N, C, H, W], {', '.join(_TYPES)}"
@@ -296,8 +296,8 @@ def _session(path: Path) -> Any:
 
 def _output_shapes(session: Any, shape: tuple[int, ...], dtype: str) -> dict[str, list[Any]]:
     """Return the shapes of the outputs by name; those that the file leaves open are those for one black image."""
-    shapes = {one.name: list(one.shape) for one in session.get_outputs()}
-    if all(isinstance(side, int) for one in shapes.values() for side in one[1:]):
+    shapes = {output.name: list(output.shape) for output in session.get_outputs()}
+    if all(isinstance(side, int) for sides in shapes.values() for side in sides[1:]):
         return shapes
     import numpy as np
 
@@ -312,4 +312,4 @@ def _output_shapes(session: Any, shape: tuple[int, ...], dtype: str) -> dict[str
             expected=f"one that takes an image {list(shape)}",
             got=str(error),
         ) from error
-    return {name: list(one.shape) for name, one in zip(shapes, answers, strict=True)}
+    return {name: list(answer.shape) for name, answer in zip(shapes, answers, strict=True)}

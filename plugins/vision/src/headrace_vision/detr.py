@@ -83,14 +83,14 @@ class DetrDetections(Each):
             scale = np.array([*fit.canvas[::-1]] * 2, np.float64)
             best = queries[order]
             boxes = fit.to_image(sv.xcycwh_to_xyxy(places[best]) * scale)
-            found = make_detections(boxes, scores[order], classes[order], labels)
+            detections = make_detections(boxes, scores[order], classes[order], labels)
             if masks is not None:
                 whole = np.tile([0, 0, *fit.image[::-1]], (len(best), 1))
                 maps = masks[best]
-                found.mask = image_masks(
+                detections.mask = image_masks(
                     whole, maps.shape[1:], lambda row, ys, xs: maps[row, ys, xs], fit
                 )
-            request["result"] = found
+            request["result"] = detections
 
         return work
 
@@ -107,15 +107,15 @@ def _parts(data: Any) -> tuple[Any, Any, Any]:
     if len(data) not in (2, 3) or (isinstance(data, Mapping) and "keypoints" in data):
         got = ", ".join(map(str, data)) if isinstance(data, Mapping) else f"{len(data)} parts"
         raise InputError("these are no outputs", expected=_EXPECTED, got=got)
-    parts = list(data.items()) if isinstance(data, Mapping) else [("", one) for one in data]
-    parts.sort(key=lambda one: getattr(one[1], "ndim", 0))
+    parts = list(data.items()) if isinstance(data, Mapping) else [("", array) for array in data]
+    parts.sort(key=lambda part: getattr(part[1], "ndim", 0))
     masks = None if len(parts) == 2 else finite(parts.pop()[1], "masks", 3, is_narrow=True)
     arrays = [(str(name).lower(), finite(value, "outputs", 2)) for name, value in parts]
-    boxes = [k for k, (_, one) in enumerate(arrays) if one.shape[1] == 4]
+    boxes = [k for k, (_, array) in enumerate(arrays) if array.shape[1] == 4]
     if len(boxes) == 2:
         boxes = [k for k, (name, _) in enumerate(arrays) if "box" in name or "dets" in name]
     if len(boxes) != 1 or len(arrays[0][1]) != len(arrays[1][1]):
-        got = " and ".join(str(list(one.shape)) for _, one in arrays)
+        got = " and ".join(str(list(array.shape)) for _, array in arrays)
         raise InputError("it is unclear which array has the boxes", expected=_EXPECTED, got=got)
     if masks is not None and len(masks) != len(arrays[0][1]):
         got = f"{len(masks)} masks for {len(arrays[0][1])} boxes"

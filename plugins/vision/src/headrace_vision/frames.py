@@ -144,14 +144,14 @@ class Frame:
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""
-        self.result = {name: one.result for name, one in self.models.items() if one.error is None}
-        self.error = next((one.error for one in self.models.values() if one.error), None)
+        self.result = {name: own.result for name, own in self.models.items() if own.error is None}
+        self.error = next((own.error for own in self.models.values() if own.error), None)
         counts: dict[str, Any] = {}
         events: list[Any] = []
-        for model, one in self.models.items():
-            counts |= {f"{model}.{k}": v for k, v in one.request.get("counts", {}).items()}
+        for model, own in self.models.items():
+            counts |= {f"{model}.{k}": v for k, v in own.request.get("counts", {}).items()}
             events += [
                 {**event, "name": f"{model}.{event.get('name', '')}"}
-                for event in one.request.get("events", ())
+                for event in own.request.get("events", ())
             ]
         self.request = {"counts": counts, "events": events} if counts or events else {}

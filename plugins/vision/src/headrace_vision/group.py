@@ -33,10 +33,10 @@ def check_input(x: Any, network: Iterable[str]) -> Any:
     """
     if callable(getattr(x, "read", None)):
         return read_all(x)
-    one = recognise(x, network)
-    values = one.target.values() if isinstance(one.target, Mapping) else one.target
+    media = recognise(x, network)
+    values = media.target.values() if isinstance(media.target, Mapping) else media.target
     is_known = isinstance(values, (list, tuple, type({}.values())))
-    if one.kind == "collection" and one.found_in is None and is_known:
+    if media.kind == "collection" and media.found_in is None and is_known:
         for value in values:
             if not callable(getattr(value, "read", None)):
                 check_input(value, network)
@@ -95,40 +95,40 @@ class Group:
         """
         self._begin(recognise(x, self._network), name)
 
-    def _begin(self, one: Input, name: str | None) -> None:
-        if one.kind != "collection":
-            self._start_source(one, name)
+    def _begin(self, media: Input, name: str | None) -> None:
+        if media.kind != "collection":
+            self._start_source(media, name)
             return
         with self.changed:
             self.collecting += 1
             if self.loop is not None:
                 self.loop.join()
-        self._start_thread(lambda: self._collect_all(one, name))
+        self._start_thread(lambda: self._collect_all(media, name))
 
     def _start_thread(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name="headrace-vision-reader", daemon=True)
         with self.changed:
-            self.threads = [one for one in self.threads if one.is_alive() or one.ident is None]
+            self.threads = [old for old in self.threads if old.is_alive() or old.ident is None]
             self.threads.append(thread)
         thread.start()
 
-    def _source(self, one: Input, name: str | None) -> Source:
-        found = name or one.last_part
-        if found is None:
+    def _source(self, media: Input, name: str | None) -> Source:
+        label = name or media.last_part
+        if label is None:
             with self.changed:
-                found = "input" if not self._in_memory else f"input-{self._in_memory + 1}"
+                label = "input" if not self._in_memory else f"input-{self._in_memory + 1}"
                 self._in_memory += 1
-        source = self._make(self, found, one.live)
+        source = self._make(self, label, media.live)
         with self.changed:
             self.sources.append(source)
         return source
 
-    def _start_source(self, one: Input, name: str | None, *, is_counted: bool = False) -> None:
-        source = self._source(one, name)
+    def _start_source(self, media: Input, name: str | None, *, is_counted: bool = False) -> None:
+        source = self._source(media, name)
 
         def read() -> None:
             try:
-                read_source(source, one, self._decode)
+                read_source(source, media, self._decode)
             finally:
                 if is_counted:
                     with self.changed:
@@ -138,18 +138,18 @@ class Group:
 
         self._start_thread(read)
 
-    def _collect_all(self, one: Input, name: str | None) -> None:
+    def _collect_all(self, collection: Input, name: str | None) -> None:
         own: list[Stills] = []
         try:
-            self._collect(one, name, own)
+            self._collect(collection, name, own)
             # An iterator is gone after one round; what else it holds has begun, and repeats itself.
-            is_kept = one.target is not iter(one.target)
+            is_kept = collection.target is not iter(collection.target)
             while is_kept and own and own[0].begins_again():
-                self._collect(one, name, own, stills_only=True)
+                self._collect(collection, name, own, stills_only=True)
         except Exception as error:  # noqa: BLE001 - a generator of the user's may raise anything
             self.error = f"{type(error).__name__}: {error}"
-            for stills in own or [self._own(one, name, own)]:
-                stills.source.push(failed_shot(error, one.name))
+            for stills in own or [self._own(collection, name, own)]:
+                stills.source.push(failed_shot(error, collection.name))
                 stills.source.finish(error)
                 self._over(stills.source)
         for stills in own:
@@ -167,55 +167,56 @@ class Group:
             loop.leave()
 
     def _collect(
-        self, one: Input, name: str | None, own: list[Stills], *, stills_only: bool = False
+        self, collection: Input, name: str | None, own: list[Stills], *, stills_only: bool = False
     ) -> None:
-        target = one.target
+        target = collection.target
         pairs = target.items() if isinstance(target, Mapping) else ((None, item) for item in target)
         is_over = False
         for key, item in pairs:
             if self.stopping.is_set():
                 return
             try:
-                found = recognise(item, self._network, found_in=one.found_in)
+                member = recognise(item, self._network, found_in=collection.found_in)
             except Exception as error:  # noqa: BLE001 - one wrong item leaves the others alone
-                if not self._own(one, name, own).push(failed_shot(error, None)):
+                if not self._own(collection, name, own).push(failed_shot(error, None)):
                     return
                 continue
-            is_own = found.kind == "still" and (found.name is None or one.found_in is not None)
+            is_named = collection.found_in is None and member.name is not None
+            is_own = member.kind == "still" and not is_named
             if key is None and is_own:
                 # At `stop` no more stills are taken. Other inputs may follow, if what holds them has an end.
                 if not is_over:
-                    is_over = not self._own(one, name, own).push(self._still(found))
+                    is_over = not self._own(collection, name, own).push(self._still(member))
                 if is_over and not isinstance(target, Sized):
                     return
             elif not stills_only:
-                self._begin_other(found, None if key is None else str(key))
+                self._begin_other(member, None if key is None else str(key))
 
-    def _begin_other(self, found: Input, name: str | None) -> None:
+    def _begin_other(self, member: Input, name: str | None) -> None:
         """Begin what a collection holds beside its own stills, once there is room for it."""
-        if found.kind == "beside":
-            self._pass_by(str(found.name))
-        elif found.kind == "collection":
-            self._begin(found, name)
-        elif self._has_room(found):
-            self._start_source(found, name, is_counted=not found.live)
+        if member.kind == "beside":
+            self._pass_by(str(member.name))
+        elif member.kind == "collection":
+            self._begin(member, name)
+        elif self._has_room(member):
+            self._start_source(member, name, is_counted=not member.live)
 
-    def _still(self, found: Input) -> Shot:
-        return still_shot(found, self._decode, self.options.max_pixels)
+    def _still(self, still: Input) -> Shot:
+        return still_shot(still, self._decode, self.options.max_pixels)
 
-    def _own(self, one: Input, name: str | None, own: list[Stills]) -> Stills:
+    def _own(self, collection: Input, name: str | None, own: list[Stills]) -> Stills:
         if not own:
-            own.append(Stills(self._source(Input("still", one.name, None), name)))
+            own.append(Stills(self._source(Input("still", collection.name, None), name)))
         return own[0]
 
-    def _has_room(self, found: Input) -> bool:
+    def _has_room(self, media: Input) -> bool:
         """Wait until another file may be read; False once the group is to stop."""
         with self.changed:
-            while not found.live and self._files >= self._most_files:
+            while not media.live and self._files >= self._most_files:
                 if self.stopping.is_set():
                     return False
                 self.changed.wait()
-            self._files += not found.live
+            self._files += not media.live
             return not self.stopping.is_set()
 
     def stop(self, *, discard: bool = False) -> None:
@@ -247,7 +248,7 @@ class Group:
     def is_gone(self) -> bool:
         """Whether it is over, and its threads have ended."""
         with self.changed:
-            return self.is_over and not any(one.is_alive() for one in self.threads)
+            return self.is_over and not any(thread.is_alive() for thread in self.threads)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until everything was read and delivered; return whether it was, within seconds."""
@@ -270,7 +271,7 @@ class Group:
     def statuses(self) -> dict[str, Any]:
         """Return the status of each source by its name."""
         with self.changed:
-            return {**self.ended, **{one.name: one.status() for one in self.sources}}
+            return {**self.ended, **{source.name: source.status() for source in self.sources}}
 
 
 class Handle:

@@ -226,26 +226,26 @@ class FilterDetections(Each):
 
         from headrace_vision.boxes import as_detections
 
-        def lacking(what: str) -> InputError:
-            return InputError(f"the detections have no {what}", expected="detections with them")
+        def lacking(part: str) -> InputError:
+            return InputError(f"the detections have no {part}", expected="detections with them")
 
         def work(request: Request) -> None:
-            found = as_detections(need(request, "data", "supervision.Detections"))
-            keep = np.ones(len(found), bool)
-            if len(found) and options.score_threshold > 0:
-                if found.confidence is None:
+            detections = as_detections(need(request, "data", "supervision.Detections"))
+            keep = np.ones(len(detections), bool)
+            if len(detections) and options.score_threshold > 0:
+                if detections.confidence is None:
                     raise lacking("scores")
-                keep &= found.confidence >= options.score_threshold
-            if len(found) and options.classes is not None:
-                if found.class_id is None:
+                keep &= detections.confidence >= options.score_threshold
+            if len(detections) and options.classes is not None:
+                if detections.class_id is None:
                     raise lacking("classes")
-                names = found.data.get("class_name", [None] * len(found))
+                names = detections.data.get("class_name", [None] * len(detections))
                 wanted = options.classes
-                pairs = zip(found.class_id, names, strict=True)
+                pairs = zip(detections.class_id, names, strict=True)
                 keep &= [int(c) in wanted or str(name) in wanted for c, name in pairs]
-            keep &= found.box_area >= options.min_area
+            keep &= detections.box_area >= options.min_area
             if options.max_area is not None:
-                keep &= found.box_area <= options.max_area
-            request["result"] = found[keep]
+                keep &= detections.box_area <= options.max_area
+            request["result"] = detections[keep]
 
         return work

@@ -166,8 +166,8 @@ class MQTT(EventSink):
             if self._prefix is not None:
                 counts = frame.request.get("counts", {})
                 device = f"headrace_{mark_of(topic)}"
-                found = device_of(device, frame.source, topic, counts, str(self._status_topic))
-                self._retain(f"{self._prefix}/device/{device}/config", write_json(found))
+                told = device_of(device, frame.source, topic, counts, str(self._status_topic))
+                self._retain(f"{self._prefix}/device/{device}/config", write_json(told))
                 self._retain(f"{topic}/counts", write_json(counts))
                 self._retained.setdefault(f"{topic}/status", "")
                 self._retain_state(frame.source)
@@ -185,8 +185,8 @@ class MQTT(EventSink):
             if self._client is not None:
                 self._client.publish(topic, text, qos=1, retain=True)
 
-    def _log(self, what: str, reason: Any, _: int = 0) -> None:
-        if what == "published" and reason.is_failure:
+    def _log(self, event: str, reason: Any, _: int = 0) -> None:
+        if event == "published" and reason.is_failure:
             _LOG.warning("%s refuses a topic of status or discovery: %s", self._shown, reason)
 
     def _connect(self) -> None:
@@ -203,10 +203,10 @@ class MQTT(EventSink):
             reconnect_on_failure=is_kept,  # else the sink tries again, with the same frame
         )
 
-        def connected(one: Any, _: Any, __: Any, reason: Any, ___: Any) -> None:
+        def connected(_: Any, __: Any, ___: Any, reason: Any, ____: Any) -> None:
             if status and not reason.is_failure:
                 for topic, text in [*self._retained.items(), (status, "online")]:
-                    one.publish(topic, text, qos=1, retain=True)
+                    client.publish(topic, text, qos=1, retain=True)
             said.put(("connected", reason))
 
         client.connect_timeout = self._timeout_s
@@ -236,17 +236,17 @@ class MQTT(EventSink):
             ValueError: It refuses the message.
         """
         try:
-            what, reason, *of = self._said.get(timeout=self._timeout_s)
+            event, reason, *of = self._said.get(timeout=self._timeout_s)
             while of and of != [mid]:
-                self._log(what, reason)
-                what, reason, *of = self._said.get(timeout=self._timeout_s)
+                self._log(event, reason)
+                event, reason, *of = self._said.get(timeout=self._timeout_s)
         except queue.Empty:
             raise OSError(f"{self._shown} does not answer for {self._timeout_s:g} s") from None
-        if what == wanted and not reason.is_failure:
+        if event == wanted and not reason.is_failure:
             return
-        is_refused = what == "published" and reason.value != _QUOTA
+        is_refused = event == "published" and reason.value != _QUOTA
         is_refused = is_refused or (wanted == "published" and reason.value in _REFUSED)
-        text = f"{self._shown}: {what}: {reason}"
+        text = f"{self._shown}: {event}: {reason}"
         raise ValueError(text) if is_refused else OSError(text)
 
     def _hang_up(self) -> None:

@@ -242,41 +242,41 @@ class SaveVideo(FileSink):
         return self._look(is_begin=True)._replace(is_event=self._is_around)
 
     def _open_bytes(self) -> int:
-        return sum(one.written_bytes for one in self._open)
+        return sum(file.written_bytes for file in self._open)
 
     @property
     def _open(self) -> list[VideoFile]:
         copies = itertools.chain(*list(self._copies.values()))
-        return [*self._files.values(), *itertools.chain(*(one.files for one in copies))]
+        return [*self._files.values(), *itertools.chain(*(copy.files for copy in copies))]
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the videos that bear a mark. What a dead run has begun is finished before."""
         before, self._marks = self._marks, {}
-        being_written = {one.path.name for one in self._open}
+        being_written = {file.path.name for file in self._open}
         pattern = r".+\.(mp4|mkv)(\.part)?" if self._bounds.is_any else r".+\.(mp4|mkv)\.part"
-        for path, found in files_in(self._folder, pattern):
+        for path, status in files_in(self._folder, pattern):
             is_part = path.suffix == ".part"
-            if is_part and (found.st_mtime > utc() - DEAD_S or path.stem in being_written):
+            if is_part and (status.st_mtime > utc() - DEAD_S or path.stem in being_written):
                 continue
             with suppress(OSError):  # another program deletes too
                 if not is_part:
-                    mark = self._mark_of(path, found, before)
+                    mark = self._mark_of(path, status, before)
                 else:
                     with held(path) as is_dead:
                         if not is_dead:
                             continue
-                        mark = self._mark_of(path, found, before) if found.st_size else self._mark
-                        if found.st_size and mark and self._mark and mark[:2] == self._mark[:2]:
+                        mark = self._mark_of(path, status, before) if status.st_size else self._mark
+                        if status.st_size and mark and self._mark and mark[:2] == self._mark[:2]:
                             path = _finished(path, mark)
-                            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+                            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
                 if mark is not None:
-                    yield path, found, mark
+                    yield path, status, mark
 
     def _mark_of(
-        self, path: Path, found: os.stat_result, before: dict[tuple[str, int, int], Mark | None]
+        self, path: Path, status: os.stat_result, before: dict[tuple[str, int, int], Mark | None]
     ) -> Mark | None:
         """Return whose a video is. It is read once."""
-        key = (path.name, found.st_mtime_ns, found.st_size)
+        key = (path.name, status.st_mtime_ns, status.st_size)
         mark = self._marks[key] = before[key] if key in before else mark_in(path)
         return mark
 
@@ -301,7 +301,7 @@ class SaveVideo(FileSink):
     def _takes(self, name: str, suffix: str) -> bool:
         """Take a name that no other sink or program has."""
         part = self._folder / f"{name}{suffix}.part"
-        is_ours = name in {one.path.stem for one in self._open}  # though somebody has removed it
+        is_ours = name in {file.path.stem for file in self._open}  # though somebody has removed it
         if is_ours or self._is_there(name):
             return False
         try:
@@ -372,8 +372,8 @@ class SaveVideo(FileSink):
         if not self._is_copy:
             return {"missing": self.missing}
         copies = list(itertools.chain(*list(self._copies.values())))
-        errors = [one.error for one in copies if one.error]
-        lost = self._lost + sum(one.lost for one in copies)
+        errors = [copy.error for copy in copies if copy.error]
+        lost = self._lost + sum(copy.lost for copy in copies)
         return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
 
 

@@ -89,10 +89,10 @@ class Names:
 
 
 def _stem_of(source: str) -> str:
-    found = _ADDRESS.fullmatch(source)
-    if found is None:
+    match = _ADDRESS.fullmatch(source)
+    if match is None:
         return Path(source.rstrip("/\\")).stem
-    host, path = found.groups()
+    host, path = match.groups()
     last = path.rstrip("/").rpartition("/")[2]
     if len(last) >= KEY_LENGTH:
         return f"{host}-{mark_of(source)}"
@@ -115,8 +115,8 @@ def picture_of(
         annotators: What draws the detections. None: boxes, masks, keypoints and labels.
     """
     image = frame.image
-    for one in frame.models.values() if draw else ():
-        image = picture_of(replace(one, image=image), draw=True)
+    for answer in frame.models.values() if draw else ():
+        image = picture_of(replace(answer, image=image), draw=True)
     if frame.models:
         return image
     result = frame.result
@@ -242,8 +242,8 @@ class SaveImages(FileSink):
         """Yield the images of folders that bear a mark."""
         for folder in self._folder.iterdir():
             if (mark := mark_beside(folder / _BESIDE)) is not None:
-                for path, found in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.part)?"):
-                    yield path, found, mark._replace(is_event=EVENT in path.name)
+                for path, status in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.part)?"):
+                    yield path, status, mark._replace(is_event=EVENT in path.name)
 
 
 class SaveJSONL(FileSink):
@@ -306,10 +306,10 @@ class SaveJSONL(FileSink):
             if before != mark._replace(is_event=self._has_event):
                 self._write_beside(mark)
         file = self._path.open("ab", buffering=0)
-        found = os.fstat(file.fileno())
-        self._begun_s = found.st_mtime if found.st_size else utc()
+        status = os.fstat(file.fileno())
+        self._begun_s = status.st_mtime if status.st_size else utc()
         try:
-            if found.st_size and self._is_cut():  # by the end of an earlier run
+            if status.st_size and self._is_cut():  # by the end of an earlier run
                 file.write(b"\n")  # its half line stays apart
         except OSError:
             file.close()
@@ -348,13 +348,13 @@ class SaveJSONL(FileSink):
     def _turn(self, more_bytes: int = 0) -> IO[bytes]:
         """Return the file for the next line: another one where this one is full, its time is over, or somebody has moved it."""
         if self._file is not None:
-            found = os.fstat(self._file.fileno())
+            status = os.fstat(self._file.fileno())
             with suppress(FileNotFoundError):
-                if os.path.samestat(found, self._path.stat()):
+                if os.path.samestat(status, self._path.stat()):
                     is_over = self._begun_s // self._every_s != utc() // self._every_s
-                    is_over = is_over or found.st_size + more_bytes > self._every_bytes
-                    self._begun_s = self._begun_s if found.st_size else utc()
-                    if not (is_over and found.st_size):
+                    is_over = is_over or status.st_size + more_bytes > self._every_bytes
+                    self._begun_s = self._begun_s if status.st_size else utc()
+                    if not (is_over and status.st_size):
                         return self._file
                     path = self._path.rename(self._dated())
                     self._note_finished(path, is_event=self._has_event)
@@ -382,12 +382,12 @@ class SaveJSONL(FileSink):
             name, mark = Path(beside.stem[1:]), mark_beside(beside)
             stem, suffix = re.escape(name.stem), re.escape(name.suffix)
             dated = rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?({EVENT})?)?{suffix}"
-            for path, found in files_in(self._folder, dated):
+            for path, status in files_in(self._folder, dated):
                 if mark is not None and path != self._path:
                     is_event = (
                         mark.is_event if path.name == name.name else path.stem.endswith(EVENT)
                     )
-                    yield path, found, mark._replace(is_event=is_event)
+                    yield path, status, mark._replace(is_event=is_event)
 
     def close(self) -> None:
         """Close the file."""

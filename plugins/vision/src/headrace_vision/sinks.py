@@ -236,7 +236,7 @@ class SinkThread:
             while not self._has_room():
                 if self.sink.full == "drop":
                     self._counts["dropped"] += 1
-                    oldest = next(one for one in self._queue if one.is_frame)
+                    oldest = next(queued for queued in self._queue if queued.is_frame)
                     oldest.counted = "dropped"
                     self._remove(oldest)
                 else:
@@ -268,9 +268,9 @@ class SinkThread:
         """Queue what became of a source; that finds room always. Of the same kind only the last one waits."""
         with self._changed:
             if not self._closing.is_set():
-                for one in [*self._queue]:
-                    if isinstance(one.item, tuple) and one.item[:2] == (method, source):
-                        self._remove(one)
+                for waiting in [*self._queue]:
+                    if isinstance(waiting.item, tuple) and waiting.item[:2] == (method, source):
+                        self._remove(waiting)
                 self._append(_Entry((method, source, *given), 0))
 
     def close(self) -> None:
@@ -350,12 +350,12 @@ class SinkThread:
     def _trim(self) -> None:
         """Lose the oldest frames beyond the bound; the newest stays."""
         while self._bytes > self.sink.spool_bytes and self._frames > 1:
-            self._remove(next(one for one in self._queue if one.is_frame))
+            self._remove(next(entry for entry in self._queue if entry.is_frame))
             self._counts["lost"] += 1
 
     def _leave_behind(self) -> None:
         """Lose what is in memory: nobody comes for it. What is in the folder stays there."""
-        for entry in [one for one in self._queue if one.path is None]:
+        for entry in [queued for queued in self._queue if queued.path is None]:
             self._remove(entry)
             self._counts["lost"] += entry.is_frame
 
@@ -497,8 +497,8 @@ class SinkThread:
         if is_first:
             text = "sink %s fails, and is tried again (%s): %r"
             _LOG.warning(text, self.name, counts, self._error)
-            for one in waiting:
-                self._save(one)
+            for held in waiting:
+                self._save(held)
             with self._changed:
                 self._trim()
         if entry is not None and self._passes_by(error, entry):
@@ -519,7 +519,7 @@ class SinkThread:
         if is_outside or self._attempts < self.sink.attempts:
             return False
         with self._changed:
-            after = [one for one in self._queue if one.is_frame and one is not entry]
+            after = [other for other in self._queue if other.is_frame and other is not entry]
         if not after:
             return False
         try:
@@ -539,8 +539,8 @@ class SinkThread:
 
     def _give_up(self, *, is_closed: bool) -> None:
         """End without having written all."""
-        for one in list(self._queue):
-            self._save(one)
+        for entry in list(self._queue):
+            self._save(entry)
         with self._changed:
             before = self._counts["lost"]
             self._state = "closed"

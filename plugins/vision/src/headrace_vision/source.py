@@ -75,7 +75,7 @@ class Flight:
     def cancel(self) -> bool:
         """Cancel it where a model has not begun. Return whether there was one."""
         futures = [part.future for part in self.parts]
-        return any([one.cancel() for one in futures if one is not None])  # noqa: C419 - each of them
+        return any([future.cancel() for future in futures if future is not None])  # noqa: C419 - each of them
 
 
 class Source:
@@ -154,8 +154,8 @@ class Source:
         stamp = self.timeline.stamp(shot.time_s)
         when, said_by = self._capture_time(shot)
         self.state = "reading"
-        for one in self.packets:
-            one.note(shot.stream_s, stamp)
+        for receiver in self.packets:
+            receiver.note(shot.stream_s, stamp)
         if shot.error is None and not self._thinning.keeps(number, stamp):
             with self.changed:
                 self._counts["read"] += 1
@@ -196,10 +196,10 @@ class Source:
         events = frame.request.get("events")
         if isinstance(events, (list, tuple)):
             frame.request["events"] = [
-                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **one}
-                if isinstance(one, Mapping)
-                else one
-                for one in events
+                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **event}
+                if isinstance(event, Mapping)
+                else event
+                for event in events
             ]
 
     def _flight_of(self, frame: Frame) -> Flight:
@@ -207,7 +207,7 @@ class Source:
             return Flight(frame, [Part(next(iter(self.lanes.values())), frame)])
         frame.models = {name: replace(frame) for name in self.lanes}
         pairs = zip(self.lanes.values(), frame.models.values(), strict=True)
-        return Flight(frame, [Part(lane, one) for lane, one in pairs])
+        return Flight(frame, [Part(lane, answer) for lane, answer in pairs])
 
     def _take_place(self) -> bool:
         """Count a frame as read and in flight; False if it is dropped, or the source stops."""
@@ -224,7 +224,7 @@ class Source:
                     continue
                 newest = list(reversed(self.flights))
             # Outside of the lock: cancelling calls back, and that takes the lock.
-            if not any(one.cancel() for one in newest):
+            if not any(flight.cancel() for flight in newest):
                 with self.changed:
                     if self._held < self.in_flight:
                         continue
@@ -256,7 +256,7 @@ class Source:
         """Return the oldest flight if it is done, else the oldest that what is in order has not seen, if that may run on it."""
         if self.flights and self.flights[0].is_ordered and not self.flights[0].waits:
             return self.flights[0]
-        first = next((one for one in self.flights if not one.is_ordered), None)
+        first = next((flight for flight in self.flights if not flight.is_ordered), None)
         return None if first is None or first.waits else first
 
     def next_due(self) -> Flight | None:
@@ -308,7 +308,7 @@ class Source:
             self._due_s = self.clock.now() + wait_s
             if not attempt:
                 self._lost_s = self.clock.now()
-            counts = ", ".join(f"{self._counts[one]} {one}" for one in _TOLD)
+            counts = ", ".join(f"{self._counts[outcome]} {outcome}" for outcome in _TOLD)
         if not attempt:
             text = "source %s is lost, and tried again (%s): %s"
             _LOG.warning(text, self.name, counts, self.error)

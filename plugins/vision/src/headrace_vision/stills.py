@@ -29,7 +29,7 @@ def is_array(value: Any) -> bool:
 def is_pillow(value: Any) -> bool:
     """Return whether a value is an image of Pillow; Pillow is not imported for that."""
     return any(
-        one.__module__ == "PIL.Image" and one.__name__ == "Image" for one in type(value).__mro__
+        base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(value).__mro__
     )
 
 
@@ -83,10 +83,10 @@ class StillDecoder:
             if max_pixels not in self._pipes:
                 config = {"backend": self._decode}
                 try:
-                    made = headrace.pipe({**config, "max_pixels": max_pixels})
+                    pipe = headrace.pipe({**config, "max_pixels": max_pixels})
                 except ConfigError:  # a decoder of yours may have no such option
-                    made = headrace.pipe(config)
-                self._pipes[max_pixels] = made
+                    pipe = headrace.pipe(config)
+                self._pipes[max_pixels] = pipe
             return self._pipes[max_pixels]
 
     def __call__(self, data: bytes, max_pixels: int) -> NDArray[np.uint8]:

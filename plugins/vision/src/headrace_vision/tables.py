@@ -95,16 +95,16 @@ class ModelTable(_ModelKeys):
 
 def _documented(of: type[Any], section: str) -> dict[str, str]:
     """Return what the docstring of a class says, in a section, of each attribute or argument."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name = ""
     text = (of.__doc__ or "").partition(f"    {section}:\n")[2].partition("\n\n")[0]
     for line in text.splitlines():
         first, colon, rest = line.strip().partition(": ")
         if colon and not line.startswith(" " * 9):
-            name, found[first] = first, rest
+            name, texts[first] = first, rest
         elif name:
-            found[name] += f" {line.strip()}"
-    return found
+            texts[name] += f" {line.strip()}"
+    return texts
 
 
 def _source_table() -> type[_Table]:
@@ -118,12 +118,13 @@ def _source_table() -> type[_Table]:
         "ffmpeg": dict[str, str | int | float] | None,
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
-    for one in fields(SourceOptions):
-        keys[one.name] = (types[one.name], Field(default=one.default, description=texts[one.name]))
-    made: type[_Table] = create_model(
+    for field in fields(SourceOptions):
+        own = Field(default=field.default, description=texts[field.name])
+        keys[field.name] = (types[field.name], own)
+    table: type[_Table] = create_model(
         "SourceTable", __base__=_Table, __doc__="A source: its input, and how it is read.", **keys
     )
-    return made
+    return table
 
 
 if TYPE_CHECKING:
@@ -155,11 +156,11 @@ def _sink_table(kind: str) -> type[_SinkTable]:
     texts |= _documented(of, "Args")
     types = get_type_hints(of.__init__)
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
-    for name, one in signature(of).parameters.items():
-        default = ... if one.default is one.empty else one.default
+    for name, parameter in signature(of).parameters.items():
+        default = ... if parameter.default is parameter.empty else parameter.default
         least = {"ge": 0} if name.endswith(("_s", "_bytes")) else {}
-        made: Any = Field(default, description=texts[name], **_RANGES.get(name, least))
-        keys[name] = (types[name], made)
+        field: Any = Field(default, description=texts[name], **_RANGES.get(name, least))
+        keys[name] = (types[name], field)
     if "network" in keys:
         text = "Hosts that may be called; without it, those of the file."
         keys["network"] = (list[str] | None, Field(None, description=text))
@@ -185,7 +186,7 @@ class OtherSinkTable(_SinkTable):
 
 def sinks_of_plugins() -> dict[str, EntryPoint]:
     """Return the entry points of sinks by name."""
-    return {one.name: one for one in entry_points(group="headrace.sinks")}
+    return {point.name: point for point in entry_points(group="headrace.sinks")}
 
 
 def _kind_of(table: Any) -> str | None:
@@ -249,9 +250,9 @@ class VisionConfig(_ModelKeys):
 
     def placed(self, base: Path, changes: dict[str, Any]) -> VisionConfig:
         """Return a copy with ``changes``, whose relative paths start from ``base``."""
-        made = self.model_copy(update=changes)
-        made._base = base
-        return made
+        config = self.model_copy(update=changes)
+        config._base = base
+        return config
 
     @property
     def all_models(self) -> dict[str, ModelTable]:

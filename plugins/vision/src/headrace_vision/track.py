@@ -91,10 +91,10 @@ class Track(Alone):
 
         from headrace_vision.boxes import as_detections
 
-        found = _tracker_class(options.tracker, allow_import=context.allow_import)
+        tracker = _tracker_class(options.tracker, allow_import=context.allow_import)
 
         def make() -> Any:
-            return found(**options.settings)
+            return tracker(**options.settings)
 
         try:
             make()

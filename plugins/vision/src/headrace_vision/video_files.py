@@ -357,7 +357,7 @@ def video_shots(
     stream = container.streams.best("video")
     codec = stream.codec_context
     _set_up(codec, options, is_live=is_live)
-    begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
+    begin_s = max((begin for begin in (options.start, after_s) if begin is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
     said, is_empty, matrix = "no packet with one", True, None
@@ -449,7 +449,7 @@ def _shot_of(
         gap,
         path,
         aspect=(aspect.numerator, aspect.denominator),
-        color=tuple(int(getattr(picture, one)) for one in _LOOKS),  # type: ignore[arg-type]
+        color=tuple(int(getattr(picture, field)) for field in _LOOKS),  # type: ignore[arg-type]
         stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
         came=when[0],
         told=when[1],

@@ -116,18 +116,18 @@ class YoloDetections(Each):
             if quads is not None:
                 quads = fit.to_image(quads[kept], clip=False)
                 places = _upright(quads, fit.image)
-            found = make_detections(places, scores[kept], classes[kept], labels)
+            detections = make_detections(places, scores[kept], classes[kept], labels)
             rest = rest[kept]
             if quads is not None:
-                found.data[QUADS] = quads
+                detections.data[QUADS] = quads
             elif options.keypoints is not None:
                 points = rest.reshape(-1, *options.keypoints).astype(np.float32)
                 points[..., :2] = fit.to_image(points[..., :2])
-                found.data["keypoints"] = points
+                detections.data["keypoints"] = points
             elif prototypes is not None:
                 part_of = combined(rest, prototypes)
-                found.mask = image_masks(found.xyxy, prototypes.shape[1:], part_of, fit)
-            request["result"] = found
+                detections.mask = image_masks(detections.xyxy, prototypes.shape[1:], part_of, fit)
+            request["result"] = detections
 
         return work
 
@@ -185,9 +185,9 @@ def _parts(data: Any) -> tuple[Any, Any]:
     parts = list(data.values()) if isinstance(data, Mapping) else data
     if not isinstance(parts, (list, tuple)) or getattr(parts[0] if parts else 0, "ndim", 0) < 2:
         return data, None
-    axes = [getattr(one, "ndim", 0) for one in parts]
+    axes = [getattr(part, "ndim", 0) for part in parts]
     if len(parts) > 2 or len(set(axes)) < len(parts):
         got = f"arrays with {' and '.join(map(str, axes))} axes"
         raise InputError("these are no outputs", expected=_EXPECTED, got=got)
-    output, *prototypes = sorted(parts, key=lambda one: one.ndim)
+    output, *prototypes = sorted(parts, key=lambda part: part.ndim)
     return output, prototypes[0] if prototypes else None
