@@ -130,9 +130,11 @@ class Pool(_OnVectors):
             "mean_sqrt": lambda rows: np.ones(len(rows), np.float32) @ rows / np.sqrt(len(rows)),
         }
         names = [options.how] if isinstance(options.how, str) else options.how
-        made = [ways[name] for name in names]
-        self._count = len(made)
-        self._made = made[0] if len(made) == 1 else lambda x: np.concatenate([f(x) for f in made])
+        pools = [ways[name] for name in names]
+        self._count = len(pools)
+        self._made = (
+            pools[0] if len(pools) == 1 else lambda x: np.concatenate([f(x) for f in pools])
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the output."""
