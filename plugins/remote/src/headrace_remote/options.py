@@ -130,8 +130,8 @@ class RemoteOptions(headrace.Options):
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
-            found = _URL.fullmatch(url)
-            if found is None or (found[2] is not None and not 0 < int(found[2]) < 65536):
+            match = _URL.fullmatch(url)
+            if match is None or (match[2] is not None and not 0 < int(match[2]) < 65536):
                 hint = " (without http:// or grpc://)" if "://" in url else ""
                 raise ValueError(f"{url!r} is no address host:port{hint}, such as gpu1:8001")
         return urls
