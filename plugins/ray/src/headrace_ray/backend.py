@@ -143,8 +143,8 @@ class RayActor(Apart):
                 if name in self.resources:
                     raise ValueError(f"resources: {name} is the option {option}")
             if not (self.num_cpus or self.num_gpus or self.resources or self.accelerator_type):
-                what = "an instance asks for nothing: num_cpus, num_gpus or a resource must be more than 0"
-                raise ValueError(what)
+                problem = "an instance asks for nothing: num_cpus, num_gpus or a resource must be more than 0"
+                raise ValueError(problem)
             return self
 
     same_clock = False
@@ -197,7 +197,7 @@ class RayActor(Apart):
             return part
         from headrace_ray.files import Shipped, files_among
 
-        options = [dict(one.options or ()) for one in elements_of(inside)]
+        options = [dict(element.options or ()) for element in elements_of(inside)]
         return Shipped(part, files_among([inside.config.files, options]))
 
     def place_of(self, index: int) -> ActorPlace:
