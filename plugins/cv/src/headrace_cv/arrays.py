@@ -38,8 +38,8 @@ def array_of(data: Any) -> NDArray[Any] | None:
     """
     if type(data) is np.ndarray:
         return data
-    for one in data if isinstance(data, (list, tuple)) else (data,):
-        if isinstance(one, np.ma.MaskedArray):
+    for part in data if isinstance(data, (list, tuple)) else (data,):
+        if isinstance(part, np.ma.MaskedArray):
             raise InputError(
                 "masked values are no numbers",
                 expected="an array without mask",

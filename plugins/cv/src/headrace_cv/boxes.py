@@ -165,16 +165,16 @@ def filter_detections(
     """
     if max_boxes is not None and max_boxes < 0:
         raise ValueError(f"max_boxes is a number of rows, not {max_boxes!r}")
-    found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
+    boxes = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:
-        found = found[found[:, 4] >= score_threshold]
-    if len(found) > MAX_CANDIDATES:
+        boxes = boxes[boxes[:, 4] >= score_threshold]
+    if len(boxes) > MAX_CANDIDATES:
         raise InputError(
             "these are too many boxes to compare",
             expected=f"at most {MAX_CANDIDATES} rows of at least the score that is asked for",
-            got=f"{len(found)} rows",
+            got=f"{len(boxes)} rows",
             hint="Raise score_threshold.",
         )
-    classes = None if class_agnostic else found[:, 5]
-    kept = nms(found[:, :4], found[:, 4], iou_threshold=iou_threshold, classes=classes)
-    return found[kept[:max_boxes]]
+    classes = None if class_agnostic else boxes[:, 5]
+    kept = nms(boxes[:, :4], boxes[:, 4], iou_threshold=iou_threshold, classes=classes)
+    return boxes[kept[:max_boxes]]

@@ -114,7 +114,7 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
         )
     # OpenCV limits numbers only within 32-bit integers: 3e9 became 0 in `uint8`.
     least, most = (0.0, 255.0) if image.dtype == np.uint8 else (-_MOST, _MOST)
-    limited = [min(max(one, least), most) for one in values]
+    limited = [min(max(number, least), most) for number in values]
     return (limited + [0.0] * 4)[:4]
 
 

@@ -148,11 +148,11 @@ def _cut_off(kind: str, view: memoryview, missing: str) -> InputError:
 
 def _read_jpeg(view: memoryview) -> ImageHeader:
     try:
-        found = read_jpeg_header(view)
+        header = read_jpeg_header(view)
     except JpegError as error:
-        what = f"the JPEG file is {error.problem}"
-        raise InputError(what, expected="a whole file", got=error.got) from None
-    return ImageHeader("jpeg", found.width, found.height)
+        problem = f"the JPEG file is {error.problem}"
+        raise InputError(problem, expected="a whole file", got=error.got) from None
+    return ImageHeader("jpeg", header.width, header.height)
 
 
 def _walk_png(view: memoryview) -> ImageHeader:

@@ -64,8 +64,8 @@ def decode_image(
         MissingDependencyError: Pillow is not installed, or cannot decode one of ``formats``.
         ValueError: ``formats`` has an unknown name.
     """
-    for one in formats:
-        check_choice("each of formats", one, NAMES)
+    for name in formats:
+        check_choice("each of formats", name, NAMES)
     decode = image_decoder(
         max_pixels=max_pixels,
         max_bytes=max_bytes,
@@ -99,9 +99,9 @@ def image_decoder(
             size = plain_jpeg_size(data)
         if size is None or size[0] * size[1] > max_pixels:
             data = _within(data, max_bytes)
-            found = decode_further(data)
-            if found is not None:
-                return found
+            pixels = decode_further(data)
+            if pixels is not None:
+                return pixels
             data, file_format = _checked_file(data, max_pixels)
             if exif_orientation and file_format != "jpeg":  # OpenCV turns JPEG files
                 how = flags | cv2.IMREAD_IGNORE_ORIENTATION
@@ -136,7 +136,7 @@ def _further_decoder(
 
     Where ``formats`` names no further format, it makes None of every file.
     """
-    further = [one for one in FURTHER if one in formats]
+    further = [name for name in FURTHER if name in formats]
     if not further:
         return lambda _: None
     by_pillow = pillow_decoder(further, max_pixels=max_pixels, exif_orientation=exif_orientation)
@@ -174,8 +174,9 @@ def _checked_file(view: memoryview, max_pixels: int) -> tuple[memoryview, str]:
 
 def _undecodable(data: Any, why: str) -> InputError:
     header = check_image_file(data)
-    what = f"the {NAMES[header.format]} file of {header.width} x {header.height} pixels is broken"
-    return InputError(what, expected="a file that can be decoded", got=why)
+    size = f"{header.width} x {header.height}"
+    problem = f"the {NAMES[header.format]} file of {size} pixels is broken"
+    return InputError(problem, expected="a file that can be decoded", got=why)
 
 
 def encode_image(

@@ -295,7 +295,7 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
     """
     check_choice("target", target, COLORS)
     wanted, empty = COLORS[target], np.empty
-    flags = {source: flag for (source, made), flag in _CONVERSIONS.items() if made == target}
+    flags = {source: flag for (source, result), flag in _CONVERSIONS.items() if result == target}
 
     def converted(image: Any, source: str) -> NDArray[Any]:
         pixels = as_image(image, max_pixels)

@@ -172,11 +172,11 @@ class UnletterBox(PerImage):
 
         def work(request: Request) -> None:
             rows = read_key(request, "data", expected)
-            found = read_key(request, "letterbox", wanted)
-            if not isinstance(found, LetterBoxTransform):
-                got = "None" if found is None else type(found).__name__
-                what = "the letterbox is unknown"
-                raise InputError(what, key="letterbox", expected=wanted, got=got)
-            request["result"] = boxes_to_image(rows, found, clip=clip)
+            letterbox = read_key(request, "letterbox", wanted)
+            if not isinstance(letterbox, LetterBoxTransform):
+                got = "None" if letterbox is None else type(letterbox).__name__
+                problem = "the letterbox is unknown"
+                raise InputError(problem, key="letterbox", expected=wanted, got=got)
+            request["result"] = boxes_to_image(rows, letterbox, clip=clip)
 
         return work

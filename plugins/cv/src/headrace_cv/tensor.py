@@ -67,18 +67,17 @@ def lint_normalization(options: Any) -> Iterator[Problem]:
     scale = 1.0 if options.scale is None else abs(options.scale)
     mean = max(map(abs, _listed(options.mean, 0.0)))
     std = max(map(abs, _listed(options.std, 1.0)))
-    what, hint = (
-        None,
-        "scale = 0.00392157 makes 0 to 1 of 0 to 255, and mean and std are in scaled values.",
-    )
+    problem = None
     if scale > 1:
-        what = f"scale is a factor: it makes 0 to {255 * scale:g} of a picture's 0 to 255"
+        problem = f"scale is a factor: it makes 0 to {255 * scale:g} of a picture's 0 to 255"
     elif scale == 1 and (std < 1 or 0 < mean < 1):
-        what = "mean and std are for values from 0 to 1, and those of a picture are 0 to 255"
+        problem = "mean and std are for values from 0 to 1, and those of a picture are 0 to 255"
     elif 255 * scale < 2 and (mean > 2 or std > 2):
-        what = f"mean and std are for values from 0 to 255, and scale makes 0 to {255 * scale:.3g}"
-    if what is not None:
-        yield Problem("normalization", what, hint=hint)
+        most = f"{255 * scale:.3g}"
+        problem = f"mean and std are for values from 0 to 255, and scale makes 0 to {most}"
+    if problem is not None:
+        hint = "scale = 0.00392157 makes 0 to 1 of 0 to 255, and mean and std are in scaled values."
+        yield Problem("normalization", problem, hint=hint)
 
 
 def note_normalization(options: Any, context: InitContext) -> None:

@@ -159,7 +159,7 @@ def tensor_maker(
     empty, float32 = np.empty, np.dtype(np.float32)
     blob: Callable[..., Any] = cv2.dnn.blobFromImageWithParams
     few = () if keeps_order or not normalization._centres else (3, 4)
-    params_of = {one: blob_params(normalization, one) for one in few if wanted in (None, one)}
+    params_of = {n: blob_params(normalization, n) for n in few if wanted in (None, n)}
 
     def turned(image: Any) -> NDArray[np.float32]:
         pixels = as_image(image, max_pixels)
