@@ -121,10 +121,8 @@ def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
     if not isinstance(value, dict):
         return value
     kept = {"ordered"} if place else _PIPELINES
-    return {
-        key: inner if key in kept else _filled(inner, (*place, key), problems)
-        for key, inner in value.items()
-    }
+    own = {k: _filled(v, (*place, k), problems) for k, v in value.items() if k not in kept}
+    return value | own
 
 
 def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
@@ -133,10 +131,8 @@ def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
     models += [crop for model in models for crop in _below_key(model, "crops").values()]
     places: list[tuple[dict[str, Any], tuple[str, ...]]] = [(model, ("model",)) for model in models]
     places += [(source, ("input",)) for source in _below_key(table, "sources").values()]
-    places += [
-        (sink, ("folder", "path", "spool", "records", "videos", "images"))
-        for sink in _below_key(table, "sinks").values()
-    ]
+    of_sinks = ("folder", "path", "spool", "records", "videos", "images")
+    places += [(sink, of_sinks) for sink in _below_key(table, "sinks").values()]
     for part, keys in places:
         part.update({key: _placed(part[key], base) for key in keys if key in part})
     return table
@@ -144,10 +140,9 @@ def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
 
 def _of_table(where: str, table: dict[str, Any], error: ValidationError) -> list[Problem]:
     """Return the problems that pydantic has found in a table, at a place of the ``vision.toml``."""
-    return [
-        Problem("vision", text, path=".".join(filter(None, (where, place))) or None)
-        for place, text in texts_of(table, error, partial(_keys_at, table))
-    ]
+    told = texts_of(table, error, partial(_keys_at, table))
+    paths = ((".".join(filter(None, (where, place))) or None, text) for place, text in told)
+    return [Problem("vision", text, path=path) for path, text in paths]
 
 
 def _of_error(where: str, error: Exception) -> list[Problem]:
@@ -414,30 +409,24 @@ class Vision:
             pipeline = _pipeline_of(crop.model, config.base, config.imports)
             return CropModel(pipeline, crop.every, crop.part)
 
+        def model_of(table: ModelTable) -> VideoModel:
+            order = _order_of(table.ordered, config.base, config.imports)
+            crops = {key: crop_of(crop) for key, crop in table.crops.items()}
+            return VideoModel(_source_of(table, config), order, crops)
+
         try:
             for name, sink in config.sinks.items():
                 sinks[name] = _made_sink(name, sink, config)
-            self._runner = VideoRunner(
-                {
-                    name: VideoModel(
-                        _source_of(table, config),
-                        ordered=_order_of(table.ordered, config.base, config.imports),
-                        crops={key: crop_of(crop) for key, crop in table.crops.items()},
-                    )
-                    for name, table in config.all_models.items()
-                },
-                sinks=named_sinks(more_sinks, beside=sinks),
-                decode=config.decode,
-                network=config.network,
-            )
+            models = {name: model_of(table) for name, table in config.all_models.items()}
+            more, hosts = named_sinks(more_sinks, beside=sinks), config.network
+            self._runner = VideoRunner(models, sinks=more, decode=config.decode, network=hosts)
         except BaseException:
             for sink in sinks.values():
-                if hasattr(sink, "url"):  # a View serves from the beginning
+                if isinstance(sink, headrace_vision.View):  # it serves from the beginning
                     sink.close()
             raise
-        self.models: dict[str, headrace.Pipeline] = {
-            name: lane.pipe for name, lane in self._runner.lanes.items()
-        }
+        lanes = self._runner.lanes
+        self.models: dict[str, headrace.Pipeline] = {name: lanes[name].pipe for name in lanes}
 
     def run(self, x: Any = None, **options: Any) -> Iterator[Frame]:
         """Return the frames of ``x``, or of the sources in the file.
@@ -450,11 +439,9 @@ class Vision:
             return self._runner.run(x, **options)
         if "model" in options:
             options["models"] = None
-        parts = {
-            name: (table.input, {**_options(table, self.config), **options})
-            for name, table in self.config.sources.items()
-        }
-        return self._runner.run_sources(parts)
+        tables = self.config.sources.items()
+        own = {name: {**_options(table, self.config), **options} for name, table in tables}
+        return self._runner.run_sources({name: (table.input, own[name]) for name, table in tables})
 
     def add(self, x: Any, **options: Any) -> Handle:
         """Begin to read something more; see ``VideoRunner.add``."""

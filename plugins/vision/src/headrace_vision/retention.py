@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace_vision.clock import utc
 from headrace_vision.owner import Mark, owner_of
-from headrace_vision.sinks import Sink
+from headrace_vision.sinks import SpoolingSink
 
 __all__ = ["TICK_S", "Bounds", "FileSink", "files_in"]
 
@@ -93,24 +93,32 @@ class Bounds:
         return next((seconds for seconds in wanted if seconds is not None), math.inf)
 
 
-class FileSink(Sink):
-    """A sink whose files stay within bounds: those of any source and run that bear its name and the id of the folder.
+@dataclass(eq=False, repr=False, kw_only=True)
+class FileSink(SpoolingSink):
+    """A sink whose files stay within `Bounds`: those of any source and run that bear its name and the id of the folder.
 
     Attributes:
         scan_s: Seconds after which the folder is listed again, as other programs write and delete there too.
     """
 
+    keep_s: float | None = None
+    keep_bytes: int | None = None
+    keep_free_bytes: int | None = None
+    keep_events_s: float | None = None
+    adopt: bool = False
+
     scan_s = 60.0
 
-    def _bound(self, folder: Path, bounds: Bounds) -> None:
+    def _bound(self, folder: Path) -> None:
         """Note what is bounded, and in which folder."""
-        self._folder, self._bounds = folder, bounds
+        given = (self.keep_s, self.keep_bytes, self.keep_free_bytes, self.keep_events_s)
+        self._folder, self._bounds = folder, Bounds(*given, self.adopt)
         self._mark: Mark | None = None
         self._queue: list[tuple[float, float, Path, int]] = []  # the first to go in front
         self._bytes = 0
         self._looked_s = self._scanned_s = -math.inf
         self._told: set[str] = set()
-        if bounds.is_any:
+        if self._bounds.is_any:
             self.tick_s = TICK_S
 
     def _stored(self) -> Iterable[tuple[Path, os.stat_result, Mark]]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
 
-__all__ = ["Sink", "SinkThread"]
+__all__ = ["Sink", "SinkThread", "SpoolingSink"]
 
 SPOOL_BYTES = 64 * 2**20
 """Most bytes that are kept for a sink that fails, unless it says another number."""
@@ -80,19 +80,6 @@ class Sink:
     known_as: str | None = None
     runner_names: Collection[str] = ()
 
-    def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
-        """Check and note what is kept while the sink fails.
-
-        Raises:
-            ValueError: A number is negative.
-        """
-        for name, value in (("spool_bytes", spool_bytes), ("close_s", close_s)):
-            if not value >= 0:
-                raise ValueError(f"{name} is at least 0, not {value!r}")
-        if spool is not None and not os.fspath(spool):
-            raise ValueError("spool is a folder, not an empty text")
-        self.spool_bytes, self.spool, self.close_s = spool_bytes, spool, close_s
-
     @property
     def name(self) -> str:
         """How the sink is called in ``status()``."""
@@ -148,6 +135,26 @@ class Sink:
     def status(self) -> dict[str, Any]:
         """Return more entries for ``status()``, for JSON."""
         return {}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SpoolingSink(Sink):
+    """A sink whose arguments say what is kept while it fails. See `Sink`.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    spool_bytes: int = SPOOL_BYTES
+    spool: str | os.PathLike[str] | None = None
+    close_s: float = CLOSE_S
+
+    def __post_init__(self) -> None:
+        for name in ("spool_bytes", "close_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is at least 0, not {getattr(self, name)!r}")
+        if self.spool is not None and not os.fspath(self.spool):
+            raise ValueError("spool is a folder, not an empty text")
 
 
 @dataclass(eq=False)
@@ -395,10 +402,8 @@ class SinkThread:
         except BaseException:  # noqa: BLE001 - a thread has nobody above it
             with self._changed:
                 self._closing.set()  # nobody waits for room
-                self._attempts, self._error = (
-                    self._attempts or 1,
-                    "its thread has ended: see the log",
-                )
+                self._attempts = self._attempts or 1
+                self._error = "its thread has ended: see the log"
                 self._changed.notify_all()
             _LOG.exception("sink %s: its thread has ended, and it gets no more frames", self.name)
             self._give_up(is_closed=True)
@@ -467,9 +472,8 @@ class SinkThread:
                 is_there = self._remove(entry)
                 if is_written and entry.is_frame:
                     self._counts["written"] += 1
-                    self._counts[
-                        entry.counted
-                    ] -= not is_there  # it was thought so while it was written
+                    # It was thought so while it was written.
+                    self._counts[entry.counted] -= not is_there
                 elif entry.is_frame:
                     self._counts["lost"] += is_there
             attempts = self._attempts if is_written else 0
@@ -479,9 +483,8 @@ class SinkThread:
             self._changed.notify_all()
         if attempts:
             text = "sink %s works again after %d attempts: %d frames were kept, %d were lost"
-            _LOG.warning(
-                text, self.name, attempts, kept + (entry is not None and entry.is_frame), lost
-            )
+            kept += entry is not None and entry.is_frame
+            _LOG.warning(text, self.name, attempts, kept, lost)
 
     def _tries_again(self, error: Exception, entry: _Entry | None) -> bool:
         """Note why the sink fails, and wait until it is tried again; False if that is too late."""

@@ -42,13 +42,11 @@ class CropTable(_Table):
         description="The pipeline: the path of its TOML file, or a table."
     )
     every: int = Field(
-        default=1,
+        1,
         ge=0,
         description="A track is asked about again after so many frames of its source; 0: once.",
     )
-    part: Part = Field(
-        default=(0, 0, 1, 1), description="The part of the box that is cut out; see Crops."
-    )
+    part: Part = Field((0, 0, 1, 1), description="The part of the box that is cut out; see Crops.")
 
 
 class _ModelKeys(_Table):
@@ -56,31 +54,25 @@ class _ModelKeys(_Table):
         "auto", "v5", "v8", "end2end", "yolox", "yolox_decoded", "rfdetr", "rtdetr", "rtdetr_scores", "rtdetr_end2end",
         "detr", "yolonas", "torchvision",
     ] = Field(default="auto", description="Layout of the file of a network; see detect.")  # fmt: skip
-    labels: list[str] | None = Field(
-        default=None, description="Names of the classes of the ONNX file."
-    )
+    labels: list[str] | None = Field(None, description="Names of the classes of the ONNX file.")
     score_threshold: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Boxes of the ONNX file with a lower score are dropped.",
+        None, ge=0, le=1, description="Boxes of the ONNX file with a lower score are dropped."
     )
     classes: list[str | int] | None = Field(
-        default=None, description="Names or numbers of the classes that are kept."
+        None, description="Names or numbers of the classes that are kept."
     )
     size: int | None = Field(
-        default=None, ge=1, description="Height and width of the input, where no file says them."
+        None, ge=1, description="Height and width of the input, where no file says them."
     )
     node: dict[str, Any] = Field(
-        default={},
-        description="More keys of the node of the ONNX file, as device, max, instance_num.",
+        {}, description="More keys of the node of the ONNX file, as device, max, instance_num."
     )
     ordered: str | dict[str, Any] | None = Field(
-        default=None,
+        None,
         description="What gets the results of each source in order: an expression, or a table.",
     )
     crops: dict[str, CropTable] = Field(
-        default={},
+        {},
         description="Second models by name of the key in data for what they say of each detection.",
     )
 
@@ -137,7 +129,7 @@ else:
 class _SinkTable(_Table):
     kind: str
     model: str | None = Field(
-        default=None, description="The model whose results the sink gets; without it, all."
+        None, description="The model whose results the sink gets; without it, all."
     )
 
 
@@ -154,7 +146,7 @@ def _sink_table(kind: str) -> type[_SinkTable]:
     of = getattr(headrace_vision, kind)
     texts = _documented(Sink, "Attributes") | _documented(Bounds, "Attributes")
     texts |= _documented(of, "Args")
-    types = get_type_hints(of.__init__)
+    types = get_type_hints(of)
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
     for name, parameter in signature(of).parameters.items():
         default = ... if parameter.default is parameter.empty else parameter.default
@@ -222,23 +214,23 @@ class VisionConfig(_ModelKeys):
     """
 
     model: str | dict[str, Any] | None = Field(
-        default=None,
+        None,
         description="The only pipeline, called main: the path of its TOML file, of an ONNX file with a detector, or a "
         "table.",
     )
     models: dict[str, ModelTable] = Field(
-        default={}, description="Several pipelines by name; each source says its model."
+        {}, description="Several pipelines by name; each source says its model."
     )
     imports: list[str] = Field(
-        default=[], alias="import", description="Python files or modules with words of the models."
+        [], alias="import", description="Python files or modules with words of the models."
     )
     network: list[str] = Field(default=[], description="Hosts whose addresses may be opened.")
     decode: str = Field(default=DECODE, description="The expression that decodes stills.")
     sources: dict[str, SourceTable] = Field(
-        default={}, description="By name: input, and options of SourceOptions."
+        {}, description="By name: input, and options of SourceOptions."
     )
     sinks: dict[str, SinkTable] = Field(
-        default={}, description="By name: kind (SaveVideo, ...), and its arguments."
+        {}, description="By name: kind (SaveVideo, ...), and its arguments."
     )
 
     _base: Path | None = PrivateAttr(default=None)

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -61,6 +62,7 @@ _WINDOW_S = 5.0
 """Frames per second are those of so many last seconds."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class View(Sink):
     """A page with every source: its picture with boxes, trails, lines and zones, frames per second, counts, events, drops.
 
@@ -80,23 +82,22 @@ class View(Sink):
         OSError: The port is taken.
     """
 
+    port: int = field(default=0, kw_only=False)
+    records: str | os.PathLike[str] | None = None
+    videos: str | os.PathLike[str] | None = None
+    images: str | os.PathLike[str] | None = None
+
     full = "drop"
     queue_size = 8
     spool_bytes = 0  # an old picture is worth nothing
 
-    def __init__(
-        self,
-        port: int = 0,
-        *,
-        records: str | os.PathLike[str] | None = None,
-        videos: str | os.PathLike[str] | None = None,
-        images: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.index = None if records is None else EventIndex(records, videos, images)
+    def __post_init__(self) -> None:
+        records = self.records
+        self.index = None if records is None else EventIndex(records, self.videos, self.images)
         self._shown: dict[str, _Shown] = {}
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
-        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server = _Server(("127.0.0.1", self.port), _Handler)
         self._server.view, self._server.page = self, Page("headrace_vision")
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="headrace-vision-view", daemon=True
