@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     import supervision as sv
     from numpy.typing import NDArray
 
+_LETTERBOX = "the key letterbox, as LetterBoxMat writes it"
+
 QUADS = "xyxyxyxy"
 """The key of supervision for the corners of oriented boxes in ``data`` of detections: ``[N, 4, 2]`` in pixels."""
 
@@ -87,12 +89,9 @@ def image_size(request: Mapping[str, Any]) -> tuple[int, int]:
     """
     size = known_image_size(request)
     if size is None:
-        raise InputError(
-            "the size of the source image is unknown",
-            key="image",
-            expected="the key letterbox, as LetterBoxMat writes it, or the key image: uint8 [H, W, 3]",
-            got="neither",
-        )
+        expected = f"{_LETTERBOX}, or the key image: uint8 [H, W, 3]"
+        text = "the size of the source image is unknown"
+        raise InputError(text, key="image", expected=expected, got="neither")
     return size
 
 
@@ -143,12 +142,9 @@ def fit_of(request: Mapping[str, Any], input_size: tuple[int, int] | None) -> Fi
     if input_size is not None:
         scale = np.array([width / input_size[1], height / input_size[0]])
         return Fit((height, width), input_size, np.zeros(2), scale)
-    raise InputError(
-        "it is unknown how the image was resized",
-        key="letterbox",
-        expected="the key letterbox, as LetterBoxMat writes it, or the option input_size",
-        got="neither",
-    )
+    text = "it is unknown how the image was resized"
+    expected = f"{_LETTERBOX}, or the option input_size"
+    raise InputError(text, key="letterbox", expected=expected, got="neither")
 
 
 def best_boxes(
@@ -278,12 +274,9 @@ def class_scores(output: Any, activation: str) -> NDArray[Any]:
 
 def _check_scores(scores: NDArray[Any]) -> None:
     if len(scores) and scores.max() > 1.01:
-        raise InputError(
-            "a score is above 1",
-            expected="scores from 0 to 1",
-            got=f"{scores.max():g}",
-            hint="The network is for another task, has another layout, or its scores are logits.",
-        )
+        expected, got = "scores from 0 to 1", f"{scores.max():g}"
+        hint = "The network is for another task, has another layout, or its scores are logits."
+        raise InputError("a score is above 1", expected=expected, got=got, hint=hint)
 
 
 def make_detections(
@@ -306,12 +299,9 @@ def make_detections(
     import supervision as sv
 
     _check_scores(scores)
-    return sv.Detections(
-        xyxy=boxes.reshape(-1, 4),
-        confidence=scores.astype(np.float32),
-        class_id=classes.astype(np.int64),
-        data={"class_name": names_of(classes, labels)},
-    )
+    named: dict[str, Any] = {"class_name": names_of(classes, labels)}
+    confidence, numbers = scores.astype(np.float32), classes.astype(np.int64)
+    return sv.Detections(boxes.reshape(-1, 4), confidence=confidence, class_id=numbers, data=named)
 
 
 def as_detections(value: Any) -> sv.Detections:

@@ -87,12 +87,12 @@ class Crops(Each):
         """What is cut out."""
 
         part: Part = Field(
-            default=(0, 0, 1, 1),
+            (0, 0, 1, 1),
             description="x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes beyond it.",
         )
 
         turned: str | None = Field(
-            default=None,
+            None,
             description="Key of data that says by how many degrees each object is turned clockwise, a multiple of 90, as "
             "Classes writes it (0, 180): its crop is turned back. None: as it is.",
         )
@@ -159,7 +159,7 @@ class Keys(Each):
         """Where the values are, and how they are called."""
 
         name: str = Field(
-            default="value", min_length=1, description="Key of the list, and of data in the result."
+            "value", min_length=1, description="Key of the list, and of data in the result."
         )
 
         positional = ("name",)
@@ -211,11 +211,8 @@ def columns_of(name: str, values: list[Any]) -> dict[str, Any]:
         InputError: They differ in kind.
     """
     if all(_is_classified(value) for value in values):
-        best = [
-            (value.data["class_name"][0], value.confidence[0]) if len(value) else ("", 0.0)
-            for value in values
-        ]
-        names, scores = zip(*best, strict=True)
+        names = [value.data["class_name"][0] if len(value) else "" for value in values]
+        scores = [value.confidence[0] if len(value) else 0.0 for value in values]
         return {name: _column(list(names)), f"{name}_score": _column(list(scores))}
     if not isinstance(values[0], Mapping):
         return {name: _column(values)}
@@ -272,7 +269,7 @@ class Classes(Keys):
         """Where the outputs are, and what they mean."""
 
         name: str = Field(
-            default="kind", min_length=1, description="Key of the list, and of data in the result."
+            "kind", min_length=1, description="Key of the list, and of data in the result."
         )
         activation: Activation = "softmax"
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["progress", "video"]
 
+_OVER = ("ended", "stopped", "failed")
+
 EVERY_S = 5.0
 """Seconds between two lines of progress."""
 
@@ -210,11 +212,8 @@ def progress(
         before, then = status()["sources"], clock.now()
         while not clock.wait(over, EVERY_S):
             sources, now = status()["sources"], clock.now()
-            parts = [
-                _progress_of(name, source, before.get(name, {}), now - then)
-                for name, source in sorted(sources.items())
-                if source["state"] not in ("ended", "stopped", "failed")
-            ]
+            names = sorted(name for name in sources if sources[name]["state"] not in _OVER)
+            parts = [_progress_of(n, sources[n], before.get(n, {}), now - then) for n in names]
             if say is not None and parts:
                 say(", ".join(parts))
             before, then = sources, now

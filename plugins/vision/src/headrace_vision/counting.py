@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._each import ReadsSource, need
+from headrace_vision._each import TRACKED, ReadsSource, need, no_tracks
 from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class CountLine(Alone):
         line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] = Field(
             description="Start and end of the line: x1, y1, x2, y2 in pixels of the source image."
         )
-        name: str = Field(
-            default="line", description="How the line is called in counts and events."
-        )
+        name: str = Field("line", description="How the line is called in counts and events.")
         anchor: Anchor = Field(default="center", description="Which part of a box must cross.")
 
         positional = ("line",)
@@ -99,21 +97,11 @@ class CountLine(Alone):
         def work(request: Request) -> None:
             detections = _tracked(request)
             line, timestamp = states.next(request)
-            crossed = line.trigger(detections)
-            rows = [
-                (row, direction)
-                for direction, hits in zip(("in", "out"), crossed, strict=True)
-                for row in hits.nonzero()[0].tolist()
-            ]
-            events = [
-                {
-                    **_event(detections, row, request, timestamp),
-                    "type": "line",
-                    "name": options.name,
-                    "direction": direction,
-                }
-                for row, direction in rows
-            ]
+            events: list[dict[str, Any]] = []
+            for direction, hits in zip(("in", "out"), line.trigger(detections), strict=True):
+                told = {"type": "line", "name": options.name, "direction": direction}
+                rows = hits.nonzero()[0].tolist()
+                events += [_event(detections, row, request, timestamp) | told for row in rows]
             _add(request, options.name, {"in": line.in_count, "out": line.out_count}, events)
             request["lines"] = {**request.get("lines", {}), options.name: list(options.line)}
             request["result"] = request["data"]
@@ -159,17 +147,13 @@ class CountZone(Alone):
             min_length=3,
             description="Corners of the polygon: a list of [x, y] in pixels of the source image.",
         )
-        name: str = Field(
-            default="zone", description="How the zone is called in counts and events."
-        )
-        anchor: Anchor = Field(
-            default="bottom_center", description="Which part of a box must be inside."
-        )
+        name: str = Field("zone", description="How the zone is called in counts and events.")
+        anchor: Anchor = Field("bottom_center", description="Which part of a box must be inside.")
         patience_s: float = Field(
-            default=1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
+            1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
         )
         dwell_s: float | None = Field(
-            default=None,
+            None,
             gt=0,
             description="A track that is inside for so many seconds gives an event, one for each stay. None: no such event.",
         )
@@ -270,14 +254,9 @@ def _anchors(name: str) -> list[Any]:
 def _tracked(request: Request) -> Any:
     from headrace_vision.boxes import as_detections
 
-    detections = as_detections(need(request, "data", "supervision.Detections with tracker_id"))
+    detections = as_detections(need(request, "data", TRACKED))
     if len(detections) and detections.tracker_id is None:
-        raise InputError(
-            "the detections have no tracks",
-            expected="supervision.Detections with tracker_id",
-            got="tracker_id = None",
-            hint="Put Track before this word.",
-        )
+        raise no_tracks("the detections have no tracks")
     return detections
 
 

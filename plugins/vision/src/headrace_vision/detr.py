@@ -55,7 +55,7 @@ class DetrDetections(Each):
         """How scores are made, and which boxes are kept."""
 
         activation: Literal["sigmoid", "softmax", "identity", "best"] = Field(
-            default="sigmoid",
+            "sigmoid",
             description="How scores come from the logits: sigmoid, softmax (the last class is no object), identity, where they are scores already, "
             "or best, where they are the best score and its class.",
         )
@@ -87,9 +87,7 @@ class DetrDetections(Each):
             if masks is not None:
                 whole = np.tile([0, 0, *fit.image[::-1]], (len(best), 1))
                 maps = masks[best]
-                detections.mask = image_masks(
-                    whole, maps.shape[1:], lambda row, ys, xs: maps[row, ys, xs], fit
-                )
+                detections.mask = image_masks(whole, maps.shape[1:], lambda *at: maps[at], fit)
             request["result"] = detections
 
         return work
@@ -134,9 +132,8 @@ def _scores(logits: Any, activation: str) -> tuple[Any, Any, Any]:
         return scores.reshape(-1), pairs // max(classes, 1), pairs % max(classes, 1)
     if activation == "best":
         if classes != 2:
-            raise InputError(
-                "these are no scores and classes", expected="[Q, 2]", got=f"[Q, {classes}]"
-            )
+            got = f"[Q, {classes}]"
+            raise InputError("these are no scores and classes", expected="[Q, 2]", got=got)
         return logits[:, 0], np.arange(count), logits[:, 1].astype(np.int64)
     if activation == "softmax":
         if classes < 2:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 import headrace
-from headrace.errors import InputError
-from headrace_vision._each import ReadsSource, need
+from headrace_vision._each import ReadsSource, need, no_tracks
 from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
@@ -93,12 +92,7 @@ class Annotators:
                 annotator.annotate(scene, _keypoints_of(detections))
                 continue
             if name == "trace" and len(detections) and detections.tracker_id is None:
-                raise InputError(
-                    "trace needs the tracks of the detections",
-                    expected="supervision.Detections with tracker_id",
-                    got="tracker_id = None",
-                    hint="Put Track before this word.",
-                )
+                raise no_tracks("trace needs the tracks of the detections")
             if hasattr(annotator, "color_lookup"):
                 annotator.color_lookup = lookup
             texts = {"labels": _texts(detections)} if name == "label" else {}
@@ -185,7 +179,7 @@ class DrawDetections(Alone):
         """What is drawn."""
 
         annotators: list[Name] = Field(
-            default=list(DRAWN),
+            list(DRAWN),
             description="What is drawn, in this order: box, label, mask, polygon, keypoints, blur, pixelate, and of earlier "
             "frames too: trace, heatmap.",
         )

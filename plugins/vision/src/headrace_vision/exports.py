@@ -208,11 +208,8 @@ class Metadata:
         said = self.value("kpt_shape")
         if isinstance(said, (list, tuple)) and len(said) == 2:
             return [int(number) for number in said]
-        raise InputError(
-            "it is unknown how many keypoints there are",
-            expected="kpt_shape in the file, as [17, 3]",
-            got=self.texts.get("kpt_shape", "nothing"),
-        )
+        expected, got = "kpt_shape in the file, as [17, 3]", self.texts.get("kpt_shape", "nothing")
+        raise InputError("it is unknown how many keypoints there are", expected=expected, got=got)
 
     def input_size(self, shape: list[Any], size: int | None) -> tuple[int, int]:
         """Return height and width of the input, in pixels.
@@ -226,17 +223,12 @@ class Metadata:
         """
         said = self.value("imgsz") if size is None else size
         sides = said if isinstance(said, (list, tuple)) and len(said) == 2 else [said or 640] * 2
-        height, width = (
-            given if isinstance(given, int) else int(side)
-            for given, side in zip(shape[2:], sides, strict=True)
-        )
+        pairs = zip(shape[2:], sides, strict=True)
+        height, width = (given if isinstance(given, int) else int(side) for given, side in pairs)
         stride = self.value("stride") or 1
         if height % stride or width % stride:
-            raise InputError(
-                "the network cannot take this size",
-                expected=f"a multiple of {stride}, the stride in its file",
-                got=f"{height} x {width}",
-            )
+            expected, got = f"a multiple of {stride}, the stride in its file", f"{height} x {width}"
+            raise InputError("the network cannot take this size", expected=expected, got=got)
         return height, width
 
     def channels(self, shape: list[Any]) -> int:

@@ -53,12 +53,9 @@ def check_pixels(width: int, height: int, max_pixels: int) -> None:
 
 def too_large(max_pixels: int, got: str) -> TooLargeError:
     """Return the error for a picture of more than ``max_pixels``."""
-    return TooLargeError(
-        "the picture is too large",
-        expected=f"at most {max_pixels} pixels",
-        got=got,
-        hint="The option max_pixels of its source sets this limit.",
-    )
+    expected = f"at most {max_pixels} pixels"
+    hint = "The option max_pixels of its source sets this limit."
+    return TooLargeError("the picture is too large", expected=expected, got=got, hint=hint)
 
 
 SAID = ("source", "frame", "timestamp", "gap", "damaged", "path", "time", "time_from")
@@ -150,8 +147,6 @@ class Frame:
         events: list[Any] = []
         for model, own in self.models.items():
             counts |= {f"{model}.{k}": v for k, v in own.request.get("counts", {}).items()}
-            events += [
-                {**event, "name": f"{model}.{event.get('name', '')}"}
-                for event in own.request.get("events", ())
-            ]
+            told = own.request.get("events", ())
+            events += [{**e, "name": f"{model}.{e.get('name', '')}"} for e in told]
         self.request = {"counts": counts, "events": events} if counts or events else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.inputs import Input, read_all, recognise
@@ -43,10 +44,11 @@ def check_input(x: Any, network: Iterable[str]) -> Any:
     return x
 
 
+@dataclass(eq=False)
 class Group:
     """The sources of one call.
 
-    Args:
+    Attributes:
         options: How each of them is read.
         network: Hosts whose addresses may be opened.
         decode: Decodes stills.
@@ -57,35 +59,23 @@ class Group:
         loop: Gets the frames. None: the runner decides.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        network: tuple[str, ...],
-        decode: StillDecoder,
-        *,
-        most_files: int,
-        make: Callable[[Group, str, bool], Source],
-        over: Callable[[Source], None],
-        pass_by: Callable[[str], None],
-        loop: Loop | None,
-    ) -> None:
-        self.options = options
-        self.loop = loop
+    options: SourceOptions
+    network: tuple[str, ...]
+    decode: StillDecoder
+    most_files: int
+    make: Callable[[Group, str, bool], Source]
+    over: Callable[[Source], None]
+    pass_by: Callable[[str], None]
+    loop: Loop | None
+
+    def __post_init__(self) -> None:
         self.sources: list[Source] = []
         self.threads: list[threading.Thread] = []
         self.stopping = threading.Event()
         self.error: str | None = None
         self.changed = threading.Condition()
-        self.collecting = 0
         self.ended: dict[str, dict[str, Any]] = {}
-        self._network = network
-        self._decode = decode
-        self._most_files = most_files
-        self._make = make
-        self._over = over
-        self._pass_by = pass_by
-        self._files = 0
-        self._in_memory = 0
+        self.collecting = self._files = self._in_memory = 0
 
     def begin(self, x: Any, name: str | None = None) -> None:
         """Start to read an input: a source of its own, or the thread of a collection.
@@ -93,7 +83,7 @@ class Group:
         Raises:
             InputError: It is no input.
         """
-        self._begin(recognise(x, self._network), name)
+        self._begin(recognise(x, self.network), name)
 
     def _begin(self, media: Input, name: str | None) -> None:
         if media.kind != "collection":
@@ -118,7 +108,7 @@ class Group:
             with self.changed:
                 label = "input" if not self._in_memory else f"input-{self._in_memory + 1}"
                 self._in_memory += 1
-        source = self._make(self, label, media.live)
+        source = self.make(self, label, media.live)
         with self.changed:
             self.sources.append(source)
         return source
@@ -128,13 +118,13 @@ class Group:
 
         def read() -> None:
             try:
-                read_source(source, media, self._decode)
+                read_source(source, media, self.decode)
             finally:
                 if is_counted:
                     with self.changed:
                         self._files -= 1
                         self.changed.notify_all()
-                self._over(source)
+                self.over(source)
 
         self._start_thread(read)
 
@@ -151,14 +141,14 @@ class Group:
             for stills in own or [self._own(collection, name, own)]:
                 stills.source.push(failed_shot(error, collection.name))
                 stills.source.finish(error)
-                self._over(stills.source)
+                self.over(stills.source)
         for stills in own:
             source = stills.source
             if not source.reader_done:
                 if self.stopping.is_set():
                     source.stopping.set()
                 source.finish()
-                self._over(source)
+                self.over(source)
         with self.changed:
             self.collecting -= 1
             loop = self.loop
@@ -176,7 +166,7 @@ class Group:
             if self.stopping.is_set():
                 return
             try:
-                member = recognise(item, self._network, found_in=collection.found_in)
+                member = recognise(item, self.network, found_in=collection.found_in)
             except Exception as error:  # noqa: BLE001 - one wrong item leaves the others alone
                 if not self._own(collection, name, own).push(failed_shot(error, None)):
                     return
@@ -195,14 +185,14 @@ class Group:
     def _begin_other(self, member: Input, name: str | None) -> None:
         """Begin what a collection holds beside its own stills, once there is room for it."""
         if member.kind == "beside":
-            self._pass_by(str(member.name))
+            self.pass_by(str(member.name))
         elif member.kind == "collection":
             self._begin(member, name)
         elif self._has_room(member):
             self._start_source(member, name, is_counted=not member.live)
 
     def _still(self, still: Input) -> Shot:
-        return still_shot(still, self._decode, self.options.max_pixels)
+        return still_shot(still, self.decode, self.options.max_pixels)
 
     def _own(self, collection: Input, name: str | None, own: list[Stills]) -> Stills:
         if not own:
@@ -212,7 +202,7 @@ class Group:
     def _has_room(self, media: Input) -> bool:
         """Wait until another file may be read; False once the group is to stop."""
         with self.changed:
-            while not media.live and self._files >= self._most_files:
+            while not media.live and self._files >= self.most_files:
                 if self.stopping.is_set():
                     return False
                 self.changed.wait()

@@ -177,11 +177,8 @@ def _of_file(path: Path, name: str, found_in: str | None) -> Input:
         return Input("beside", name, path)
     if kind is None and path.suffix.lower() == ".txt" and b"\0" not in head:
         if found_in is not None:
-            raise InputError(
-                "a list of inputs is not opened here",
-                expected="images, animations and videos; a list is opened only where you name it",
-                got=name,
-            )
+            expected = "images, animations and videos; a list is opened only where you name it"
+            raise InputError("a list of inputs is not opened here", expected=expected, got=name)
         return Input("collection", name, _Listed(path), found_in="list")
     return Input("video", name, path)
 

@@ -75,12 +75,10 @@ def guess_layout(
     layouts = fitting_layouts(shape, input_size, classes, extra)
     if len(layouts) == 1:
         return layouts[0]
-    raise InputError(
-        "several layouts fit" if layouts else "no layout fits",
-        expected=f"an output of one of {', '.join(LAYOUTS)}",
-        got=f"{list(shape)} for an input of {input_size}: {' and '.join(layouts) or 'none'}",
-        hint="Write layout = ... ; the options labels and input_size help to tell.",
-    )
+    text = "several layouts fit" if layouts else "no layout fits"
+    got = f"{list(shape)} for an input of {input_size}: {' and '.join(layouts) or 'none'}"
+    hint = "Write layout = ... ; the options labels and input_size help to tell."
+    raise InputError(text, expected=f"an output of one of {', '.join(LAYOUTS)}", got=got, hint=hint)
 
 
 def read_layout(
@@ -116,9 +114,8 @@ def read_layout(
     if not fits:
         more = f" and {extra} more numbers of each box" if extra else ""
         got = f"an output {list(output.shape)}"
-        raise InputError(
-            "the output does not fit the layout", expected=f"{layout!r}{more}", got=got
-        )
+        expected = f"{layout!r}{more}"
+        raise InputError("the output does not fit the layout", expected=expected, got=got)
     # Nearly all cells are below the threshold, so that only one number of each is looked at. No class is above 1.
     scores = (cells[:, 4:last].max(1) if layout == "v8" else cells[:, 4]).astype(np.float64)
     kept = _above(scores, score_threshold)
@@ -145,17 +142,10 @@ def _on_grid(
     input_size: tuple[int, int] | None,
 ) -> NDArray[np.float64]:
     """Return centres and sizes in pixels of the input of those of ``count`` cells that are kept."""
-    sizes = (
-        []
-        if input_size is None
-        else [steps for steps in _STRIDES if cells_of(*input_size, steps) == count]
-    )
+    sizes = [steps for steps in _STRIDES if input_size and cells_of(*input_size, steps) == count]
     if input_size is None or not sizes:
-        raise InputError(
-            "the output does not fit the input",
-            expected=f"one row per cell of an input of {input_size}",
-            got=f"{count} rows",
-        )
+        expected, got = f"one row per cell of an input of {input_size}", f"{count} rows"
+        raise InputError("the output does not fit the input", expected=expected, got=got)
     cells, strides = [], []
     for stride in sizes[0]:
         y, x = np.mgrid[: input_size[0] // stride, : input_size[1] // stride]

@@ -52,12 +52,9 @@ def check_address(text: str, hosts: Iterable[str], schemes: Sequence[str] = SCHE
     allowed = {host.lower() for host in hosts}
     host = (parts.hostname or "").lower()
     if not host or host not in allowed:
-        raise InputError(
-            f"the host {host!r} is not allowed",
-            expected="a host listed in network",
-            got=f"network = {sorted(allowed)}",
-            hint=f'Write network=["{host}"] if this address is to be opened.' if host else None,
-        )
+        expected, got = "a host listed in network", f"network = {sorted(allowed)}"
+        hint = f'Write network=["{host}"] if this address is to be opened.' if host else None
+        raise InputError(f"the host {host!r} is not allowed", expected=expected, got=got, hint=hint)
 
 
 def without_password(address: str) -> str:

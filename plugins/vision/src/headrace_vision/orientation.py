@@ -102,18 +102,11 @@ def _with_known_kinds(picture: Any) -> Any:
 
     picture = picture.reformat(format="bgr24")  # also from the memory of a device
     newest: Any = max(kind.value for kind in list[Any](Type))
-    graph = Graph()
+    graph, newer = Graph(), range(1, _NEWER_KINDS)
+    keys = ("width", "height", "format", "time_base")
     nodes = [
-        graph.add_buffer(
-            width=picture.width,
-            height=picture.height,
-            format=picture.format,
-            time_base=picture.time_base,
-        ),
-        *(
-            graph.add("sidedata", mode="delete", type=str(newest + offset))
-            for offset in range(1, _NEWER_KINDS)
-        ),
+        graph.add_buffer(**{key: getattr(picture, key) for key in keys}),
+        *(graph.add("sidedata", mode="delete", type=str(newest + n)) for n in newer),
         graph.add("buffersink"),
     ]
     graph.link_nodes(*nodes).configure()

@@ -368,11 +368,8 @@ def _ffmpeg(source: Source, media: Input) -> dict[str, str]:
 
 def _refuse_arrival(source: Source) -> None:
     if source.options.clock == "arrival":
-        raise InputError(
-            f"clock is about when pictures arrive, and {source.name!r} is not live",
-            expected='"pts" or "dts"',
-            got='clock = "arrival"',
-        )
+        text = f"clock is about when pictures arrive, and {source.name!r} is not live"
+        raise InputError(text, expected='"pts" or "dts"', got='clock = "arrival"')
 
 
 def _refuse_ends(source: Source) -> None:
@@ -380,8 +377,6 @@ def _refuse_ends(source: Source) -> None:
     for name in ("start", "stop", "loop"):
         value = getattr(options, name)
         if value is not None and value is not False:
-            raise OptionError(
-                f"{name} is for what has a beginning and an end, and {source.name!r} is live",
-                expected="a file, or an address with an end",
-                got=f"{name} = {value}",
-            )
+            text = f"{name} is for what has a beginning and an end, and {source.name!r} is live"
+            expected = "a file, or an address with an end"
+            raise OptionError(text, expected=expected, got=f"{name} = {value}")

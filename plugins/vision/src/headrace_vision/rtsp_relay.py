@@ -222,12 +222,11 @@ def _with_source(raw: bytes, line: bytes, host: bytes) -> bytes:
 def _check_first(line: bytes) -> None:
     answer = _ANSWER.fullmatch(line)
     if answer is not None and answer[1].startswith(b"3"):
-        raise InputError(
-            "the camera sends us to another address",
-            expected="an answer; redirects are not followed",
-            got=line[:80].decode("ascii", "replace"),
-            hint="Write the address where it is now, and its host into network.",
-        )
+        text = "the camera sends us to another address"
+        expected = "an answer; redirects are not followed"
+        hint = "Write the address where it is now, and its host into network."
+        got = line[:80].decode("ascii", "replace")
+        raise InputError(text, expected=expected, got=got, hint=hint)
     if answer is None and not _REQUEST.fullmatch(line):
         raise _no_rtsp(line)
 

@@ -224,16 +224,8 @@ class VideoRunner(Delivery):
         return Handle(group)
 
     def _group(self, options: SourceOptions, loop: Loop | None) -> Group:
-        added = Group(
-            options,
-            self._network,
-            self._decode,
-            most_files=self._most_files,
-            make=self._make_source,
-            over=self._check_over,
-            pass_by=self._pass_by,
-            loop=loop,
-        )
+        given = (options, self._network, self._decode, self._most_files)
+        added = Group(*given, self._make_source, self._check_over, self._pass_by, loop)
         open_groups = [group for group in self._open_groups if not group.is_gone]
         self._open_groups = [*open_groups, added]
         return added

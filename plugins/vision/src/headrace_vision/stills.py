@@ -55,11 +55,9 @@ def as_image(value: Any, max_pixels: int) -> NDArray[np.uint8]:
     if image.dtype == np.uint8 and image.ndim == 2 and image.size:
         return np.ascontiguousarray(np.repeat(image[..., None], 3, axis=2))
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise InputError(
-            "this array is no picture",
-            expected="uint8 [H, W, 3] (blue, green, red) or uint8 [H, W]",
-            got=f"{image.dtype} {list(image.shape)}",
-        )
+        expected = "uint8 [H, W, 3] (blue, green, red) or uint8 [H, W]"
+        got = f"{image.dtype} {list(image.shape)}"
+        raise InputError("this array is no picture", expected=expected, got=got)
     return image
 
 

@@ -48,13 +48,10 @@ class Tiles(Each):
         tile_h: int = Field(ge=1, description="Height of a tile, in pixels.")
         tile_w: int = Field(ge=1, description="Width of a tile, in pixels.")
         overlap: float = Field(
-            default=0.2,
-            ge=0,
-            lt=1,
-            description="Part of a tile that the next one has too (0 to 1).",
+            0.2, ge=0, lt=1, description="Part of a tile that the next one has too (0 to 1)."
         )
         whole: bool = Field(
-            default=True,
+            True,
             description="Add the whole image, for objects that are larger than a tile (true or false).",
         )
 
@@ -114,19 +111,15 @@ class MergeTiles(Each):
         """Which detections are one object."""
 
         metric: Literal["ios", "iou"] = Field(
-            default="ios",
+            "ios",
             description="What the intersection of two boxes is divided by: ios, the smaller box, so that a part of an "
             "object goes; iou, their union.",
         )
         overlap_threshold: float = Field(
-            default=0.5,
-            ge=0,
-            le=1,
-            description="Overlap above which the lesser box is dropped (0 to 1).",
+            0.5, ge=0, le=1, description="Overlap above which the lesser box is dropped (0 to 1)."
         )
         class_agnostic: bool = Field(
-            default=False,
-            description="Boxes of different classes drop each other too (true or false).",
+            False, description="Boxes of different classes drop each other too (true or false)."
         )
 
         positional = ("metric", "overlap_threshold")

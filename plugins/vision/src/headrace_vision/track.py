@@ -72,12 +72,12 @@ class Track(Alone):
         """Which tracker."""
 
         tracker: str = Field(
-            default="bytetrack",
+            "bytetrack",
             description="bytetrack, ocsort, sort, botsort, or module:Class with the method update(detections, frame, "
             "timestamp).",
         )
         settings: dict[str, Any] = Field(
-            default={}, description="Arguments of the tracker by name, in its own units."
+            {}, description="Arguments of the tracker by name, in its own units."
         )
 
         positional = ("tracker",)
@@ -99,10 +99,9 @@ class Track(Alone):
         try:
             make()
         except (TypeError, ValueError) as error:
-            raise SetupError(
-                f"the tracker {options.tracker!r} refuses its settings: {error}",
-                hint="The option settings has the arguments of its class.",
-            ) from error
+            text = f"the tracker {options.tracker!r} refuses its settings: {error}"
+            hint = "The option settings has the arguments of its class."
+            raise SetupError(text, hint=hint) from error
         states = PerSource(lambda: _Tracker(make()))
         wants_image = options.tracker not in TRACKERS or options.tracker == "botsort"
 

@@ -100,11 +100,9 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
     try:
         container = _open(target, options)
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise InputError(
-            "it cannot be read as image, animation or video",
-            expected="a file that FFmpeg, or the decoder of stills, knows by its content",
-            got=str(error),
-        ) from error
+        text = "it cannot be read as image, animation or video"
+        expected = "a file that FFmpeg, or the decoder of stills, knows by its content"
+        raise InputError(text, expected=expected, got=str(error)) from error
     return _with_video(container)
 
 
@@ -395,11 +393,8 @@ def video_shots(
         shot.damaged = is_damaged
         yield shot
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
-        raise NoFrameError(
-            "the video has no frame",
-            expected="a frame that can be decoded; it may be cut off, or damaged",
-            got=said,
-        )
+        expected = "a frame that can be decoded; it may be cut off, or damaged"
+        raise NoFrameError("the video has no frame", expected=expected, got=said)
 
 
 def _pictures(
