@@ -130,11 +130,9 @@ def _column(values: Any, length: int, name: str) -> NDArray[np.float64]:
     if numbers is not None and numbers.size == 0:
         numbers = numbers.reshape(-1)
     if numbers is None or numbers.shape != (length,) or not np.isfinite(numbers).all():
-        raise InputError(
-            f"the {name} do not fit the boxes",
-            expected=f"{length} finite number(s), one per box",
-            got=describe(values, array_of(values) if numbers is None else numbers),
-        )
+        problem = f"the {name} do not fit the boxes"
+        got = describe(values, array_of(values) if numbers is None else numbers)
+        raise InputError(problem, expected=f"{length} finite number(s), one per box", got=got)
     return numbers.astype(np.float64)
 
 
@@ -169,12 +167,9 @@ def filter_detections(
     if score_threshold is not None:
         boxes = boxes[boxes[:, 4] >= score_threshold]
     if len(boxes) > MAX_CANDIDATES:
-        raise InputError(
-            "these are too many boxes to compare",
-            expected=f"at most {MAX_CANDIDATES} rows of at least the score that is asked for",
-            got=f"{len(boxes)} rows",
-            hint="Raise score_threshold.",
-        )
+        problem, got = "these are too many boxes to compare", f"{len(boxes)} rows"
+        expected = f"at most {MAX_CANDIDATES} rows of at least the score that is asked for"
+        raise InputError(problem, expected=expected, got=got, hint="Raise score_threshold.")
     classes = None if class_agnostic else boxes[:, 5]
     kept = nms(boxes[:, :4], boxes[:, 4], iou_threshold=iou_threshold, classes=classes)
     return boxes[kept[:max_boxes]]

@@ -156,12 +156,9 @@ def _within(data: Any, max_bytes: int | None) -> memoryview:
     """Return the bytes of a file of any format; refuse one that is too long."""
     view = view_of_bytes(data)
     if max_bytes is not None and len(view) > max_bytes:
-        raise InputError(
-            "the image file is too long",
-            expected=f"at most {max_bytes} bytes",
-            got=f"{len(view)} bytes",
-            hint="The option max_bytes sets this limit.",
-        )
+        problem, expected = "the image file is too long", f"at most {max_bytes} bytes"
+        hint = "The option max_bytes sets this limit."
+        raise InputError(problem, expected=expected, got=f"{len(view)} bytes", hint=hint)
     return view
 
 
@@ -207,18 +204,12 @@ def encode_image(
         raise ValueError(f"quality is a whole number from 1 to 100, not {quality!r}")
     pixels = as_image(image, max_pixels)
     if pixels.dtype != np.uint8:
-        raise InputError(
-            "only whole numbers of 8 bits can be encoded",
-            expected="uint8 [H, W, C] or [H, W]",
-            got=f"{pixels.dtype} {list(pixels.shape)}",
-        )
+        expected, got = "uint8 [H, W, C] or [H, W]", f"{pixels.dtype} {list(pixels.shape)}"
+        raise InputError("only whole numbers of 8 bits can be encoded", expected=expected, got=got)
     suffix, quality_flag, longest = _ENCODERS[format]
     if max(pixels.shape[:2]) > longest:
-        raise InputError(
-            f"the image is too large for {format}",
-            expected=f"sides of at most {longest} pixels",
-            got=f"{pixels.dtype} {list(pixels.shape)}",
-        )
+        expected, got = f"sides of at most {longest} pixels", f"{pixels.dtype} {list(pixels.shape)}"
+        raise InputError(f"the image is too large for {format}", expected=expected, got=got)
     pixels = convert_color(pixels, color, "gray" if color == "gray" else "bgr")
     parameters = [] if quality_flag is None else [quality_flag, int(quality)]
     encoded = cv2.imencode(suffix, dense(pixels), parameters)[1]

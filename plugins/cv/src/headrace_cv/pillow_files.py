@@ -102,11 +102,9 @@ def _class_of(file_format: str) -> type[Any]:
     except ImportError:
         lacks = True
     if lacks:
-        raise MissingDependencyError(
-            f"the installed Pillow decodes no {NAMES[file_format]} files",
-            distribution="headrace-cv",
-            hint="Type `pip install --upgrade pillow`.",
-        )
+        problem = f"the installed Pillow decodes no {NAMES[file_format]} files"
+        hint = "Type `pip install --upgrade pillow`."
+        raise MissingDependencyError(problem, distribution="headrace-cv", hint=hint)
     return plugin
 
 

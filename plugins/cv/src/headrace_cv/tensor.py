@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "Mat2Tensor",
-    "Tensor2Mat",
-    "check_factors",
-    "lint_normalization",
-    "note_normalization",
+    "Mat2Tensor", "Tensor2Mat", "check_factors", "lint_normalization", "note_normalization",
     "refuse_zero",
-]
+]  # fmt: skip
 
 
 Axes = Literal["chw", "hwc"]
@@ -120,19 +116,17 @@ class Mat2Tensor(PerImage):
         """The numbers to scale and normalise with."""
 
         scale: FiniteFloat | None = Field(
-            default=None, description="Factor, multiplied first (no unit); none means 1."
+            None, description="Factor, multiplied first (no unit); none means 1."
         )
         mean: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Subtracted after scaling, in scaled values: one number or one per channel.",
         )
         std: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Divided by last, in scaled values, not 0: one number or one per channel.",
         )
-        axes: Axes = Field(
-            default="chw", description="Order of the axes of the result: chw or hwc."
-        )
+        axes: Axes = Field("chw", description="Order of the axes of the result: chw or hwc.")
 
         positional = ("scale", "mean", "std")
         _divides = field_validator("std")(refuse_zero)
@@ -190,20 +184,16 @@ class Tensor2Mat(PerImage):
         """The numbers of `Mat2Tensor`."""
 
         scale: FiniteFloat | None = Field(
-            default=None,
-            description="Divided by last, not 0 (no unit); none means 1.",
+            None, description="Divided by last, not 0 (no unit); none means 1."
         )
         mean: FiniteFloat | PerChannel | None = Field(
-            default=None,
-            description="Added before that, in scaled values: one number or one per channel.",
+            None, description="Added before that, in scaled values: one number or one per channel."
         )
         std: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Multiplied first, in scaled values, not 0: one number or one per channel.",
         )
-        axes: Axes = Field(
-            default="chw", description="Order of the axes of the tensor: chw or hwc."
-        )
+        axes: Axes = Field("chw", description="Order of the axes of the tensor: chw or hwc.")
 
         positional = ("scale", "mean", "std")
         _divide = field_validator("scale", "std")(refuse_zero)
@@ -220,10 +210,6 @@ class Tensor2Mat(PerImage):
         from headrace_cv.tensors import Normalization, tensor_to_image
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
-        turned = functools.partial(
-            tensor_to_image,
-            denormalization=normalization,
-            axes=options.axes,
-            max_pixels=options.max_pixels,
-        )
+        own = options.model_dump(include={"axes", "max_pixels"})
+        turned = functools.partial(tensor_to_image, denormalization=normalization, **own)
         return of_data(turned, self.expected)
