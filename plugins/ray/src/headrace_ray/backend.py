@@ -90,16 +90,14 @@ class RayActor(Apart):
             0, ge=0, description="GPUs of each instance, or a part of one (no unit)."
         )
         resources: dict[str, float] = Field(
-            {},
-            description="Other resources of each instance, by name, as the nodes offer them.",
+            {}, description="Other resources of each instance, by name, as the nodes offer them."
         )
         accelerator_type: str | None = Field(
             None,
             description="The kind of accelerator that a node must have, as Ray names it: A100.",
         )
         placement: Literal["pack", "spread", "strict_spread"] = Field(
-            "pack",
-            description="On few nodes, on many, or each instance on a node of its own.",
+            "pack", description="On few nodes, on many, or each instance on a node of its own."
         )
         placement_timeout_s: float = Field(
             60, gt=0, description="How long setup waits for room for all instances (seconds)."

@@ -86,12 +86,8 @@ class RemoteModel:
         self._metadata = metadata_of(options)
         self._writer = _writer(options, signature, partial=partial)
         self._reader = Reader(signature, text=options.text)
-        self._sender = Sender(
-            pool,
-            rerun=options.rerun,
-            retries=options.retries,
-            waits=options.when_away == "wait",
-        )
+        waits, rerun = options.when_away == "wait", options.rerun
+        self._sender = Sender(pool, rerun=rerun, retries=options.retries, waits=waits)
 
     def watch(self, function: Callable[[bool], object]) -> None:
         """Have ``function(away)`` called whenever the last server goes away, or a first one is back; see `Pool.watch`."""
@@ -187,11 +183,8 @@ class RemoteModel:
 
     def presence(self) -> dict[str, Any]:
         """Return the name of the model, whether a server is there, and the servers with their state."""
-        return {
-            "model": self._options.model,
-            "ready": not self._pool.away,
-            "servers": self._servers(),
-        }
+        ready, servers = not self._pool.away, self._servers()
+        return {"model": self._options.model, "ready": ready, "servers": servers}
 
     def _servers(self) -> list[dict[str, Any]]:
         return [
@@ -302,14 +295,8 @@ def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
 
 
 def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> Writer:
-    return Writer(
-        options.model,
-        options.version,
-        signature,
-        all_outputs=options.outputs is None,
-        partial=partial,
-        priority=options.priority,
-    )
+    given, is_all = (options.model, options.version, signature), options.outputs is None
+    return Writer(*given, all_outputs=is_all, partial=partial, priority=options.priority)
 
 
 def _identifier(requests: Sequence[Mapping[str, Any]]) -> str:

@@ -180,10 +180,8 @@ class Sender:
                 hint += "with rerun = true it is sent again."
             else:
                 hint += "a request of a sequence is not sent again."
-            return ConnectionLostError(
-                f"the connection to {server.url} broke after the request was sent: {details}",
-                hint=hint,
-            )
+            problem = f"the connection to {server.url} broke after the request was sent: {details}"
+            return ConnectionLostError(problem, hint=hint)
         if status == "DEADLINE_EXCEEDED" and not code:
             if call.whole:
                 self._pool.failed(server, at_once=False)

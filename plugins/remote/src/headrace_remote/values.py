@@ -116,12 +116,9 @@ def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
         return None
     given = request.get("sequence_id")
     if not _names_sequence(given):
-        raise InputError(
-            "this request belongs to no sequence",
-            key="sequence_id",
-            expected="a number of 64 bits other than 0, or a text that is not empty",
-            got=repr(given)[:40],
-        )
+        text, got = "this request belongs to no sequence", repr(given)[:40]
+        expected = "a number of 64 bits other than 0, or a text that is not empty"
+        raise InputError(text, key="sequence_id", expected=expected, got=got)
     flags = []
     for key in SEQUENCE[1:]:
         value = request.get(key, False)

@@ -164,9 +164,8 @@ class Reader:
         outline = self._outlines.get(rest)
         if outline is None:
             outline = _Outline(_parsed(rest), self._outputs)
-            if (
-                len(rest) <= _LONGEST_OUTLINE_BYTES
-            ):  # most answers differ in their raw tensors alone
+            # Most answers differ in their raw tensors alone.
+            if len(rest) <= _LONGEST_OUTLINE_BYTES:
                 if len(self._outlines) >= _MOST_HEADS:
                     self._outlines.clear()
                 self._outlines[rest] = outline

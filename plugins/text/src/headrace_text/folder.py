@@ -258,10 +258,8 @@ class _Folder:
 
     def prompts(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return the options of `Tokenize` that say what stands before texts."""
-        path, name = (
-            self.folder / "config_sentence_transformers.json",
-            own.get("default_prompt_name"),
-        )
+        path = self.folder / "config_sentence_transformers.json"
+        name = own.get("default_prompt_name")
         prompts = own.get("prompts") or {}
         if not isinstance(prompts, dict) or not all(
             isinstance(text, str | None) for text in prompts.values()
@@ -328,9 +326,8 @@ class _Folder:
         if output is None:
             got = ", ".join(f"{name} {port}" for name, port in outputs.items())
             problem = f"no output has a vector for each token, or for each text: {got}"
-            raise self.fail(
-                model, problem, f"There are {', '.join(_OF_TOKENS)} and sentence_embedding."
-            )
+            hint = f"There are {', '.join(_OF_TOKENS)} and sentence_embedding."
+            raise self.fail(model, problem, hint)
         backend = f"S[{','.join(['OnnxTensor', *steps])}]"
         return {"backend": backend, "outputs": [output], "crop": crop}
 
@@ -339,20 +336,13 @@ class _Folder:
         if not path.is_file():
             raise self.fail(path, "there is no such file")
         said = self.keys(path, "Pooling")
-        modes = (
-            said.get("pooling_mode")
-            or [name for key, name in FLAGS.items() if said.get(key)]
-            or ["mean"]
-        )
+        flags = [name for key, name in FLAGS.items() if said.get(key)]
+        modes = said.get("pooling_mode") or flags or ["mean"]
         modes = [modes] if isinstance(modes, str) else modes
         for mode in modes if isinstance(modes, list) else [modes]:
             if mode not in POOLING:
-                self.refuse(
-                    path,
-                    f"pooling by {_shown(mode)} has no backend",
-                    among(str(mode), POOLING),
-                    "pooling_mode",
-                )
+                problem = f"pooling by {_shown(mode)} has no backend"
+                self.refuse(path, problem, among(str(mode), POOLING), "pooling_mode")
         names = [POOLING[mode] for mode in modes if mode in POOLING] or ["mean"]
         prompts = {tokenize.get("prompt", ""), *tokenize.get("prompts", {}).values()}
         if said.get("include_prompt") is False and prompts != {""}:
@@ -400,11 +390,8 @@ class _Folder:
         elif count == 1 or config.get("problem_type") == "multi_label_classification":
             activation = "sigmoid"
         else:  # as transformers' classifier, and as sentence-transformers'
-            activation = (
-                "identity"
-                if is_sentence or config.get("problem_type") == "regression"
-                else "softmax"
-            )
+            is_plain = is_sentence or config.get("problem_type") == "regression"
+            activation = "identity" if is_plain else "softmax"
         return {
             "backend": "S[OnnxTensor,Scores]",
             "outputs": [output],

@@ -69,12 +69,8 @@ class _OnVectors(headrace.Backend):
             data = next((data[name] for name in _OF_TOKENS if name in data), data)
         shape: tuple[int, ...] = getattr(data, "shape", ())
         kind = getattr(getattr(data, "dtype", None), "kind", "")
-        if (
-            kind != "f"
-            or len(shape) != self._axes
-            or 0 in shape
-            or self._width not in {None, shape[-1]}
-        ):
+        fits = kind == "f" and len(shape) == self._axes and 0 not in shape
+        if not fits or self._width not in {None, shape[-1]}:
             wanted = ["tokens", self._width or "width"][-self._axes :]
             got = f"{data.dtype} {list(shape)}" if kind else type(data).__name__
             expected = f"floats [{', '.join(map(str, wanted))}]"

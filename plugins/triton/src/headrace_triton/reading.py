@@ -435,10 +435,9 @@ class Model:
         """Return the configuration as Triton prints it, with what it completes."""
         config = self.config.as_json()
         group = {"name": self.name, "kind": "KIND_CPU", "count": 1, "gpus": []}
-        groups = [
-            {**own, "name": own["name"] or f"{self.name}_{i}", "count": own["count"] or 1}
-            for i, own in enumerate(config["instance_group"])
-        ]
+        groups = config["instance_group"]
+        for number, own in enumerate(groups):
+            own |= {"name": own["name"] or f"{self.name}_{number}", "count": own["count"] or 1}
         config |= {
             "name": self.name,
             "backend": "" if self.backend == "ensemble" else self.backend,

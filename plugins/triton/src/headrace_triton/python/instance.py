@@ -367,10 +367,8 @@ class Instance:
             fixed["context"] = context
         if asked.correlation_id():
             flags = {"sequence_start": asked.flags() & 1, "sequence_end": asked.flags() & 2}
-            fixed |= {
-                "sequence_id": asked.correlation_id(),
-                **{k: True for k, v in flags.items() if v},
-            }
+            fixed |= {"sequence_id": asked.correlation_id()}
+            fixed |= {key: True for key, is_set in flags.items() if is_set}
         content = calls.ModelCall(
             asked.model_name(),
             asked.model_version(),
