@@ -17,21 +17,11 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "BoxDetectionsConformance",
-    "ClassDetectionsConformance",
-    "ClassesConformance",
-    "CountLineConformance",
-    "CountZoneConformance",
-    "CropsConformance",
-    "DetrDetectionsConformance",
-    "DrawDetectionsConformance",
-    "FilterDetectionsConformance",
-    "KeysConformance",
-    "MergeTilesConformance",
-    "TilesConformance",
-    "TrackConformance",
-    "YoloDetectionsConformance",
-]
+    "BoxDetectionsConformance", "ClassDetectionsConformance", "ClassesConformance",
+    "CountLineConformance", "CountZoneConformance", "CropsConformance", "DetrDetectionsConformance",
+    "DrawDetectionsConformance", "FilterDetectionsConformance", "KeysConformance",
+    "MergeTilesConformance", "TilesConformance", "TrackConformance", "YoloDetectionsConformance",
+]  # fmt: skip
 
 
 def _image(k: int) -> Any:

@@ -28,16 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = [
-    "FAMILIES",
-    "KEYS",
-    "TABLE",
-    "Layout",
-    "Metadata",
-    "Row",
-    "check_layout",
-    "find_layout",
-]
+__all__ = ["FAMILIES", "KEYS", "TABLE", "Layout", "Metadata", "Row", "check_layout", "find_layout"]
 
 
 class Row(NamedTuple):

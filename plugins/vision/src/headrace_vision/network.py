@@ -11,15 +11,9 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import InputError
 
 __all__ = [
-    "FILE_PROTOCOLS",
-    "FORMATS",
-    "authorization",
-    "check_address",
-    "is_address",
-    "login_of",
-    "plain_opener",
-    "without_password",
-]
+    "FILE_PROTOCOLS", "FORMATS", "authorization", "check_address", "is_address", "login_of",
+    "plain_opener", "without_password",
+]  # fmt: skip
 
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
 """What may be opened over the network."""

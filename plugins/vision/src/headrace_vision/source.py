@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
@@ -78,12 +78,13 @@ class Flight:
         return any([future.cancel() for future in futures if future is not None])  # noqa: C419 - each of them
 
 
+@dataclass(eq=False)
 class Source:
     """The counts and the frames of one source. Safe to use from several threads.
 
     ``read = delivered + failed + dropped + thinned + in flight`` holds whenever `status` is called.
 
-    Args:
+    Attributes:
         name: What frames of it say as ``source``.
         options: How it is read.
         live: Whether it goes on whether or not somebody reads.
@@ -91,19 +92,13 @@ class Source:
         send: Submits the request of a flight, and calls `ended` when it is done.
     """
 
-    def __init__(
-        self,
-        name: str,
-        options: SourceOptions,
-        *,
-        live: bool,
-        clock: Clock,
-        send: Callable[[Source, Flight], None],
-    ) -> None:
-        self.name = name
-        self.options = options
-        self.live = live
-        self.clock = clock
+    name: str
+    options: SourceOptions
+    live: bool
+    clock: Clock
+    send: Callable[[Source, Flight], None]
+
+    def __post_init__(self) -> None:
         self.stopping = threading.Event()
         self.state = "opening"
         self.error: str | None = None
@@ -116,19 +111,14 @@ class Source:
         self.packets: list[Packets] = []
         self.tell: Callable[..., None] = lambda *_: None
         self._hang_up: Callable[[], None] | None = None
-        self.timeline = Timeline(1.0 / options.image_fps)
-        self._thinning = Thinning(options)
-        self._masks = PrivacyMasks((options.privacy_masks or {}).values())
-        self._send = send
-        self._number = 0
+        self.timeline = Timeline(1.0 / self.options.image_fps)
+        self._thinning = Thinning(self.options)
+        self._masks = PrivacyMasks((self.options.privacy_masks or {}).values())
         self._run, self._events = secrets.token_hex(4), itertools.count(1)
-        self._counts = dict.fromkeys(
-            ("read", "delivered", "failed", "dropped", "thinned", "damaged_packets", "reconnects"),
-            0,
-        )
-        self._held = 0
+        outcomes = ("read", "delivered", "failed", "dropped", "thinned")
+        self._counts = dict.fromkeys((*outcomes, "damaged_packets", "reconnects"), 0)
         self._has_wrong_clock = False
-        self._attempts = 0
+        self._number = self._held = self._attempts = 0
         self._due_s = self._lost_s = 0.0
 
     @property
@@ -172,7 +162,7 @@ class Source:
                 frame.image = self._masks.covered(shot.convert())
             except Exception as error:  # noqa: BLE001 - the outcome of this frame
                 frame.error = error
-        self._send(self, self._flight_of(frame))
+        self.send(self, self._flight_of(frame))
         return True
 
     def _capture_time(self, shot: Shot) -> tuple[float, str]:

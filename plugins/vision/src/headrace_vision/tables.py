@@ -18,15 +18,9 @@ from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 from headrace_vision.stills import DECODE
 
 __all__ = [
-    "SINKS",
-    "CropTable",
-    "ModelTable",
-    "OtherSinkTable",
-    "SinkTable",
-    "SourceTable",
-    "VisionConfig",
-    "sinks_of_plugins",
-]
+    "SINKS", "CropTable", "ModelTable", "OtherSinkTable", "SinkTable", "SourceTable",
+    "VisionConfig", "sinks_of_plugins",
+]  # fmt: skip
 
 
 class _Table(BaseModel):
