@@ -38,7 +38,9 @@ class ConformanceCollector(pytest.Collector):
     def run(self) -> ConformanceRun:
         """The run that the tests of the class share."""
         if self._run is None:
-            self._run = ConformanceRun(self.conformance)
+            self._run = ConformanceRun(
+                self.conformance, share=self.config.getoption("conformance_share")
+            )
             self._run.exits = self._exits()
         return self._run
 

@@ -121,7 +121,7 @@ def instances_agree(subject: Subject) -> None:
 
     def work(index: int) -> list[tuple[int, Any]]:
         found: list[tuple[int, Any]] = []
-        until = time.monotonic() + _STORM_S
+        until = time.monotonic() + _STORM_S * subject.share
         for turn in range(_STORM):
             if turn >= _ROUNDS and time.monotonic() > until:
                 break

@@ -164,13 +164,17 @@ class ConformanceRun:
     """
 
     def __init__(
-        self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
+        self,
+        cls: type[BackendConformance],
+        *,
+        promised: type[headrace.Backend] | None = None,
+        share: float = 1.0,
     ) -> None:
         check_class(cls)
         self.rules: Mapping[str, Rule] = rules()
-        self.subject: Subject = Subject(cls(), promised)
+        self.subject: Subject = Subject(cls(), promised, share)
         self.expected: dict[str, str] = dict(cls.expected_failures)
-        self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
+        self._inside = None if cls.inside is None else ConformanceRun(cls.inside, share=share)
         self.exits: int | None = 2
         self.tell: Callable[[str, Any], object] = lambda what, value: None
         self.late: str | None = None

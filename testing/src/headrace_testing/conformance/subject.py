@@ -63,12 +63,18 @@ class Subject:
         promised: The class that an entry point promises, or None.
         unavailable: Why the backend cannot be built by itself (what this machine lacks, or that it
             works only inside another expression). None where it can.
+        share: What share of their requests and time the rules take that look for what is rare. 1 in full.
         measured: Measurements that several rules share.
         settings_before: The settings of the process before the backend was first built.
     """
 
-    def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
+    def __init__(
+        self, kit: BackendConformance, promised: type[Backend] | None = None, share: float = 1.0
+    ) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share is {share}, and is above 0 and at most 1")
         self.kit = kit
+        self.share = share
         self.promised = promised
         self.unavailable = lacking = kit.unavailable()
         if lacking is not None and not (isinstance(lacking, str) and lacking.strip()):
