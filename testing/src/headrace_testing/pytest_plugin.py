@@ -38,11 +38,11 @@ def pytest_pycollect_makeitem(
 
     if not getattr(obj, "expression", "") or not getattr(obj, "__test__", True):
         return None  # the class is only a base of other conformance classes
-    found: list[pytest.Collector] = [
+    collectors: list[pytest.Collector] = [
         ConformanceCollector.from_parent(collector, name=name, conformance=obj)
     ]
-    if any(collector.funcnamefilter(one) for one in dir(obj)):
+    if any(collector.funcnamefilter(member) for member in dir(obj)):
         import pytest
 
-        found.append(pytest.Class.from_parent(collector, name=name, obj=obj))
-    return found
+        collectors.append(pytest.Class.from_parent(collector, name=name, obj=obj))
+    return collectors
