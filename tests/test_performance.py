@@ -185,7 +185,7 @@ SETTINGS = {
     "docs/why.md": ["request took 41 ms, and"],
     "docs/policies.md": ["CPython 3.10 | 3.11 | 3.12 | 3.13 | 3.14"],
     "docs/streams.md": ["a step that takes 4 ms"],
-    "docs/when_it_fails.md": ["prints after 30 s"],
+    "docs/when_it_fails.md": ["does so after 30 s"],
     "examples/detect/README.md": ["status 1 below 0.99"],
     "plugins/observe/README.md": ["(1 ms to 10 s by default)"],
     "plugins/ort/README.md": ["(1.32 is one)"],
