@@ -159,7 +159,12 @@ class Require(headrace.Options):
         from headrace_observe.identity import Held, differences, identity
 
         held, told = Held(), self.certificate.model_dump()
-        found = differences(told, identity(config, in_use=False, held=held))
+
+        def found_here() -> list[str]:
+            here = identity(config, in_use=False, held=held, modules=told["modules"])
+            return differences(told, here)
+
+        found = found_here()
         if not (told["agrees"] or self.invariant):
             found.append("its results differ, as headrace certify says")
 
@@ -171,7 +176,7 @@ class Require(headrace.Options):
 
         def look_again() -> None:
             changed = [f"{name} was replaced while it was loaded" for name in held.changed()]
-            found = changed or differences(told, identity(config, in_use=False, held=held))
+            found = changed or found_here()
             held.close()
             if found:
                 refuse(found)
