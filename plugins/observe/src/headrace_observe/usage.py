@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError
 from headrace.plugins import usable_cpus
-from headrace_observe.gpu import gpus
+from headrace_observe.instruments import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable

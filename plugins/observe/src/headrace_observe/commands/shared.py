@@ -25,7 +25,7 @@ from headrace_cli.for_plugins import (
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
 from headrace_observe.files import check_writable
-from headrace_observe.gpu import gpus
+from headrace_observe.instruments import gpus
 from headrace_observe.load import MOST_CLIENTS
 from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
