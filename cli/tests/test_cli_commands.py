@@ -292,7 +292,7 @@ def test_check_counts_the_instances_behind_a_second_door_once(config):
         (["explain", "wrong.toml"], "unknown_backend"),
         (["explain", "S["], "syntax"),
         (["explain", "right.toml", "--graph", "png"], "argument"),
-        (["explain", "Identty", "--graph", "svg"], "unknown_backend"),
+        (["explain", "Identty", "--graph", "dot"], "unknown_backend"),
         (["plugins", "info", "Identty"], "unknown_backend"),
         (["conformance", "Identty"], "unknown_backend"),
         (["new", "backend", "not a name"], "name"),

@@ -124,7 +124,7 @@ def test_help_lists_every_known_command_in_one_group():
             assert f"\n  {name} " in listed[title]
 
 
-@pytest.mark.parametrize("name", ["gpus", "inspect", "report"])
+@pytest.mark.parametrize("name", ["gpus", "inspect", "why"])
 def test_a_command_that_moved_says_where_to(name):
     result = says(name, "--json")
     assert result.exit_code == 2

@@ -12,6 +12,7 @@ from headrace_cli.arguments import Json, NoImport, Settings
 from headrace_cli.console import OK, WrongArgument, counted, print_data, print_drawing
 from headrace_cli.graph import FORMATS
 from headrace_cli.lint import explained
+from headrace_cli.names import LEFT
 from headrace_cli.printing import as_json, escaped, print_json, shown
 from headrace_cli.source import hinting_at_a_file, source_of
 
@@ -40,7 +41,7 @@ def explain(
             "--graph",
             metavar="|".join(FORMATS),
             autocompletion=lambda: list(FORMATS),
-            help="Print the graph of the nodes as a picture instead.",
+            help="Print the graph of the nodes in this language instead.",
             show_default=False,
         ),
     ] = None,
@@ -56,9 +57,11 @@ def explain(
     Examples:
       headrace explain line.toml
       headrace explain "S[DecodeMat,ResizeMat(224,224)]"
-      headrace explain page.toml --graph svg > page.svg
+      headrace explain page.toml --graph dot | dot -Tsvg > page.svg
     """  # noqa: D301 - typer keeps the lines after a backspace character
     if graph is not None and graph not in FORMATS:
+        if cure := LEFT.get(f"explain --graph {graph}"):
+            raise WrongArgument(f"--graph {graph} is gone. {cure}")
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     with hinting_at_a_file(what):
         source = source_of(what, settings or ())

@@ -26,6 +26,15 @@ COMMANDS = {
 COMMANDS_ELSEWHERE = {"validate": "check", "predict": "run", "start": "serve", "init": "new app"}
 """Names of commands in other tools, and those of ours that do the same."""
 
+LEFT = {
+    "top": "Import the dashboard of docs/operating.md into Grafana, or open a server's live page.",
+    "observe report": "Give bench, simulate or tune --plot, and open a trace at ui.perfetto.dev.",
+    "trt inspect": "Write: polygraphy inspect model FILE",
+    "trt profile": "Write: trtexec --loadEngine=FILE --dumpProfile",
+    "explain --graph svg": "Write: headrace explain CONFIG --graph dot | dot -Tsvg",
+}
+"""What left, as it was typed, and the cure: `docs/policies.md` has the same."""
+
 GROUPS = {
     "Start": ("new", "check", "explain", "schema"),
     "Run and serve": ("run", "serve", "ui", "video"),

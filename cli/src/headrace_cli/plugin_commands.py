@@ -34,7 +34,7 @@ KNOWN_COMMANDS = {
 }
 """The commands of well-known distributions, whether these are installed or not."""
 
-BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "report", "why")}
+BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "why")}
 """Commands that stand below a group, by a name that is looked for."""
 
 

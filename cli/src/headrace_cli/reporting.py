@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -59,9 +60,15 @@ def is_usage_error(error: BaseException) -> bool:
 
 def print_usage_error(error: Any, args: Sequence[str]) -> None:
     """Write a usage error to stdout as JSON, if the arguments ask for JSON; say of a misplaced option where it stands."""
+    from headrace_cli.names import LEFT
+
     option, ctx = getattr(error, "option_name", None), getattr(error, "ctx", None)
     # Typer reads values by pydantic, which puts this in front of the sentence.
     error.message = str(getattr(error, "message", "")).replace("Value error, ", "")
+    if ctx is not None and (unknown := re.match("No such command '([^']+)'", error.message)):
+        typed = " ".join([*ctx.command_path.split()[1:], unknown[1]])
+        if typed in LEFT:
+            error.message = f"headrace {typed} is gone. {LEFT[typed]}"
     if option == "--traceback":
         error.message += "; it stands before the command: headrace --traceback COMMAND"
     elif option == "--json" and hasattr(getattr(ctx, "command", None), "commands"):  # a group
