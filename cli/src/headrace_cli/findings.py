@@ -35,6 +35,9 @@ HOOK_NOUNS = {
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 
+HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
+"""Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -62,7 +65,7 @@ class Finding:
     others: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
+        """Return the finding as plain data for JSON, as ``headrace plugins list --json`` prints it."""
         return asdict(self)
 
 

@@ -23,12 +23,19 @@ COMMANDS = {
 }
 """The commands of this package, each in the module of its name; plugins cannot replace them."""
 
-COMMANDS_ELSEWHERE = {"validate": "check", "predict": "run", "start": "serve", "init": "new app"}
+COMMANDS_ELSEWHERE = {
+    "validate": "check",
+    "predict": "run",
+    "start": "serve",
+    "init": "new app",
+    "doctor": "plugins list --check",
+}
 """Names of commands in other tools, and those of ours that do the same."""
 
 LEFT = {
     "top": "Import the dashboard of docs/operating.md into Grafana, or open a server's live page.",
     "observe report": "Give bench, simulate or tune --plot, and open a trace at ui.perfetto.dev.",
+    "plugins doctor": "Write: headrace plugins list --check",
     "trt inspect": "Write: polygraphy inspect model FILE",
     "trt profile": "Write: trtexec --loadEngine=FILE --dumpProfile",
     "explain --graph svg": "Write: headrace explain CONFIG --graph dot | dot -Tsvg",

@@ -1,4 +1,4 @@
-"""``headrace plugins doctor``: imports everything that plugins offer, so that one failure stops nothing."""
+"""Imports everything that plugins offer, so that one failure stops nothing, and finds their problems."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from headrace.plugins import Plugin
-
-HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
-"""Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
 
 _LAST = ("duplicate", "modified", "outdated_certificate", "unknown_plugin")
 """Kinds of findings that come after all others, because the first finding about a plugin is its state."""
