@@ -66,18 +66,18 @@ def explain(
     with hinting_at_a_file(what):
         source = source_of(what, settings or ())
         config = headrace.PipelineConfig.load(source, allow_import=not no_import)
-        found = headrace.explain(config) if json else explained(config)
+        plan = headrace.explain(config) if json else explained(config)
     if graph is not None:
-        picture = FORMATS[graph](found)
+        picture = FORMATS[graph](plan)
         if json:
             print_json({"format": graph, "graph": picture})
         else:
             print_data(picture)
     elif json:
-        print_json(found)
+        print_json(plan)
     else:
         drawing = _Drawing(every=every)
-        print_drawing(drawing.pipeline(what, found), width=100_000, emoji=False, markup=False)
+        print_drawing(drawing.pipeline(what, plan), width=100_000, emoji=False, markup=False)
         if drawing.hidden:
             verb = "is" if drawing.hidden == 1 else "are"
             print_data(f"{counted(drawing.hidden, 'default')} {verb} hidden: --all shows them.")
@@ -98,26 +98,26 @@ class _Drawing:
         self.hidden = 0
         self._every = every
 
-    def pipeline(self, path: str, found: dict[str, Any]) -> Tree:
+    def pipeline(self, path: str, plan: dict[str, Any]) -> Tree:
         """Draw what a configuration asks for."""
-        threads = counted(found["threads"], "thread")
-        tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
-        for name, node in found["nodes"].items():
+        threads = counted(plan["threads"], "thread")
+        tree = _tree(f"{path}  (headrace {plan['headrace']}, {threads})", "bold")
+        for name, node in plan["nodes"].items():
             branch = tree.add(_text((name, "bold cyan"), f"  {_about(node)}"))
             for key, value in node["links"].items():
                 branch.add(_text((f"{key} = {shown(value)}", "magenta")))
             self._add_values(
-                branch, {key: one for key, one in node["keys"].items() if key != "backend"}
+                branch, {key: v for key, v in node["keys"].items() if key != "backend"}
             )
             if "auto" in node:
                 branch.add(_text((f"auto: {node['auto']}", "magenta")))
             _add_processes(branch, node)
             self._add(branch, node["tree"])
             self._add_under("init", branch, node)
-        for probe in found.get("probes", []):
+        for probe in plan.get("probes", []):
             tree.add(_text(("probe ", "bold cyan"), probe))
-        _add_needs(tree, found)
-        for warning in found["warnings"]:
+        _add_needs(tree, plan)
+        for warning in plan["warnings"]:
             first, *rest = Problem(**{**warning, "text": None}).render().splitlines()
             shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
             for line in rest:

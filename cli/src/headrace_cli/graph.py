@@ -18,10 +18,10 @@ class Edge(NamedTuple):
     dashed: bool = False
 
 
-def _nodes(found: dict[str, Any]) -> dict[str, str]:
+def _nodes(plan: dict[str, Any]) -> dict[str, str]:
     """Return the label of each node: a line with its name and special keys, and one with its expression."""
     labels = {}
-    for name, node in found["nodes"].items():
+    for name, node in plan["nodes"].items():
         links = node["links"]
         marks = [
             *([f"{node['instance_num']} instances"] if node["instance_num"] > 1 else []),
@@ -37,9 +37,9 @@ def _short(node: dict[str, Any]) -> str:
     return text if len(text) <= 48 else f"{text[:47]}…"
 
 
-def _edges(found: dict[str, Any]) -> list[Edge]:
+def _edges(plan: dict[str, Any]) -> list[Edge]:
     """Return the edges of ``next``, of a ``map`` that reaches further back, of `Repost` and of `Forward`."""
-    nodes = found["nodes"]
+    nodes = plan["nodes"]
     edges: list[Edge] = []
     for name, node in nodes.items():
         edges += [Edge(name, to, _label(nodes[to], name)) for to in node["next"]]
@@ -68,7 +68,7 @@ def _label(node: dict[str, Any], source: str) -> str:
     return ", ".join(f"{key}:{target}" for key, to in targets.items() for target in to)
 
 
-def mermaid(found: dict[str, Any]) -> str:
+def mermaid(plan: dict[str, Any]) -> str:
     """Write a Mermaid flowchart, which many hosts show inside Markdown."""
 
     def quoted(text: str) -> str:
@@ -76,17 +76,17 @@ def mermaid(found: dict[str, Any]) -> str:
         escaped = escape(text, quote=False).replace('"', "&quot;").replace("#", "#35;")
         return '"' + escaped.replace("\n", "<br/>") + '"'
 
-    names = {name: f"n{index}" for index, name in enumerate(found["nodes"])}
+    names = {name: f"n{index}" for index, name in enumerate(plan["nodes"])}
     lines = ["flowchart LR"]
-    lines += [f"  {names[name]}[{quoted(label)}]" for name, label in _nodes(found).items()]
-    for source, target, label, dashed in _edges(found):
+    lines += [f"  {names[name]}[{quoted(label)}]" for name, label in _nodes(plan).items()]
+    for source, target, label, dashed in _edges(plan):
         arrow = f"-- {quoted(label)} -->" if label else "-->"
         arrow = f"-. {quoted(label)} .->" if dashed else arrow
         lines.append(f"  {names[source]} {arrow} {names[target]}")
     return "\n".join(lines)
 
 
-def dot(found: dict[str, Any]) -> str:
+def dot(plan: dict[str, Any]) -> str:
     """Write a graph for Graphviz."""
 
     def quoted(text: str) -> str:
@@ -94,8 +94,8 @@ def dot(found: dict[str, Any]) -> str:
         return f'"{escaped}"'
 
     lines = ["digraph pipeline {", "  rankdir=LR;", "  node [shape=box];"]
-    lines += [f"  {quoted(n)} [label={quoted(label)}];" for n, label in _nodes(found).items()]
-    for source, target, label, dashed in _edges(found):
+    lines += [f"  {quoted(n)} [label={quoted(label)}];" for n, label in _nodes(plan).items()]
+    for source, target, label, dashed in _edges(plan):
         marks = f" [label={quoted(label)}{', style=dashed' if dashed else ''}]" if label else ""
         lines.append(f"  {quoted(source)} -> {quoted(target)}{marks};")
     return "\n".join([*lines, "}"])

@@ -94,12 +94,12 @@ def unknown(name: str, known: Iterable[str]) -> ConfigError:
         known: Names of which the nearest one is suggested.
     """
     elsewhere = {
-        plugins.qualifier(one): one for one in ("headrace-serve", *plugins.KNOWN_BACKENDS.values())
+        plugins.qualifier(n): n for n in ("headrace-serve", *plugins.KNOWN_BACKENDS.values())
     }
     missing = elsewhere.get(plugins.qualifier(name))
     if missing is None:
         part = name.rpartition(":")[2]
-        owners = [f"{one.plugin}:{part}" for one in all_plugins() if part in one.backends]
+        owners = [f"{plugin.plugin}:{part}" for plugin in all_plugins() if part in plugin.backends]
         known = owners or known
         return ConfigError(plugins.why_unknown(name, known))
     hint = how_to_install(missing)

@@ -65,20 +65,20 @@ def list_(
     if check:
         from headrace_cli.diagnosis import examined
 
-        found, known = examined()
+        slips, known = examined()
     else:
-        found = [*findings(), *outdated(installed())]
-        known = with_states(installed(), found)
-    wrong = [one for one in found if check and one.kind not in HARMLESS]
-    for slip in found:
+        slips = [*findings(), *outdated(installed())]
+        known = with_states(installed(), slips)
+    wrong = [f for f in slips if check and f.kind not in HARMLESS]
+    for slip in slips:
         if slip.kind == "unknown_plugin":
             print_message(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:
         about = {"ok": not wrong, "headrace": headrace.__version__}
-        problems = [finding.to_dict() for finding in found]
+        problems = [finding.to_dict() for finding in slips]
         print_json({**about, "findings": problems, "plugins": [row(plugin) for plugin in known]})
     elif known:
-        _print_plugins(known, found)
+        _print_plugins(known, slips)
     else:
         print_message(_INSTALL)
     if check and not json:
@@ -98,7 +98,7 @@ def _counted_plugins(known: Sequence[Plugin]) -> str:
     return f"{counted(len(known), 'plugin')} with {counted(backends, 'backend')}"
 
 
-def _print_plugins(known: Sequence[Plugin], found: Sequence[Finding]) -> None:
+def _print_plugins(known: Sequence[Plugin], slips: Sequence[Finding]) -> None:
     """Print a table with a row per plugin, and below each its problems and who certified it."""
     table = [("DISTRIBUTION", "VERSION", "RANGE", "STATE", "BACKENDS")]
     table += [
@@ -109,7 +109,7 @@ def _print_plugins(known: Sequence[Plugin], found: Sequence[Finding]) -> None:
     _print_row(table[0], widths)
     for cells, plugin in zip(table[1:], known, strict=True):
         _print_row(cells, widths)
-        for text in (*_problems_of(plugin, found), sentence(plugin)):
+        for text in (*_problems_of(plugin, slips), sentence(plugin)):
             if text:
                 print_data(wrapped(text, " " * 4))
 

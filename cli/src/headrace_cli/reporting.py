@@ -37,8 +37,8 @@ def error_as_dict(error: Any) -> dict[str, Any]:
     if isinstance(error, ConfigError):
         problems = list(error.problems)
     else:
-        what = getattr(error, "what", str(error))
-        problems = [Problem(error.code, what, hint=getattr(error, "hint", None))]
+        text = getattr(error, "what", str(error))
+        problems = [Problem(error.code, text, hint=getattr(error, "hint", None))]
     return {
         "ok": False,
         "error": {"code": error.code, "type": type(error).__name__, "message": str(error)},

@@ -34,8 +34,8 @@ def devices(*, in_use: bool) -> dict[str, Any] | None:
     except ImportError:
         if not has_torch or (in_use and not torch.cuda.is_initialized()):
             return None
-        found = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
-        listed = [_device(one.name, one.major, one.minor) for one in found]
+        properties = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
+        listed = [_device(device.name, device.major, device.minor) for device in properties]
         return {"driver": _version_of_driver(), "cuda": torch.version.cuda, "devices": listed}
     with contextlib.suppress(RuntimeError):  # there is no driver
         return _devices(driver, in_use=in_use)
@@ -56,7 +56,7 @@ def _devices(driver: Any, *, in_use: bool) -> dict[str, Any] | None:
         return values[-1] if values else None
 
     ask(driver.cuInit, 0)
-    of, found = driver.CUdevice_attribute, []
+    of, listed = driver.CUdevice_attribute, []
     for device in (ask(driver.cuDeviceGet, k) for k in range(ask(driver.cuDeviceGetCount))):
         # All libraries compute in the primary context of a device.
         if not in_use or ask(driver.cuDevicePrimaryCtxGetState, device):
@@ -65,12 +65,12 @@ def _devices(driver: Any, *, in_use: bool) -> dict[str, Any] | None:
                 of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             )
-            found.append(
+            listed.append(
                 _device(name, *(ask(driver.cuDeviceGetAttribute, p, device) for p in parts))
             )
     version = ask(driver.cuDriverGetVersion)
     cuda = f"{version // 1000}.{version % 1000 // 10}"
-    return {"driver": _version_of_driver(), "cuda": cuda, "devices": found} if found else None
+    return {"driver": _version_of_driver(), "cuda": cuda, "devices": listed} if listed else None
 
 
 def _device(name: str, major: int, minor: int) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -115,20 +116,20 @@ def identity(
     plan = config.plan()
     held = held or Held()
     files = [*config.files, *_files_of(plan)]
-    models = [one for one in files if one.suffix == ".onnx"]
+    models = [file for file in files if file.suffix == ".onnx"]
     external: bool | None = True if models else None
     try:
-        files += [one for model in models for one in _external(model)]
+        files += [file for model in models for file in _external(model)]
     except ImportError:
         external = False
     names = _distributions(plan)
     code = _loaded_modules(config, plan, names) if modules is None else modules
     return {
         "config_sha256": hashlib.sha256(_text_of(config, plan).encode()).hexdigest(),
-        "files": {str(one): held.sha256(one) for one in dict.fromkeys(files)},
+        "files": {str(file): held.sha256(file) for file in dict.fromkeys(files)},
         "external_data": external,
         "modules": {name: _digest_of_module(name) for name in sorted(code)},
-        "versions": _versions([*names, *(one for name in names for one in _required_by(name))]),
+        "versions": _versions(chain(names, *map(_required_by, names))),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": f"{platform.system()} {platform.machine()}",
         "gpu": _gpu(in_use=in_use),
@@ -177,7 +178,10 @@ def _trees(plan: Plan) -> list[Any]:
 def _files_of(plan: Plan) -> Iterator[Path]:
     """Yield the files that options name, also those of ``file.py:name`` and ``module:name``."""
     left = [
-        one.value for tree in _trees(plan) for part in tree.walk() for one in part.options.values()
+        value.value
+        for tree in _trees(plan)
+        for part in tree.walk()
+        for value in part.options.values()
     ]
     while left:
         value = left.pop(0)
@@ -335,49 +339,49 @@ def _precision() -> dict[str, Any]:
 
 def differences(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return in sentences how a configuration here differs from what a certificate says. Both are an `identity`."""
-    found = []
+    sentences = []
     if said["config_sha256"] != here["config_sha256"]:
-        found.append("the configuration is another one")
+        sentences.append("the configuration is another one")
     names = [[Path(path).name for path in of["files"]] for of in (said, here)]
     if names[0] != names[1]:
-        found.append(f"it reads {_joined(names[1])}, not {_joined(names[0])}")
+        sentences.append(f"it reads {_joined(names[1])}, not {_joined(names[0])}")
     else:
         pairs = zip(names[0], said["files"].values(), here["files"].values(), strict=True)
-        found += [f"{name} has changed" for name, then, now in pairs if then != now]
+        sentences += [f"{name} has changed" for name, then, now in pairs if then != now]
     if said["external_data"] is False or (said["external_data"] and not here["external_data"]):
-        found.append("weights outside of ONNX models cannot be compared without onnx")
-    found += [
+        sentences.append("weights outside of ONNX models cannot be compared without onnx")
+    sentences += [
         f"{name} is in no file, or has changed since it was loaded"
         if digest is None
         else f"{name} has changed"
         for name, digest in here["modules"].items()
         if digest is None or digest != said["modules"][name]
     ]
-    found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
+    sentences += [_sentence(*change) for change in _changed(said["versions"], here["versions"])]
     for key in ("python", "machine"):
         if said[key] != here[key]:
-            found.append(_sentence(key, said[key], here[key]))
-    return found + _differences_of_gpus(said["gpu"], here["gpu"])
+            sentences.append(_sentence(key, said[key], here[key]))
+    return sentences + _differences_of_gpus(said["gpu"], here["gpu"])
 
 
 def _differences_of_gpus(said: Any, here: Any) -> list[str]:
     if said is None:
         return []
     if here is None:
-        return [f"there is no {' or '.join(one['name'] for one in said['devices'])} here"]
-    found = [
+        return [f"there is no {' or '.join(device['name'] for device in said['devices'])} here"]
+    sentences = [
         _sentence(key, said[key], here[key]) for key in ("driver", "cuda") if said[key] != here[key]
     ]
-    found += [
-        f"there is no {one['name']} ({one['compute_capability']}) here"
-        for one in said["devices"]
-        if one not in here["devices"]
+    sentences += [
+        f"there is no {device['name']} ({device['compute_capability']}) here"
+        for device in said["devices"]
+        if device not in here["devices"]
     ]
-    found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
+    sentences += [_sentence(*change) for change in _changed(said["versions"], here["versions"])]
     # torch may be imported later: until then it has its defaults, which nobody can ask for.
     both = said["precision"].keys() & here["precision"].keys()
     then, now = ({key: of["precision"][key] for key in sorted(both)} for of in (said, here))
-    return found + [_sentence(*one) for one in _changed(then, now)]
+    return sentences + [_sentence(*change) for change in _changed(then, now)]
 
 
 def _changed(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

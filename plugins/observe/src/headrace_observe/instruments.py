@@ -189,7 +189,7 @@ class Timer:
                 f"{function.__qualname__} is a generator, whose call returns at once: use the Timer as a "
                 "context manager around the loop that takes its values"
             )
-        made: Any
+        wrapper: Any
 
         @functools.wraps(function)
         def timed(*args: Any, **options: Any) -> Any:
@@ -201,8 +201,8 @@ class Timer:
             with self:
                 return await function(*args, **options)
 
-        made = timed_to_its_end if inspect.iscoroutinefunction(function) else timed
-        return made  # type: ignore[no-any-return]
+        wrapper = timed_to_its_end if inspect.iscoroutinefunction(function) else timed
+        return wrapper  # type: ignore[no-any-return]
 
     @property
     def count(self) -> int:
@@ -223,17 +223,17 @@ class Timer:
         return "\n".join(self._lines("", ()))
 
     def _lines(self, indent: str, above: tuple[Timer, ...]) -> list[str]:
-        found = self.latency_ms
+        latency = self.latency_ms
         name = f"{indent}{self.name or 'timer'}"
-        if found["mean"] is None:
+        if latency["mean"] is None:
             lines = [f"{name}: not run"]
         else:
             counted = "1 run" if self.count == 1 else f"{self.count} runs"
-            times = ", ".join(f"{key} {found[key]:.3f} ms" for key in ("mean", "p50", "p99"))
+            times = ", ".join(f"{key} {latency[key]:.3f} ms" for key in ("mean", "p50", "p99"))
             lines = [f"{name}: {counted}, {times}, total {self.total_s:.3f} s"]
         around = (*above, self)
         for child in self.children:
-            if not any(child is one for one in around):
+            if not any(child is timer for timer in around):
                 lines += child._lines(indent + "  ", around)
         return lines
 
@@ -339,5 +339,5 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
         "temperature_c": known(
             lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
         ),
-        "processes": [{"pid": one.pid, "memory_bytes": one.usedGpuMemory} for one in running],
+        "processes": [{"pid": p.pid, "memory_bytes": p.usedGpuMemory} for p in running],
     }

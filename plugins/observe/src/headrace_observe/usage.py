@@ -47,9 +47,9 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
 
     def seconds() -> float:
         total = 0.0
-        for one in [here, *here.children(recursive=True)]:
+        for process in [here, *here.children(recursive=True)]:
             try:
-                times = one.cpu_times()
+                times = process.cpu_times()
             except psutil.Error:  # the child process has ended meanwhile
                 continue
             total += times.user + times.system

@@ -241,9 +241,9 @@ def _that_can_differ(
 
     What is simulated is not built.
     """
-    if dump is not None and any(one.node is None for one in space):
+    if dump is not None and any(choice.node is None for choice in space):
         raise WrongArgument("--range: global.threads is not simulated")
-    if dump is not None or all(one.key != "max" for one in space):
+    if dump is not None or all(choice.key != "max" for choice in space):
         return space
     try:
         pipeline = headrace.pipe(config)
@@ -278,8 +278,8 @@ def _runner(
     times = times_in(dump, load.about.get("file"))
 
     def foretold(source: Mapping[str, Any]) -> Point:
-        found = headrace.PipelineConfig.load(source, allow_import=not no_import)
-        return foretell(simulation_of(found, times), load, MOST)
+        config = headrace.PipelineConfig.load(source, allow_import=not no_import)
+        return foretell(simulation_of(config, times), load, MOST)
 
     return foretold
 
@@ -355,7 +355,7 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
         more = {"headrace_observe": headrace_observe.__version__, "environment": environment()}
         print_document({**document, **more})
         return
-    names = [one.name for one in tried.space]
+    names = [choice.name for choice in tried.space]
     rows = []
     for trial in document["trials"]:
         values = [str(value) for value in trial["values"].values()]
