@@ -137,9 +137,7 @@ class _Drawing:
         named += f", goes on at node {element['target']!r}" if "target" in element else ""
         here = branch.add(
             _text(
-                before,
-                (element["name"], "bold"),
-                f"  {brought}, {_range(element['range'])}{named}",
+                before, (element["name"], "bold"), f"  {brought}, {_range(element['range'])}{named}"
             )
         )
         self._add_values(here, element["options"])

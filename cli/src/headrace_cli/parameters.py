@@ -62,9 +62,6 @@ def _name_option(option: Any) -> None:
 
     def shown(ctx: Any) -> tuple[str, str] | None:
         row = record(ctx)
-        return row and (
-            _TYPE.sub(lambda match: _SHOWN.get(match[1], match[1]), row[0]),
-            row[1],
-        )
+        return row and (_TYPE.sub(lambda match: _SHOWN.get(match[1], match[1]), row[0]), row[1])
 
     option.get_help_record = shown

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 KNOWN_COMMANDS = {
     **dict.fromkeys(
-        ("bench", "certify", "observe", "simulate", "trace", "tune"),
-        "headrace-observe",
+        ("bench", "certify", "observe", "simulate", "trace", "tune"), "headrace-observe"
     ),
     "models": "headrace-models",
     "serve": "headrace-serve",

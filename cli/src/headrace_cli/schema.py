@@ -86,11 +86,7 @@ def json_schema() -> dict[str, Any]:
     definitions["global"] = {
         "type": "object",
         "description": "Defaults of all nodes, and keys of the whole pipeline.",
-        "properties": {
-            **own,
-            **whole,
-            **dict.fromkeys(node_only, _elsewhere("to nodes")),
-        },
+        "properties": {**own, **whole, **dict.fromkeys(node_only, _elsewhere("to nodes"))},
         "patternProperties": scoped,
     }
     definitions["main"] = {

@@ -197,11 +197,7 @@ class Alike(PickingPolicy):
             yield _Group(weight, -taken[0], 0.0, taken, bool(left_out))
 
     def _with_nearest(
-        self,
-        window: Sequence[Waiting],
-        places: list[int],
-        weight: int,
-        bounds: tuple[int, float],
+        self, window: Sequence[Waiting], places: list[int], weight: int, bounds: tuple[int, float]
     ) -> tuple[list[int], int]:
         """Add the nearest in length until a batch has the least weight. Groups of equal shape get none."""
         least, most = bounds

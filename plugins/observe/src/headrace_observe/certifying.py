@@ -231,10 +231,7 @@ def _batches(size: int, rows: int) -> list[list[int]]:
 
 
 def _run(
-    runner: Runner,
-    rows: Sequence[Mapping[str, Any]],
-    batches: Sequence[list[int]],
-    instances: int,
+    runner: Runner, rows: Sequence[Mapping[str, Any]], batches: Sequence[list[int]], instances: int
 ) -> Iterator[tuple[list[int], Answers]]:
     """Run batches of rows by their numbers on so many instances at the same time; give each with its answers."""
     free: queue.SimpleQueue[int] = queue.SimpleQueue()

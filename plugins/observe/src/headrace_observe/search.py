@@ -22,11 +22,7 @@ _MOST_DRAWN = 2_000
 
 
 def search(
-    space: Sequence[Dimension],
-    evaluate: Callable[[Values], float],
-    trials: int,
-    *,
-    seed: int = 0,
+    space: Sequence[Dimension], evaluate: Callable[[Values], float], trials: int, *, seed: int = 0
 ) -> None:
     """Evaluate at most ``trials`` different combinations of values, the configuration's own first.
 

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_observe.memory import side_by_side
-from headrace_observe.simulation import (
-    BACKEND,
-    ELEMENT,
-    KEPT,
-    Flow,
-    Simulation,
-    elements_key,
-)
+from headrace_observe.simulation import BACKEND, ELEMENT, KEPT, Flow, Simulation, elements_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -25,13 +25,7 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.certifying import (
-    Output,
-    RowFailed,
-    compare,
-    compare_reference,
-    runner_of,
-)
+from headrace_observe.certifying import Output, RowFailed, compare, compare_reference, runner_of
 from headrace_observe.codes import text_of
 from headrace_observe.commands.shared import (
     Inputs,

@@ -195,11 +195,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     reached = best is not None and tried.reached(best)
     if best is not None and reached:
         _write(output, _extending(output, config, changed(best.values)), best, goal)
-    document = {
-        **tried.to_dict(interrupted=interrupted),
-        "config": config,
-        "explain": explained,
-    }
+    document = {**tried.to_dict(interrupted=interrupted), "config": config, "explain": explained}
     if plot_path is not None:
         plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}", _clocks(document))
     _print(tried, document, json=json)
