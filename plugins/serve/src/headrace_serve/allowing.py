@@ -6,14 +6,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import ConfigError, Problem, among
-from headrace_serve.shared_memory import AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["ALLOWABLE", "check_allowed", "check_hosts", "check_metrics", "check_origins"]
 
-ALLOWABLE: Final = ("repository", "shared-memory")
+ALLOWABLE: Final = ("repository",)
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
@@ -22,8 +21,7 @@ def check_allowed(names: Iterable[str]) -> frozenset[str]:
     """Check the names of the protocol parts to turn on.
 
     Args:
-        names: ``repository``: requests load and unload models. ``shared-memory``: tensors are in shared memory of the
-            system.
+        names: ``repository``: requests load and unload models.
 
     Raises:
         ConfigError: A name is unknown, or this platform does not have that part.
@@ -33,8 +31,6 @@ def check_allowed(names: Iterable[str]) -> frozenset[str]:
     for name in sorted(found - set(ALLOWABLE)):
         what = f"--allow {name!r} is unknown"
         problems.append(Problem("serve", what, hint=among(name, ALLOWABLE)))
-    if "shared-memory" in found and not AVAILABLE:
-        problems.append(Problem("serve", "--allow shared-memory: it can be used on Linux only"))
     if problems:
         raise ConfigError(problems)
     return found

@@ -139,7 +139,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         _callers(
             metavar="WHAT",
-            help="Turn on what is off by default: repository (clients load and unload models) or shared-memory. May be repeated.",
+            help="Turn on what is off by default: repository (clients load and unload models).",
         ),
     ] = None,
     ui: Annotated[

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Keys", "Right"]
 
 Right = Literal["infer", "describe", "repository"]
-"""What a key may do. ``infer``: inference and its shared memory. ``describe``: metadata, configuration,
+"""What a key may do. ``infer``: inference. ``describe``: metadata, configuration,
 statistics, metrics and the index. ``repository``: loading and unloading of models. Health needs no key."""
 
 _PREFIX = "bearer "

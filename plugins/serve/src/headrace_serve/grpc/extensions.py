@@ -1,4 +1,4 @@
-"""The gRPC calls that ``--allow`` turns on: system shared memory, loading and unloading of models."""
+"""The gRPC calls that ``--allow`` turns on: loading and unloading of models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError
 from headrace_serve.grpc.messages import message
-from headrace_serve.shared_memory import allowed, no_cuda_region
 
 if TYPE_CHECKING:
     from headrace_serve.grpc.calls import Calls
@@ -34,39 +33,6 @@ def _method(name: str, service: Service, calls: Calls, answer: Any, right: Right
     return calls.unary(name, asked.FromString, respond, right)
 
 
-async def _status(service: Service, request: Any) -> dict[str, Any]:
-    rows = allowed(service.regions).status(request.name)
-    region = message("inference.SystemSharedMemoryStatusResponse.RegionStatus")
-    return {
-        "regions": {row["name"]: region(**row) for row in rows}
-    }  # protobuf 5 takes no dict in a map
-
-
-async def _register(service: Service, request: Any) -> dict[str, Any]:
-    allowed(service.regions)
-    size = request.byte_size
-    await service.change(
-        "register", request.name, key=request.key, offset=request.offset, byte_size=size
-    )
-    return {}
-
-
-async def _unregister(service: Service, request: Any) -> dict[str, Any]:
-    allowed(service.regions)
-    await service.change("unregister", request.name)
-    return {}
-
-
-async def _cuda_status(service: Service, request: Any) -> dict[str, Any]:
-    if request.name:
-        raise no_cuda_region(request.name)
-    return {}
-
-
-async def _cuda_unregister(service: Service, request: Any) -> dict[str, Any]:
-    return {}
-
-
 async def _load(service: Service, request: Any) -> dict[str, Any]:
     return await _change(service, "load", request)
 
@@ -85,11 +51,6 @@ async def _change(service: Service, what: str, request: Any) -> dict[str, Any]:
 
 
 _ANSWERS: Final[dict[str, tuple[Any, Right]]] = {
-    "SystemSharedMemoryStatus": (_status, "infer"),
-    "SystemSharedMemoryRegister": (_register, "infer"),
-    "SystemSharedMemoryUnregister": (_unregister, "infer"),
-    "CudaSharedMemoryStatus": (_cuda_status, "infer"),
-    "CudaSharedMemoryUnregister": (_cuda_unregister, "infer"),
     "RepositoryModelLoad": (_load, "repository"),
     "RepositoryModelUnload": (_unload, "repository"),
 }

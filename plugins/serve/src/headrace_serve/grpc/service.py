@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from headrace_serve.errors import UnsupportedError
+from headrace_serve.errors import unsupported
 from headrace_serve.grpc.calls import Calls
 from headrace_serve.grpc.described import describing_methods
 from headrace_serve.grpc.extensions import extension_methods
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["add_services"]
 
 _INFERENCE: Final = "inference.GRPCInferenceService"
-_UNSUPPORTED: Final = (
-    "CudaSharedMemoryRegister",
-    "TraceSetting", "LogSettings",
-)  # fmt: skip
+_REGIONS: Final = [
+    f"{kind}SharedMemory{action}"
+    for kind in ("System", "Cuda")
+    for action in ("Status", "Register", "Unregister")
+]
+_UNSUPPORTED: Final = (*_REGIONS, "TraceSetting", "LogSettings")
 
 
 def add_services(server: Any, service: Service) -> None:
@@ -61,6 +63,6 @@ def add_services(server: Any, service: Service) -> None:
 
 def _unsupported(name: str) -> Any:
     async def refuse(request: bytes, context: Any, line: Any) -> bytes:
-        raise UnsupportedError(f"{name} is not supported by this server")
+        raise unsupported(name)
 
     return refuse

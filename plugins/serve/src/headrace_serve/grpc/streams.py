@@ -203,7 +203,7 @@ class _Stream:
         held: Answer | None = None
         try:
             model = await self._model_of(request, line)  # it may have left since
-            with self._front.admitted(model, request, self._context, line) as (asked, _):
+            with self._front.admitted(model, request, self._context, line) as asked:
                 at_once = flag(FINAL, asked.parameters)
                 found = self._service.answers(model, asked, line)
                 async with contextlib.aclosing(found) as answers:

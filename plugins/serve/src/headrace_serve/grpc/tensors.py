@@ -13,9 +13,9 @@ from headrace_serve.grpc.messages import message
 from headrace_serve.inference.messages import Answer, Asked, Encoded
 from headrace_serve.inference.tensors import (
     check_number,
-    placed_input,
     read_form,
     read_outputs,
+    refuse_region,
     tensor_view,
 )
 from headrace_serve.outlines import Outline
@@ -23,7 +23,6 @@ from headrace_tensors import CONTENTS, DATATYPES, split_raw, varint_of
 
 if TYPE_CHECKING:
     from headrace_serve.models.model import Model
-    from headrace_serve.shared_memory import Access
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
@@ -35,7 +34,6 @@ _LARGE_BYTES: Final = 64 << 10
 
 _SIZE: Final = "binary_data_size"
 _BINARY: Final = "binary_data_output"
-_REGION: Final = "shared_memory_region"
 _RAW_OUTPUT: Final = bytes([6 << 3 | 2])
 _STREAMED: Final = bytes([2 << 3 | 2])
 
@@ -73,51 +71,48 @@ def read_message(data: bytes) -> Received:
 
 
 def read_request(
-    received: Received, timeout_s: float | None, access: Access, model: Model, most_items: int
+    received: Received, timeout_s: float | None, model: Model, most_items: int
 ) -> Asked:
     """Read what a message asks for.
 
     Args:
         received: The message.
         timeout_s: Seconds to the deadline of the call, or None.
-        access: The shared memory.
         model: The model that the message is for.
         most_items: The most elements of an input of items.
 
     Raises:
-        InputError: The message is malformed, or names a region or place that does not exist.
-        UnsupportedError: The message asks for a part of the protocol that this server does not have.
+        InputError: The message is malformed, or names a region of shared memory.
     """
     request, raw = received.message, received.raw
     written = received.outline() if raw else b""
     known = model.messages.get(written)
     if known is not None and len(known.inputs) == len(raw):
         return _filled(known, received, timeout_s)
-    sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
-    for one in sent:
-        if one.HasField("contents"):  # in Triton's words
-            what = f"contents field must not be specified when using raw_input_contents for {one.name!r}"
+    for tensor in request.inputs:
+        refuse_region(f"input {tensor.name!r}", tensor.parameters)
+        if raw and tensor.HasField("contents"):  # in Triton's words
+            what = f"contents field must not be specified when using raw_input_contents for {tensor.name!r}"
             raise InputError(f"{what} for model {model.name!r}")
-    if raw and len(raw) != len(sent):
-        raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
+    if raw and len(raw) != len(request.inputs):
+        raise InputError(
+            f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
+        )
     check_number("inputs", len(request.inputs), model.signature.inputs)
     check_number("outputs", len(request.outputs), model.signature.outputs)
     left = iter(raw)
     inputs = []
-    for one in request.inputs:
-        form = read_form(model, one.name, str(one.datatype), list(one.shape), most_items)
-        if _is_placed(one):
-            inputs.append(_placed(one, *form, access))
-        else:
-            inputs.append(_tensor(one, *form, next(left) if raw else None))
-    wanted = [(one.name, _values(one.parameters)) for one in request.outputs]
-    outputs, places, classes = read_outputs(wanted, access)
+    for tensor in request.inputs:
+        form = read_form(model, tensor.name, str(tensor.datatype), list(tensor.shape), most_items)
+        inputs.append(_tensor(tensor, *form, next(left) if raw else None))
+    wanted = [(output.name, _values(output.parameters)) for output in request.outputs]
+    outputs, classes = read_outputs(wanted)
     parameters = _values(request.parameters)
     if parameters.pop(_BINARY, True) is not True:
         raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
-    asked = Asked(inputs, list(outputs) or None, received.id, parameters, timeout_s, places)
+    asked = Asked(inputs, list(outputs) or None, received.id, parameters, timeout_s)
     asked.classes = classes
-    if raw and not places and not classes and not any(one.parameters for one in request.inputs):
+    if raw and not classes and not any(tensor.parameters for tensor in request.inputs):
         said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
         model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
     return asked
@@ -131,19 +126,6 @@ def _filled(outline: Outline, received: Received, timeout_s: float | None) -> As
     ]
     parameters = dict(outline.parameters)
     return Asked(inputs, outline.outputs, received.id, parameters, timeout_s, outline=outline)
-
-
-def _is_placed(one: Any) -> bool:
-    return _REGION in one.parameters
-
-
-def _placed(one: Any, datatype: str, shape: tuple[int, ...], access: Access) -> Encoded:
-    """Return an input that is in shared memory."""
-    given = _values(one.parameters)
-    place: Any = access.place(f"input {one.name!r}", given)
-    if one.HasField("contents"):
-        raise InputError(f"input {one.name!r} has both contents and a place in shared memory")
-    return placed_input(one.name, datatype, shape, place, access, given)
 
 
 def _values(parameters: Any) -> dict[str, Any]:
@@ -206,7 +188,7 @@ def write_response(answer: Answer) -> bytes:
         output = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         for name, value in tensor.parameters.items():
             output.parameters[name].string_param = value
-        elements = b"" if tensor.placed else tensor_view(tensor)
+        elements = tensor_view(tensor)
         raw += (_RAW_OUTPUT, varint_of(len(elements)), elements)
     return b"".join([made.SerializeToString(), *raw])
 

@@ -46,7 +46,6 @@ _SEQUENCE: dict[str, Any] = {
     "sequence_start": _FLAG,
     "sequence_end": _FLAG,
 }
-_PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
 _STATUSES = {
     "400": "The request is wrong.",
     "401": "There is no key, or a wrong one.",
@@ -264,7 +263,7 @@ def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
     if port.datatype in ONLY_BINARY:
         fields["parameters"] = _object({"binary_data_size": _COUNT}, "binary_data_size")
         return _object(fields, *fields)
-    elsewhere = dict.fromkeys(("binary_data_size", *_PLACES), False)
+    elsewhere = dict.fromkeys(("binary_data_size", "shared_memory_region"), False)
     more = {"parameters": _open(elsewhere, "They are for the pipeline.")}
     return _object({**fields, "data": data, **more}, *fields, "data")
 

@@ -21,8 +21,8 @@ from headrace_serve.errors import (
     NotBuiltError,
     UnavailableError,
     UnknownModelError,
-    UnsupportedError,
     error_json,
+    unsupported,
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
@@ -37,7 +37,7 @@ from headrace_serve.http.preflight import Origins
 from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, write_body
 from headrace_serve.http.waiting import receive, wait_for
 from headrace_serve.inference.parameters import TRACED, without_nulls
-from headrace_serve.inference.tensors import complete, place_outputs
+from headrace_serve.inference.tensors import complete
 from headrace_serve.keys import Keys
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
@@ -273,7 +273,6 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
         *per_model("GET", "/stats", _statistics),
         *(api_route(*one) for one in service.apis.items()),
         *(route(*one, own=True) for one in PAGE_ROUTES if service.live is not None),
-        *(route(*one, own=True) for one in rest_extensions.MEMORY_ROUTES),
         *(
             route(method, f"/v2/{place}", _unsupported)
             for place in _UNSUPPORTED
@@ -287,6 +286,7 @@ _DOCUMENTS = ("/docs", "/openapi.json", "/v2", "/v2/")
 
 _UNSUPPORTED = (
     "cudasharedmemory/{rest:path}",
+    "systemsharedmemory/{rest:path}",
     "trace/setting",
     "models/{model}/trace/setting",
     "logging",
@@ -401,8 +401,6 @@ async def _infer(exchange: Exchange) -> Reply:
     again: Any = None if asked.outline is None else asked.outline.again
     if answer.body is not None:
         return Reply(200, answer.body, _OCTETS, again.headers, compressible=True)
-    if asked.places:
-        await place_outputs(answer, asked.places, service.access(exchange.hold))
     parts, size = await write_body(answer, wanted, None if answer.parameters else asked.outline)
     if size is None:
         return Reply.of_inference(parts, "application/json")
@@ -509,7 +507,7 @@ async def _index(exchange: Exchange) -> Reply:
 
 
 async def _unsupported(exchange: Exchange) -> Reply:
-    raise UnsupportedError(f"{exchange.scope['path']} is not supported by this server")
+    raise unsupported(exchange.scope["path"])
 
 
 async def _nothing(routes: Routes, exchange: Exchange) -> Reply:

@@ -15,9 +15,9 @@ from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, without_nulls
 from headrace_serve.inference.tensors import (
     check_number,
-    placed_input,
     read_form,
     read_outputs,
+    refuse_region,
     tensor_view,
 )
 from headrace_serve.outlines import Outline, PlainOutputs
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.inference.messages import Answer, Tensor
     from headrace_serve.models.model import Model
-    from headrace_serve.shared_memory import Access, Place
 
 __all__ = ["HEADER_LENGTH", "Wanted", "read_again", "read_body", "write_body"]
 
@@ -85,11 +84,8 @@ async def read_body(
         exchange: The request.
 
     Raises:
-        InputError: The body is malformed, or names a region or place that does not exist.
-        UnsupportedError: The body names shared memory, which is not allowed.
-        BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
+        InputError: The body is malformed, or names a region of shared memory.
     """
-    access, most_items = exchange.service.access(exchange.hold), exchange.limits.max_items
     length = len(body)
     if header_length:
         given = whole_number(header_length)
@@ -111,17 +107,17 @@ async def read_body(
             got=repr(document["model_name"])[:40],
         )
     parameters = without_nulls(_parameters("the request", document))
-    reader = _Reader(binary, access, model, most_items)
+    reader = _Reader(binary, model, exchange.limits.max_items)
     listed = _list("inputs", document, required=True)
     check_number("inputs", len(listed), model.signature.inputs)
     inputs = [reader.tensor(one) for one in listed]
     reader.end()
-    outputs, places, wanted, classes = _outputs(document, parameters, access, model)
+    outputs, wanted, classes = _outputs(document, parameters, model)
     identifier = document.get("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
-    asked = Asked(inputs, outputs, identifier, parameters, places=places, classes=classes)
-    plain = not (identifier or places or classes or any(one.parameters for one in inputs))
+    asked = Asked(inputs, outputs, identifier, parameters, classes=classes)
+    plain = not (identifier or classes or any(one.parameters for one in inputs))
     if len(reader.sizes) == len(inputs) and plain:
         said = [
             (one.name, one.datatype, one.shape, size)
@@ -173,9 +169,8 @@ class _Reader:
         sizes: The number of bytes of each input that had binary data.
     """
 
-    def __init__(self, binary: memoryview, access: Access, model: Model, most_items: int) -> None:
+    def __init__(self, binary: memoryview, model: Model, most_items: int) -> None:
         self._binary = binary
-        self._access = access
         self._model = model
         self._most_items = most_items
         self._place = 0
@@ -191,13 +186,9 @@ class _Reader:
             self._model, name, document.get("datatype"), document.get("shape"), self._most_items
         )
         parameters = _parameters(f"input {name!r}", document)
-        place = self._access.place(f"input {name!r}", parameters)
+        refuse_region(f"input {name!r}", parameters)
         parameters = without_nulls(parameters)
         size = parameters.pop("binary_data_size", None)
-        if place is not None:
-            if size is not None or "data" in document:
-                raise InputError(f"input {name!r} has both data and a place in shared memory")
-            return placed_input(name, datatype, shape, place, self._access, parameters)
         if size is None:
             return Encoded(name, datatype, shape, document.get("data"), from_json, parameters)
         if "data" in document:
@@ -230,8 +221,8 @@ def _name(what: str, document: dict[str, Any]) -> str:
 
 
 def _outputs(
-    document: dict[str, Any], parameters: dict[str, Any], access: Access, model: Model
-) -> tuple[list[str] | None, dict[str, Place], Wanted, dict[str, int]]:
+    document: dict[str, Any], parameters: dict[str, Any], model: Model
+) -> tuple[list[str] | None, Wanted, dict[str, int]]:
     binary: dict[str | None, bool] = {None: flag("binary_data_output", parameters)}
     listed = _list("outputs", document)
     check_number("outputs", len(listed), model.signature.outputs)
@@ -240,9 +231,9 @@ def _outputs(
         said = _object("an output", one, ("name", "parameters"))
         name = _name("an output", said)
         asked.append((name, _parameters(f"output {name!r}", said)))
-    found, places, classes = read_outputs(asked, access, ("binary_data",))
+    found, classes = read_outputs(asked, ("binary_data",))
     binary |= {name: flag("binary_data", given) for name, given in found.items() if given}
-    return list(found) or None, places, Wanted(binary), classes
+    return list(found) or None, Wanted(binary), classes
 
 
 def _json_values(answer: Answer, tensor: Tensor) -> Any:
@@ -304,11 +295,10 @@ def _written(
             "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
         }  # fmt: skip
         parameters = dict(tensor.parameters)
-        # Triton's C++ clients take an output with parameters for one with binary data.
-        if wanted.is_binary(tensor.name) and not tensor.placed:
+        if wanted.is_binary(tensor.name):
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
-        elif not tensor.placed:
+        else:
             output["data"] = _json_values(answer, tensor)
         if parameters:
             output["parameters"] = parameters

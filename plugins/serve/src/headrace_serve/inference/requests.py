@@ -142,7 +142,7 @@ def begin_plain(
 def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
     """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
     outline = asked.outline
-    if outline is None or outline.again is None or asked.places or _RESPONSE_PARAMETERS in request:
+    if outline is None or outline.again is None or _RESPONSE_PARAMETERS in request:
         return None
     body = outline.again.parts(request["result"])
     if body is None:

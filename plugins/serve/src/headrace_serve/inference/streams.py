@@ -93,9 +93,6 @@ async def answers(
     by_item = model.signature.by_item
     if flag("partial", asked.parameters):
         raise InputError("parameter 'partial' is for answers without parts")
-    if asked.places:
-        what = f"outputs of {model.name!r} in shared memory: one place cannot hold several parts"
-        raise InputError(what, hint="Let the outputs be sent.")
     if by_item and (count := item_count(model, values)) != 1:
         raise InputError(f"{count} items", expected="one item, whose answer comes in parts")
     request = made_request(model, values, fixed, 0 if by_item else None)

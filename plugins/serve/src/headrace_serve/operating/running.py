@@ -41,7 +41,7 @@ _TWICE_S = 0.2
 """The same signal once more within so many seconds is no second one: ``timeout`` sends it to its child and to the group."""
 
 _OTHER_FILES = 1024
-"""Files that are open beside connections: those of models, their processes, regions of shared memory."""
+"""Files that are open beside connections: those of models and their processes."""
 
 
 def run(

@@ -120,7 +120,7 @@ class Server:
             tls: The files of TLS, for both protocols. None: without TLS.
             priority_default: The priority of requests that give none. 1 is the most urgent.
             allow: The parts of the protocol to turn on, which are off by default: ``repository`` (requests load and
-                unload models), ``shared-memory`` (tensors are in system shared memory).
+                unload models).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
             allow_hosts: More hosts that the header ``Host`` may name. If there are any, no others may, besides names of this

@@ -33,7 +33,6 @@ class SharedChanges:
         self._current: tuple[int, int, Message] | None = None
         self._open: set[int] = set()
         self._refusals: dict[int, Message | None] = {}
-        self._regions: dict[str, Message] = {}
         self._unloaded: dict[str, Message] = {}
 
     def received(self, number: int, message: Message) -> None:
@@ -59,8 +58,7 @@ class SharedChanges:
     def _join(self, number: int) -> None:
         """Send the earlier changes to a process that is about to listen; from now on it makes every change."""
         self._members.add(number)
-        before = [*self._regions.values(), *self._unloaded.values()]
-        self._send(number, {"before": before})
+        self._send(number, {"before": [*self._unloaded.values()]})
         if self._current is not None:
             self._open.add(number)
             self._send(number, {"change": self._current[2]})
@@ -82,10 +80,6 @@ class SharedChanges:
         refused = [one for _, one in sorted(self._refusals.items()) if one is not None]
         if not refused:
             self._note(change)
-        elif change["what"] == "register" and len(refused) < len(self._refusals):
-            undo = {"what": "unregister", "name": change["name"]}
-            for other in sorted(self._members):
-                self._send(other, {"undo": undo})
         if origin in self._members:
             self._send(origin, {"answer": ask, "refusal": refused[0] if refused else None})
         self._next()
@@ -94,12 +88,6 @@ class SharedChanges:
         """Keep a change if a process that starts later has to make it too; drop those that it cancels."""
         name = change["name"]
         match change["what"]:
-            case "register":
-                self._regions[name] = change
-            case "unregister" if name:
-                self._regions.pop(name, None)
-            case "unregister":
-                self._regions.clear()
             case "unload":
                 self._unloaded[name] = change
             case "load":
