@@ -916,6 +916,19 @@ def test_the_openapi_document_says_what_the_server_takes(serving):
         assert status == 200 or error.is_valid(answer.json())
 
 
+@pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f4", "f8"])
+def test_the_openapi_document_bounds_elements_as_numpy_does(serving, dtype):
+    info = np.finfo(dtype) if dtype[0] == "f" else np.iinfo(dtype)
+    datatype = {"i": "INT", "u": "UINT", "f": "FP"}[dtype[0]] + str(8 * int(dtype[1]))
+    port = {"datatype": datatype, "shape": [1], "key": "data"}
+    server = serving({"m": {"config": {"backend": "Identity"}, "inputs": {"x": port}}})
+    post = httpx.get(f"{server.url}/openapi.json").json()["paths"]["/v2/models/m/infer"]["post"]
+    body = post["requestBody"]["content"]["application/json"]["schema"]
+    (tensor,) = body["properties"]["inputs"]["prefixItems"]
+    elements = tensor["properties"]["data"]["items"]
+    assert (elements["minimum"], elements["maximum"]) == (info.min, info.max)
+
+
 def test_the_page_of_documentation_asks_no_other_server(serving):
     server = serving({"m": FP32, "any": {"backend": "Identity"}})
     answer = httpx.get(f"{server.url}/docs")
