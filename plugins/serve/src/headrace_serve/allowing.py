@@ -26,14 +26,14 @@ def check_allowed(names: Iterable[str]) -> frozenset[str]:
     Raises:
         ConfigError: A name is unknown, or this platform does not have that part.
     """
-    found = frozenset([names] if isinstance(names, str) else names)
+    allowed = frozenset([names] if isinstance(names, str) else names)
     problems = []
-    for name in sorted(found - set(ALLOWABLE)):
-        what = f"--allow {name!r} is unknown"
-        problems.append(Problem("serve", what, hint=among(name, ALLOWABLE)))
+    for name in sorted(allowed - set(ALLOWABLE)):
+        problem = f"--allow {name!r} is unknown"
+        problems.append(Problem("serve", problem, hint=among(name, ALLOWABLE)))
     if problems:
         raise ConfigError(problems)
-    return found
+    return allowed
 
 
 def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
@@ -42,10 +42,11 @@ def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: A text is not an origin.
     """
-    found = (origins,) if isinstance(origins, str) else tuple(origins)
+    listed = (origins,) if isinstance(origins, str) else tuple(origins)
     hint = "One is https://host[:port], without a path."
-    _check_all({one: one == "*" or bool(_ORIGIN.fullmatch(one)) for one in found}, "origin", hint)
-    return found
+    right = {text: text == "*" or bool(_ORIGIN.fullmatch(text)) for text in listed}
+    _check_all(right, "origin", hint)
+    return listed
 
 
 def check_hosts(hosts: Sequence[str]) -> frozenset[str]:
@@ -54,17 +55,17 @@ def check_hosts(hosts: Sequence[str]) -> frozenset[str]:
     Raises:
         ConfigError: A text is no host.
     """
-    found = (hosts,) if isinstance(hosts, str) else tuple(hosts)
-    names = {one: one.removeprefix("[").removesuffix("]") for one in found}
-    right = {one: bool(_HOST.fullmatch(name)) for one, name in names.items()}
+    listed = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    names = {host: host.removeprefix("[").removesuffix("]") for host in listed}
+    right = {host: bool(_HOST.fullmatch(name)) for host, name in names.items()}
     _check_all(right, "host", "One is models.example, without a port.")
     return frozenset(name.lower().removesuffix(".") for name in names.values())
 
 
 def _check_all(right: Mapping[str, bool], kind: str, hint: str) -> None:
     problems = [
-        Problem("serve", f"{one!r} is no {kind}", hint=hint)
-        for one, is_it in right.items()
+        Problem("serve", f"{text!r} is no {kind}", hint=hint)
+        for text, is_it in right.items()
         if not is_it
     ]
     if problems:

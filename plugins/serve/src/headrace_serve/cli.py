@@ -260,7 +260,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         from headrace_serve.operating.workers import run_workers
 
         named = {_FIELDS.get(name, name): value for name, value in given.items()}
-        of_limits = {one.name for one in fields(Limits)} & {*named}
+        of_limits = {field.name for field in fields(Limits)} & {*named}
         named["limits"] = Limits(**{name: named.pop(name) for name in of_limits})
         named |= {name: tuple(named[name] or ()) for name in _LISTS}
         named["exit_on_error"] = exit_on_error == "true"

@@ -303,10 +303,10 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         backend = getattr(error, "backend", None)
         places = [("node", node), ("backend", backend)]
         where = ", ".join(f"{kind} {value!r}" for kind, value in places if value is not None)
-        what = "the request failed"
+        problem = "the request failed"
         if isinstance(error, (ConfigError, PluginError, SetupError)):
-            what = "the model could not be loaded; the server's messages say why"
-        text = f"{what} [{f'{where}, ' if where else ''}code {code!r}]"
+            problem = "the model could not be loaded; the server's messages say why"
+        text = f"{problem} [{f'{where}, ' if where else ''}code {code!r}]"
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]} ..."
     # Half of a surrogate pair, as in some file names, is not valid UTF-8, so JSON and gRPC could not send the text.

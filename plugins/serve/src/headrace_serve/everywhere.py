@@ -110,8 +110,8 @@ class Everywhere:
         if len(json.dumps(change)) > _MOST_BYTES:
             raise InputError("the request", expected=f"at most {_MOST_BYTES} bytes of names")
         if len(self._asked) >= _MOST_ASKED:
-            what = "other changes are being made"
-            raise OverloadedError(what, queue_size=_MOST_ASKED, waiting=len(self._asked))
+            problem = "other changes are being made"
+            raise OverloadedError(problem, queue_size=_MOST_ASKED, waiting=len(self._asked))
         self._number += 1
         number, answer = self._number, asyncio.get_running_loop().create_future()
         self._asked[number] = answer

@@ -228,15 +228,15 @@ class Service(MemoryAccount):
         loop = self.loop
         if loop is None or loop is asyncio._get_running_loop():
             return change()
-        made = threading.Event()
+        changed = threading.Event()
 
         def make_it() -> None:
             change()
-            made.set()
+            changed.set()
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(make_it)
-            while not made.wait(1.0) and loop.is_running():
+            while not changed.wait(1.0) and loop.is_running():
                 pass
         return None
 
@@ -440,13 +440,13 @@ class Service(MemoryAccount):
             except (RequestError, ClosedError) as error:
                 raise ItemError(0, error) from error
         with self._counted(model, line, len(requests)), telling_unit(parameters):
-            call = [self._prepared(model, one, parameters, line) for one in requests]
+            call = [self._prepared(model, request, parameters, line) for request in requests]
             try:
                 await model.pipe.call_async(requests, **(call[0] if call else {}))
             except RequestsFailed as error:
-                failed = {i: one for i, one in enumerate(error.errors) if one is not None}
+                failed = {i: each for i, each in enumerate(error.errors) if each is not None}
                 raise ItemError(*next(iter(failed.items()))) from error
-        return [one["result"] for one in requests]
+        return [request["result"] for request in requests]
 
     async def stream(
         self, model: Model, request: Request, parameters: Parameters, line: AccessLine, **more: int
@@ -460,10 +460,10 @@ class Service(MemoryAccount):
         """
         with self._counted(model, line), telling_unit(parameters):
             call = self._prepared(model, request, parameters, line)
-            found = parts_of(model, request, {**call, **more}, self.part_bytes)
-            async with contextlib.aclosing(found) as each:
-                async for one in each:
-                    yield one
+            parts = parts_of(model, request, {**call, **more}, self.part_bytes)
+            async with contextlib.aclosing(parts) as each:
+                async for part in each:
+                    yield part
 
     def _prepared(
         self, model: Model, request: Request, parameters: Parameters, line: AccessLine
@@ -500,12 +500,12 @@ class Service(MemoryAccount):
         if line.until_s is not None:
             limits = limits.until(line.until_s)
         with self._counted(model, line):
-            found = answers(
+            each_answer = answers(
                 model, asked, limits=limits, priority_default=default, part_bytes=self.part_bytes
             )
-            async with contextlib.aclosing(found) as each:
-                async for one in each:
-                    yield one
+            async with contextlib.aclosing(each_answer) as each:
+                async for answer in each:
+                    yield answer
 
     def _client(self, line: AccessLine) -> dict[str, Any]:
         """Return what the ``context`` of a request says of its client: the name of the key, how many keys there are, and where times go."""

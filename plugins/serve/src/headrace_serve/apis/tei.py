@@ -30,12 +30,12 @@ async def embed(asked: Any) -> Any:
     given, prompt = body["inputs"], body["prompt_name"]
     texts = texts_of("inputs", [given] if isinstance(given, str) else given)
     more = {} if prompt is None else {"prompt_name": prompt}
-    requests = await asked.requests(name, [{"data": one, **more} for one in texts])
-    vectors = [vector_of(one, name) for one in await asked.run(name, requests)]
+    requests = await asked.requests(name, [{"data": text, **more} for text in texts])
+    vectors = [vector_of(result, name) for result in await asked.run(name, requests)]
     if body["dimensions"] is not None:
-        vectors = [shorter(one, body["dimensions"]) for one in vectors]
+        vectors = [shorter(vector, body["dimensions"]) for vector in vectors]
     if body["normalize"]:
-        vectors = [one / np.float32(max(float(np.linalg.norm(one)), 1e-12)) for one in vectors]
+        vectors = [v / np.float32(max(float(np.linalg.norm(v)), 1e-12)) for v in vectors]
     return vectors
 
 
@@ -58,10 +58,10 @@ async def predict(asked: Any) -> Any:
     """Give the classes of a text, of two texts, or of each of a list of these in lists."""
     body, name = await _fields(asked, inputs=(None, ...), raw_scores=(bool, False))
     given = body["inputs"]
-    several = isinstance(given, list) and any(isinstance(one, list) for one in given)
-    inputs = [_input(one) for one in given] if several else [_input(given)]
-    found, _ = await classes_of(asked, name, inputs, raw=body["raw_scores"])
-    return found if several else found[0]
+    several = isinstance(given, list) and any(isinstance(element, list) for element in given)
+    inputs = [_input(element) for element in given] if several else [_input(given)]
+    classes, _ = await classes_of(asked, name, inputs, raw=body["raw_scores"])
+    return classes if several else classes[0]
 
 
 def _input(given: Any) -> Any:

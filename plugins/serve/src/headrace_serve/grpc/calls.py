@@ -193,8 +193,8 @@ class Calls:
             self._receiving.end(task)
         if data is grpc.aio.EOF:
             raise InputError("the call has no message")
-        found: bytes = data
-        return found
+        received: bytes = data
+        return received
 
     def check_size(self, data: bytes) -> None:
         """Check the size of a message before it is parsed.
@@ -302,12 +302,12 @@ def headers_of(context: Any) -> dict[str, str]:
 
 def _model_of(request: Any) -> str:
     """Return the name of the model that a request is for, ``""`` if it names none."""
-    for one in (
+    for source in (
         "model_name",
         "name",
         "service",
     ):  # the requests of inference, of description and of health
-        name: str = getattr(request, one, "")
+        name: str = getattr(request, source, "")
         if name:
             return name
     return ""
@@ -320,6 +320,6 @@ def _retry_details(code: int, text: str, seconds: int) -> bytes:
         "type_url": "type.googleapis.com/google.rpc.RetryInfo",
         "value": info.SerializeToString(),
     }
-    made = message("google.rpc.Status")(code=code, message=text, details=[detail])
-    raw: bytes = made.SerializeToString()
+    status = message("google.rpc.Status")(code=code, message=text, details=[detail])
+    raw: bytes = status.SerializeToString()
     return raw

@@ -27,8 +27,8 @@ def _method(name: str, service: Service, calls: Calls, answer: Any, right: Right
     asked, answered = message(f"inference.{name}Request"), message(f"inference.{name}Response")
 
     async def respond(request: Any, context: Any, line: Any) -> bytes:
-        made: bytes = answered(**await answer(service, request)).SerializeToString()
-        return made
+        response: bytes = answered(**await answer(service, request)).SerializeToString()
+        return response
 
     return calls.unary(name, asked.FromString, respond, right)
 
@@ -41,12 +41,12 @@ async def _unload(service: Service, request: Any) -> dict[str, Any]:
     return await _change(service, "unload", request)
 
 
-async def _change(service: Service, what: str, request: Any) -> dict[str, Any]:
+async def _change(service: Service, change: str, request: Any) -> dict[str, Any]:
     service.allowed_repository()
     if request.repository_name:
         raise InputError("there is one repository, which has no name")
-    given = {name: one.string_param for name, one in request.parameters.items()}
-    await service.change(what, request.model_name, parameters=given)
+    given = {name: parameter.string_param for name, parameter in request.parameters.items()}
+    await service.change(change, request.model_name, parameters=given)
     return {}
 
 

@@ -92,8 +92,8 @@ def read_request(
     for tensor in request.inputs:
         refuse_region(f"input {tensor.name!r}", tensor.parameters)
         if raw and tensor.HasField("contents"):  # in Triton's words
-            what = f"contents field must not be specified when using raw_input_contents for {tensor.name!r}"
-            raise InputError(f"{what} for model {model.name!r}")
+            text = f"contents field must not be specified when using raw_input_contents for {tensor.name!r}"
+            raise InputError(f"{text} for model {model.name!r}")
     if raw and len(raw) != len(request.inputs):
         raise InputError(
             f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
@@ -134,26 +134,26 @@ def _values(parameters: Any) -> dict[str, Any]:
     Raises:
         InputError: One has none.
     """
-    found = {}
+    values = {}
     for name, parameter in parameters.items():
         which = parameter.WhichOneof("parameter_choice")
         if which is None:
             raise InputError(f"parameter {name!r} has no value")
-        found[name] = getattr(parameter, which)
-    return found
+        values[name] = getattr(parameter, which)
+    return values
 
 
-def _tensor(one: Any, datatype: str, shape: tuple[int, ...], raw: bytes | None) -> Encoded:
+def _tensor(tensor: Any, datatype: str, shape: tuple[int, ...], raw: bytes | None) -> Encoded:
     """Return an input whose parameters, but for ``binary_data_size``, which kserve's client sends, are for the pipeline."""
-    parameters = _values(one.parameters)
+    parameters = _values(tensor.parameters)
     size = parameters.pop(_SIZE, None)
     if size is not None and (raw is None or size != len(raw)):
         sent = "no such parameter" if raw is None else f"{len(raw)}, the bytes that were sent"
-        what = f"{_SIZE} of input {one.name!r}"
-        raise InputError(what, expected=sent, got=repr(size)[:40])
+        size_of = f"{_SIZE} of input {tensor.name!r}"
+        raise InputError(size_of, expected=sent, got=repr(size)[:40])
     if raw is not None:
-        return Encoded(one.name, datatype, shape, raw, parameters=parameters)
-    return Encoded(one.name, datatype, shape, one.contents, _contents, parameters)
+        return Encoded(tensor.name, datatype, shape, raw, parameters=parameters)
+    return Encoded(tensor.name, datatype, shape, tensor.contents, _contents, parameters)
 
 
 def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:
@@ -164,12 +164,12 @@ def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -
             raise InputError(
                 f"input {name!r}: {datatype}", expected=CONTENTS[datatype], got=field.name
             )
-    found = getattr(contents, CONTENTS[datatype])
-    if len(found) != math.prod(shape):
+    elements = getattr(contents, CONTENTS[datatype])
+    if len(elements) != math.prod(shape):
         raise InputError(
-            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(found)}]"
+            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(elements)}]"
         )
-    values = list(found)
+    values = list(elements)
     if datatype not in ("FP32", "FP64", "BYTES"):
         return from_json(name, datatype, shape, values)
     array = np.empty(len(values), DATATYPES[datatype])
@@ -179,18 +179,20 @@ def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -
 
 def write_response(answer: Answer) -> bytes:
     """Write the bytes of a ``ModelInferResponse``; its tensors are copied once, as raw bytes."""
-    made = RESPONSE(model_name=answer.model.name, model_version=answer.model.version, id=answer.id)
+    model = answer.model
+    response = RESPONSE(model_name=model.name, model_version=model.version, id=answer.id)
     for name, value in answer.parameters.items():
         kind = "bool_param" if isinstance(value, bool) else "string_param"
-        setattr(made.parameters[name], kind, value)
+        setattr(response.parameters[name], kind, value)
     raw: list[Any] = []
     for tensor in answer.outputs:
-        output = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        form = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        output = response.outputs.add(**form)
         for name, value in tensor.parameters.items():
             output.parameters[name].string_param = value
         elements = tensor_view(tensor)
         raw += (_RAW_OUTPUT, varint_of(len(elements)), elements)
-    return b"".join([made.SerializeToString(), *raw])
+    return b"".join([response.SerializeToString(), *raw])
 
 
 def as_streamed(response: bytes) -> bytes:

@@ -26,10 +26,10 @@ async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
         InputError: The body is no JSON object, or has other keys.
     """
     body = await exchange.json_body()
-    found: Any = await exchange.parsed(body) if body.strip() else {}
-    if not isinstance(found, dict) or not set(found) <= set(keys):
+    document: Any = await exchange.parsed(body) if body.strip() else {}
+    if not isinstance(document, dict) or not set(document) <= set(keys):
         raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
-    return found
+    return document
 
 
 def _parameters(body: dict[str, Any]) -> dict[str, Any]:
@@ -55,10 +55,10 @@ async def _end_exchange(exchange: Exchange) -> Reply:
     return Reply.json({})
 
 
-async def _change(exchange: Exchange, what: str) -> Reply:
+async def _change(exchange: Exchange, change: str) -> Reply:
     exchange.service.allowed_repository()
     parameters = _parameters(await json_object(exchange, "parameters"))
-    await exchange.service.change(what, exchange.path["model"], parameters=parameters)
+    await exchange.service.change(change, exchange.path["model"], parameters=parameters)
     return Reply.json({})
 
 

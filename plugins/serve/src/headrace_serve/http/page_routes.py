@@ -39,23 +39,23 @@ async def _to_page(exchange: Exchange) -> Reply:
 
 async def _example(exchange: Exchange) -> Reply:
     name, examples = exchange.path["file"], exchange.service.examples
-    found = None if examples is None else await asyncio.to_thread(examples.read, name)
-    if found is None:
+    example = None if examples is None else await asyncio.to_thread(examples.read, name)
+    if example is None:
         return _missing(exchange, f"there is no example {name[:80]!r}")
-    return Reply(200, [found.content], found.content_type)
+    return Reply(200, [example.content], example.content_type)
 
 
-def _missing(exchange: Exchange, what: str) -> Reply:
+def _missing(exchange: Exchange, missing: str) -> Reply:
     exchange.line.code = "route"
-    return Reply(404, [error_json(what, "route")])
+    return Reply(404, [error_json(missing, "route")])
 
 
 async def _page(exchange: Exchange) -> Reply:
     name = exchange.path.get("file", "index.html")
-    found = _PAGE.file(name)
-    if found is None or "index.html" in exchange.path.values():  # its links start from /ui
+    file = _PAGE.file(name)
+    if file is None or "index.html" in exchange.path.values():  # its links start from /ui
         return _missing(exchange, f"the page has no file {name[:80]!r}")
-    return Reply(200, [found.content], found.content_type, dict(HEADERS))
+    return Reply(200, [file.content], file.content_type, dict(HEADERS))
 
 
 def _live_of(exchange: Exchange) -> LivePage:

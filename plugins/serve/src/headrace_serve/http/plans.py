@@ -145,7 +145,7 @@ class Plans:
         """Return the plan of a parsed head, and the headers that differ for each request."""
         joined = joined_headers(headers)
         varying = {name: value for name, value in joined.items() if _IS_VARYING(name)}
-        scope["headers"] = [one for one in joined.items() if one[0] not in varying]
+        scope["headers"] = [header for header in joined.items() if header[0] not in varying]
         scope.pop("client", None)
         return self._make(scope), varying
 
@@ -165,8 +165,8 @@ class Plans:
             return
         while len(kept) >= _MOST:
             oldest = next(iter(kept))
-            one = kept.pop(oldest)
-            if one.used:  # it has a second chance
-                one.used = False
-                kept[oldest] = one
+            left = kept.pop(oldest)
+            if left.used:  # it has a second chance
+                left.used = False
+                kept[oldest] = left
         kept[key] = plan

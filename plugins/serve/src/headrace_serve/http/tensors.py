@@ -110,18 +110,18 @@ async def read_body(
     reader = _Reader(binary, model, exchange.limits.max_items)
     listed = _list("inputs", document, required=True)
     check_number("inputs", len(listed), model.signature.inputs)
-    inputs = [reader.tensor(one) for one in listed]
+    inputs = [reader.tensor(tensor) for tensor in listed]
     reader.end()
     outputs, wanted, classes = _outputs(document, parameters, model)
     identifier = document.get("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
     asked = Asked(inputs, outputs, identifier, parameters, classes=classes)
-    plain = not (identifier or classes or any(one.parameters for one in inputs))
+    plain = not (identifier or classes or any(tensor.parameters for tensor in inputs))
     if len(reader.sizes) == len(inputs) and plain:
         said = [
-            (one.name, one.datatype, one.shape, size)
-            for one, size in zip(inputs, reader.sizes, strict=True)
+            (tensor.name, tensor.datatype, tensor.shape, size)
+            for tensor, size in zip(inputs, reader.sizes, strict=True)
         ]
         model.outlines.keep(head, Outline(said, outputs, dict(parameters), wanted))
     return asked, wanted
@@ -137,29 +137,29 @@ def _filled(outline: Outline, binary: memoryview) -> Asked:
     return Asked(inputs, outline.outputs, "", dict(outline.parameters), outline=outline)
 
 
-def _object(what: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+def _object(where: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(what, expected="a JSON object", got=type(value).__name__)
-    found = without_nulls(value)
-    for key in found:
+        raise InputError(where, expected="a JSON object", got=type(value).__name__)
+    fields = without_nulls(value)
+    for key in fields:
         if key not in keys:
-            raise InputError(f"{what} has a key {key!r}", expected=", ".join(keys))
-    return found
+            raise InputError(f"{where} has a key {key!r}", expected=", ".join(keys))
+    return fields
 
 
 def _list(name: str, document: dict[str, Any], *, required: bool = False) -> list[Any]:
-    found = document.get(name, None if required else [])
-    if not isinstance(found, list):
-        got = "nothing" if found is None else type(found).__name__
+    listed = document.get(name, None if required else [])
+    if not isinstance(listed, list):
+        got = "nothing" if listed is None else type(listed).__name__
         raise InputError(name, expected="a list of objects", got=got)
-    return found
+    return listed
 
 
-def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
-    found = document.get("parameters", {})
-    if not isinstance(found, dict):
-        raise InputError(f"parameters of {what}", expected="an object", got=type(found).__name__)
-    return found
+def _parameters(where: str, document: dict[str, Any]) -> dict[str, Any]:
+    given = document.get("parameters", {})
+    if not isinstance(given, dict):
+        raise InputError(f"parameters of {where}", expected="an object", got=type(given).__name__)
+    return given
 
 
 class _Reader:
@@ -213,10 +213,10 @@ class _Reader:
             raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
 
 
-def _name(what: str, document: dict[str, Any]) -> str:
+def _name(where: str, document: dict[str, Any]) -> str:
     name = document.get("name")
     if not isinstance(name, str):
-        raise InputError(f"name of {what}", expected="a string", got=repr(name)[:40])
+        raise InputError(f"name of {where}", expected="a string", got=repr(name)[:40])
     return name
 
 
@@ -227,13 +227,13 @@ def _outputs(
     listed = _list("outputs", document)
     check_number("outputs", len(listed), model.signature.outputs)
     asked = []
-    for one in listed:
-        said = _object("an output", one, ("name", "parameters"))
+    for output in listed:
+        said = _object("an output", output, ("name", "parameters"))
         name = _name("an output", said)
         asked.append((name, _parameters(f"output {name!r}", said)))
-    found, classes = read_outputs(asked, ("binary_data",))
-    binary |= {name: flag("binary_data", given) for name, given in found.items() if given}
-    return list(found) or None, Wanted(binary), classes
+    outputs, classes = read_outputs(asked, ("binary_data",))
+    binary |= {name: flag("binary_data", given) for name, given in outputs.items() if given}
+    return list(outputs) or None, Wanted(binary), classes
 
 
 def _json_values(answer: Answer, tensor: Tensor) -> Any:
@@ -274,9 +274,9 @@ async def write_body(
         InputError, NotJsonError, ItemError: The client wants an output as JSON, which cannot hold its elements.
     """
     elements = 0
-    for one in answer.outputs:
-        if one.datatype == "BYTES" or not wanted.is_binary(one.name):
-            elements += one.array.size
+    for tensor in answer.outputs:
+        if tensor.datatype == "BYTES" or not wanted.is_binary(tensor.name):
+            elements += tensor.array.size
     return await apart(elements, _written, answer, wanted, outline)
 
 
@@ -285,10 +285,10 @@ def _written(
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer; see `write_body`."""
     parts: list[bytes | memoryview] = []
-    described = [(one.name, one.datatype, one.shape, one.parameters) for one in answer.outputs]
+    described = [(out.name, out.datatype, out.shape, out.parameters) for out in answer.outputs]
     if outline is not None and outline.answered is not None and outline.answered[0] == described:
         head = outline.answered[1]
-        return [head, *[tensor_view(one) for one in answer.outputs]], len(head)
+        return [head, *[tensor_view(tensor) for tensor in answer.outputs]], len(head)
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
         output: dict[str, Any] = {
@@ -312,7 +312,7 @@ def _written(
         document["parameters"] = answer.parameters
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     # The number of bytes follows from the shapes, but for BYTES.
-    fixed = all(one.datatype != "BYTES" for one in answer.outputs)
+    fixed = all(tensor.datatype != "BYTES" for tensor in answer.outputs)
     if outline is not None and fixed and len(parts) == len(outputs):
         outline.answered = described, header
         outline.again = _again(answer, outline.outputs, header)
@@ -322,15 +322,15 @@ def _written(
 def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutputs | None:
     """Return how to write the same answer with other numbers. None where that is not all."""
     forms, ports = [], answer.model.signature.outputs
-    for one in answer.outputs:
+    for tensor in answer.outputs:
         if (
-            ports[one.name].optional
-            or one.datatype == "BF16"
-            or one.parameters
-            or one.array.dtype != DATATYPES[one.datatype]
+            ports[tensor.name].optional
+            or tensor.datatype == "BF16"
+            or tensor.parameters
+            or tensor.array.dtype != DATATYPES[tensor.datatype]
         ):
             return None
-        forms.append((one.array.dtype, one.array.shape))
+        forms.append((tensor.array.dtype, tensor.array.shape))
     whole = len(ports) == 1 and not answer.by_name
     names = list(ports) if wanted is None else wanted
     return PlainOutputs(None if whole else names, forms, header, {HEADER_LENGTH: str(len(header))})

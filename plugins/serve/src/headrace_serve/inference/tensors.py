@@ -54,9 +54,9 @@ def read_form(
         raise InputError(
             f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
         )
-    found = _read_shape(name, shape)
-    check_items(model, name, found, most_items)
-    return datatype, found
+    axes = _read_shape(name, shape)
+    check_items(model, name, axes, most_items)
+    return datatype, axes
 
 
 def _read_shape(name: str, shape: Any) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ def check_items(model: Model, name: str, shape: tuple[int, ...], most: int) -> N
         raise InputError(f"{shape[0]} items are more than the {most} that one request may hold")
 
 
-def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
+def check_number(kind: str, number: int, ports: Mapping[str, Port]) -> None:
     """Check the number of inputs or outputs of a request, before any of them is read.
 
     Raises:
@@ -98,7 +98,7 @@ def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
     """
     most = max(_FEW, len(ports))
     if number > most:
-        raise InputError(f"the request has {number} {what}", expected=f"at most {most}")
+        raise InputError(f"the request has {number} {kind}", expected=f"at most {most}")
 
 
 def refuse_region(where: str, parameters: Container[str]) -> None:
@@ -126,20 +126,20 @@ def read_outputs(
     Raises:
         InputError: An output is there twice, or a parameter is wrong or unknown.
     """
-    found: dict[str, dict[str, Any]] = {}
+    parameters: dict[str, dict[str, Any]] = {}
     classes: dict[str, int] = {}
     for name, given in asked:
         where = f"output {name!r}"
-        if name in found:
+        if name in parameters:
             raise InputError(f"{where} is there twice")
         refuse_region(where, given)
-        found[name] = left = without_nulls(given)
+        parameters[name] = left = without_nulls(given)
         if CLASSIFICATION in left:
             classes[name] = class_count(where, left.pop(CLASSIFICATION))
         for key in left:
             if key not in known:
                 raise unknown_parameter(key, where, [*known, CLASSIFICATION])
-    return found, classes
+    return parameters, classes
 
 
 def complete(asked: Asked, request_id: str, sent: Mapping[str, str], line: AccessLine) -> None:
@@ -163,4 +163,4 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
 
 def elements_in(tensors: Iterable[Tensor]) -> int:
     """Return the number of elements of BYTES, which Python writes one by one."""
-    return sum(one.array.size for one in tensors if one.datatype == "BYTES")
+    return sum(tensor.array.size for tensor in tensors if tensor.datatype == "BYTES")

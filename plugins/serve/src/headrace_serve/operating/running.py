@@ -184,7 +184,7 @@ def opening(connections: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits = [one for one in (connections + _OTHER_FILES, hard) if one != resource.RLIM_INFINITY]
+    limits = [n for n in (connections + _OTHER_FILES, hard) if n != resource.RLIM_INFINITY]
     raises = soft != resource.RLIM_INFINITY and soft < min(limits)
     if raises:
         with contextlib.suppress(OSError, ValueError):

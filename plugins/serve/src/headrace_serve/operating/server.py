@@ -242,7 +242,7 @@ class Server:
 
     def threads(self) -> dict[str, int]:
         """Return how many threads the instances of each model and their libraries may run, by ``name:version``."""
-        return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
+        return {f"{model.name}:{model.version}": model.threads for model in self._service.models}
 
     def start(self) -> None:
         """Listen, and build the models that are not built yet, one after the other. Return when all take requests.
@@ -297,8 +297,8 @@ class Server:
                 service.call(partial(service.put, model))
             if failed and self._exits:
                 raise together(failed)
-            built = {(one.name, one.version) for one in service.models}
-            late = {place: one for place, one in entries.items() if place not in built}
+            built = {(served.name, served.version) for served in service.models}
+            late = {place: entry for place, entry in entries.items() if place not in built}
             for title in failed.keys() - {":".join(place) for place in late}:  # others are logged
                 logger.warning("model %r is not served: %s", title, failed[title])
 

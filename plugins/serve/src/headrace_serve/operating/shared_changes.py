@@ -77,7 +77,7 @@ class SharedChanges:
         if self._open or self._current is None:
             return
         (origin, ask, change), self._current = self._current, None
-        refused = [one for _, one in sorted(self._refusals.items()) if one is not None]
+        refused = [each for _, each in sorted(self._refusals.items()) if each is not None]
         if not refused:
             self._note(change)
         if origin in self._members:
