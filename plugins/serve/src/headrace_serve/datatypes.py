@@ -50,9 +50,7 @@ def of_dtype_name(name: str) -> str | None:
 
 def datatype_of(array: NDArray[Any]) -> str | None:
     """Return the datatype of an array; None if the protocol has none for it."""
-    datatype = _BY_DTYPE.get(
-        array.dtype
-    )  # first, because numpy builds `dtype.name` again at each access
+    datatype = _BY_DTYPE.get(array.dtype)  # numpy builds `dtype.name` again at each access
     if datatype is not None:
         return datatype
     if array.dtype.kind in "SU":

@@ -127,9 +127,7 @@ class Everywhere:
     def take(self, message: Message) -> None:
         """Take a message of the supervisor; called in any thread."""
         loop: Any = self._loop  # not None: the supervisor sends nothing before `join` asks it
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the loop is closed, as the process is about to end
+        with contextlib.suppress(RuntimeError):  # the loop is closed at the end of the process
             loop.call_soon_threadsafe(self._take, message)
 
     def end(self) -> None:

@@ -57,9 +57,8 @@ class Keys:
             try:
                 key = _Key.model_validate(table)
             except pydantic.ValidationError as error:
-                raise ConfigError(
-                    [problem_of(name, mistake, _Key, file) for mistake in error.errors()]
-                ) from None
+                wrong = [problem_of(name, mistake, _Key, file) for mistake in error.errors()]
+                raise ConfigError(wrong) from None
             if key.sha256 in keys:
                 same = f"keys {keys[key.sha256][0]!r} and {name!r} have the same sha256"
                 raise ConfigError(Problem("serve", same, file=file))

@@ -63,6 +63,5 @@ def _log(text: str) -> None:
             return
         place = place.parent if place.propagate else None
     if logging.lastResort is not None:
-        logging.lastResort.handle(
-            logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, None, None)
-        )
+        record = logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, None, None)
+        logging.lastResort.handle(record)

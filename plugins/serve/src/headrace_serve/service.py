@@ -549,9 +549,8 @@ class Service(MemoryAccount):
         self.failures.note(error, about)
         if self.live is not None and isinstance(error, Exception):
             why = refusal(error, debug=self.debug_errors)
-            self.live.note_failure(
-                {**about(), "code": why.code, "node": why.node, "text": why.text}
-            )
+            told = {"code": why.code, "node": why.node, "text": why.text}
+            self.live.note_failure({**about(), **told})
 
     @staticmethod
     def retry_after_s(model: Model | None, error: BaseException | None = None) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import ContractError, InputError
-from headrace_serve.apis.scores import classify, rerank
+from headrace_serve.apis.scores import classify, floats_of, rerank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -107,12 +107,7 @@ def vector_of(result: Any, name: str) -> Any:
         InputError: It gives something else.
         ContractError: It holds NaN or infinity.
     """
-    vector = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
-    if vector.ndim != 1 or not len(vector) or vector.dtype.kind != "f":
-        got = f"{vector.dtype} {list(vector.shape)}" if len(vector) else type(result).__name__
-        raise InputError(
-            f"model {name!r} gives no embeddings", expected="a vector of floats", got=got
-        )
+    vector = floats_of(result, f"model {name!r} gives no embeddings", "a vector of floats")
     if not np.isfinite(vector).all():
         raise ContractError(f"the vector of model {name!r} holds NaN or infinity")
     return vector.astype(np.float32, copy=False)

@@ -15,6 +15,7 @@ import numpy as np
 from headrace.errors import InputError
 from headrace_formats import FormatError, read_json, write_json
 from headrace_serve.apis.kserve import error_of, instances_in
+from headrace_serve.apis.scores import only_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,10 @@ async def invoke(asked: Any) -> Any:
     Instances come as JSON, as lines of JSON, or as rows of numbers in CSV. Predictions go as ``Accept`` asks: as lines of
     these two kinds, else as JSON.
     """
-    names = asked.models()
-    if len(names) != 1:
-        served = ", ".join(names) or "none"
-        raise InputError("/invocations", expected="a server of one model", got=served)
-    (name,), kind = names, asked.header("content-type").partition(";")[0].strip().lower()
+    name, kind = (
+        only_model(asked, "/invocations"),
+        asked.header("content-type").partition(";")[0].strip().lower(),
+    )
     if kind == "application/json":
         return await _predictions(asked, name, instances_in(await asked.json()))
     body = await asked.body()

@@ -15,7 +15,9 @@ from headrace.errors import InputError, among
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["classes_of", "classify", "fields_of", "relevances_of", "rerank", "texts_of"]
+__all__ = [
+    "classes_of", "classify", "fields_of", "floats_of", "only_model", "relevances_of", "rerank", "texts_of",
+]  # fmt: skip
 
 _MOST_CHARACTERS: Final = 1 << 26
 """The most characters of all pairs of one request, each with the query."""
@@ -140,14 +142,37 @@ async def _scored(
     requests = await asked.requests(name, [{"data": text} for text in inputs])
     rows = []
     for request, result in zip(requests, await asked.run(name, requests), strict=True):
-        scores = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
-        if scores.ndim != 1 or not len(scores) or scores.dtype.kind != "f":
-            got = f"{scores.dtype} {list(scores.shape)}" if len(scores) else type(result).__name__
-            expected = "a number for each class"
-            raise InputError(f"model {name!r} gives no scores", expected=expected, got=got)
+        problem = f"model {name!r} gives no scores"
+        scores = floats_of(result, problem, "a number for each class")
         labels = request.get("labels") or [f"LABEL_{index}" for index in range(len(scores))]
         rows.append((labels, request.get("logits"), scores))
     return rows, sum(int(scored.get("tokens", 0)) for scored in requests)
+
+
+def floats_of(result: Any, problem: str, expected: str) -> Any:
+    """Return a result that is an array of one axis, not empty, of floats.
+
+    Raises:
+        InputError: It is something else. The text says the problem, and what was expected.
+    """
+    array = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
+    if array.ndim != 1 or not len(array) or array.dtype.kind != "f":
+        got = f"{array.dtype} {list(array.shape)}" if array.size else type(result).__name__
+        raise InputError(problem, expected=expected, got=got)
+    return array
+
+
+def only_model(asked: Any, problem: str) -> str:
+    """Return the name of the only model that the client may use.
+
+    Raises:
+        InputError: There are several, or none. The text begins with the problem.
+    """
+    names: list[str] = asked.models()
+    if len(names) != 1:
+        served = ", ".join(names) or "none"
+        raise InputError(problem, expected="a server of one model", got=served)
+    return names[0]
 
 
 def _sigmoid(logits: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.apis.openai import shorter, vector_of
-from headrace_serve.apis.scores import classes_of, fields_of, relevances_of, texts_of
+from headrace_serve.apis.scores import classes_of, fields_of, only_model, relevances_of, texts_of
 
 __all__ = ["ROUTES"]
 
@@ -46,9 +46,7 @@ async def rank(asked: Any) -> Any:
     )  # fmt: skip
     texts = texts_of("texts", body["texts"])
     scores, _ = await relevances_of(asked, name, body["query"], texts, raw=body["raw_scores"])
-    rows: list[dict[str, Any]] = [
-        {"index": index, "score": score} for index, score in enumerate(scores)
-    ]
+    rows: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in enumerate(scores)]
     if body["return_text"]:
         rows = [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
     return sorted(rows, key=lambda row: -row["score"])
@@ -75,13 +73,10 @@ def _input(given: Any) -> Any:
 async def _fields(asked: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
     """Return the fields of a body, and the name of the model, whose tokenizer decides what becomes of long texts."""
     body = await fields_of(asked, **known, truncate=(bool, None), truncation_direction=(str, None))
-    names = asked.models()
-    if len(names) != 1:
-        served = ", ".join(names) or "none"
-        raise InputError("Text Embeddings Inference", expected="a server of one model", got=served)
+    name = only_model(asked, "Text Embeddings Inference")
     if body["truncation_direction"] not in {None, "Right"}:
         raise InputError("truncation_direction", expected="Right", got=body["truncation_direction"])
-    return body, names[0]
+    return body, name
 
 
 def _error(status: int, code: str, text: str) -> Any:

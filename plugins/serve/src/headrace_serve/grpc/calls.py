@@ -130,9 +130,8 @@ class Calls:
                     line.status = "CANCELLED"
                     self.end(line, request)
                     raise
-                error: Exception = UnavailableError(
-                    "the request was cut off: the server has shut down"
-                )
+                text = "the request was cut off: the server has shut down"
+                error: Exception = UnavailableError(text)
             except Exception as raised:  # noqa: BLE001 - every error is an answer
                 error = raised
             else:
@@ -302,11 +301,8 @@ def headers_of(context: Any) -> dict[str, str]:
 
 def _model_of(request: Any) -> str:
     """Return the name of the model that a request is for, ``""`` if it names none."""
-    for source in (
-        "model_name",
-        "name",
-        "service",
-    ):  # the requests of inference, of description and of health
+    # The requests of inference, of description and of health.
+    for source in ("model_name", "name", "service"):
         name: str = getattr(request, source, "")
         if name:
             return name

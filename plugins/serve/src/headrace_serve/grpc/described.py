@@ -68,9 +68,7 @@ def _metadata(service: Service, request: Any) -> dict[str, Any]:
     model = service.described(request.name, request.version)
     metadata = described.model_metadata(service.models, model)
     for port in metadata["inputs"]:
-        port.pop(
-            "parameters", None
-        )  # TensorMetadata has no field for a mark; the configuration has one
+        port.pop("parameters", None)  # the configuration has a field for them, this has none
     return metadata
 
 

@@ -44,20 +44,12 @@ def add_services(server: Any, service: Service) -> None:
     for name in _UNSUPPORTED:
         methods[name] = calls.unary(name, bytes, _unsupported(name))
     methods.update(extension_methods(service, calls))
-    handlers = [
-        grpc.method_handlers_generic_handler(_INFERENCE, methods),
-        grpc.method_handlers_generic_handler(
-            "grpc.health.v1.Health", health_methods(service, calls)
-        ),
-    ]
+    named = {_INFERENCE: methods, "grpc.health.v1.Health": health_methods(service, calls)}
     for version in ("v1", "v1alpha"):
         package = f"grpc.reflection.{version}"
         info = grpc.stream_stream_rpc_method_handler(reflection(package, calls))
-        handlers.append(
-            grpc.method_handlers_generic_handler(
-                f"{package}.ServerReflection", {"ServerReflectionInfo": info}
-            )
-        )
+        named[f"{package}.ServerReflection"] = {"ServerReflectionInfo": info}
+    handlers = [grpc.method_handlers_generic_handler(*each) for each in named.items()]
     server.add_generic_rpc_handlers(tuple(handlers))
 
 

@@ -327,15 +327,10 @@ class Exchange:
         """
         self._held = self.service.hold(self._held, more)
 
-    @property
-    def most_json(self) -> int:
-        """The most bytes of a body that is JSON."""
-        return self.limits.max_json_bytes
-
     async def json_body(self) -> bytes:
         """Receive a body that is JSON; the errors are those of `body`."""
-        body = self.whole(self.most_json)
-        return await self.body(self.most_json) if body is None else body
+        body = self.whole(self.limits.max_json_bytes)
+        return await self.body(self.limits.max_json_bytes) if body is None else body
 
     async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
         """Parse JSON, whose objects count against `Limits.max_inflight_bytes` until the end of the request.
@@ -458,9 +453,8 @@ class Exchange:
                 unpacked = unpack(body, coding, min(limit, _AT_ONCE_BYTES))
                 self.hold(len(unpacked))
                 return unpacked
-        async with self.service.unpacking.turn(
-            self.line.key or self.line.client.rpartition(":")[0]
-        ):
+        client = self.line.key or self.line.client.rpartition(":")[0]
+        async with self.service.unpacking.turn(client):
             room = min(limit, self.service.room)
             self.hold(room)
             try:

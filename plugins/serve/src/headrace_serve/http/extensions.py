@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError
@@ -39,23 +40,14 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     return without_nulls(parameters)
 
 
-async def _load(exchange: Exchange) -> Reply:
-    return await _change(exchange, "load")
-
-
-async def _unload(exchange: Exchange) -> Reply:
-    return await _change(exchange, "unload")
-
-
 async def _end_exchange(exchange: Exchange) -> Reply:
     exchange.service.allowed_repository()
-    asked = await json_object(exchange, "action")
-    given = {"action": asked.get("action")}
-    await exchange.service.change("exchange", exchange.path["model"], **given)
+    action = (await json_object(exchange, "action")).get("action")
+    await exchange.service.change("exchange", exchange.path["model"], action=action)
     return Reply.json({})
 
 
-async def _change(exchange: Exchange, change: str) -> Reply:
+async def _change(change: str, exchange: Exchange) -> Reply:
     exchange.service.allowed_repository()
     parameters = _parameters(await json_object(exchange, "parameters"))
     await exchange.service.change(change, exchange.path["model"], parameters=parameters)
@@ -65,8 +57,8 @@ async def _change(exchange: Exchange, change: str) -> Reply:
 _MODEL = "/v2/repository/models/{model}"
 
 REPOSITORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
-    ("POST", f"{_MODEL}/load", _load, "repository"),
-    ("POST", f"{_MODEL}/unload", _unload, "repository"),
+    ("POST", f"{_MODEL}/load", partial(_change, "load"), "repository"),
+    ("POST", f"{_MODEL}/unload", partial(_change, "unload"), "repository"),
     ("POST", f"{_MODEL}/exchange", _end_exchange, "repository"),
 )
 """Method, path, handler, and the right that the client's key needs."""

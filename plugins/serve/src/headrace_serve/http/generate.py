@@ -64,7 +64,7 @@ async def _events(
 async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     """Receive a request, and return its model and what it asks for."""
     model = exchange.enter()
-    model, body = await receive(exchange, model, exchange.most_json)
+    model, body = await receive(exchange, model, exchange.limits.max_json_bytes)
     document: Any = await exchange.parsed(body)
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)

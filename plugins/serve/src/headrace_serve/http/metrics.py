@@ -85,9 +85,8 @@ class Snapshot:
 
     def _of_memory(self) -> Iterator[Any]:
         """Return the families of models that come and go, where models have a budget of memory."""
-        told = {
-            (m.name, m.version): self.following.memory_of(m.name, m.version) for m in self.models
-        }
+        of = self.following.memory_of
+        told = {(m.name, m.version): of(m.name, m.version) for m in self.models}
         sizes = {p: about["memory"]["bytes"] for p, about in told.items() if about.get("memory")}
         if not sizes:
             return
@@ -99,15 +98,12 @@ class Snapshot:
         ):
             yield _family("counter", name, text, model, _rows(counted), self.fixed)
         rows = {(*place, d): n for place, devices in sizes.items() for d, n in devices.items()}
-        labels, text = (
-            ("model", "model_version", "device"),
-            "Bytes of the budget that a model takes when it is here.",
-        )
+        labels = ("model", "model_version", "device")
+        text = "Bytes of the budget that a model takes when it is here."
         yield _family("gauge", "model_memory_bytes", text, labels, rows, self.fixed)
         here = {place: float(told[place]["state"] == "present") for place in sizes}
-        yield _family(
-            "gauge", "model_present", "Whether a model is here.", labels[:2], here, self.fixed
-        )
+        text = "Whether a model is here."
+        yield _family("gauge", "model_present", text, labels[:2], here, self.fixed)
 
 
 def _rows(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:

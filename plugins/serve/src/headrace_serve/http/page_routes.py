@@ -115,12 +115,10 @@ async def _load(exchange: Exchange) -> Reply:
     name = exchange.path["model"]
     exchange.model = exchange.service.find(name) or await wait_for(exchange, name)
     parts = path.split("/")
-    if parts != ["", "run", name] and not (
-        parts[:4] == ["", "v2", "models", name] and parts[-1] == "infer"
-    ):
-        raise InputError(
-            "to", expected=f"/run/{name}, or an infer route of the model", got=path[:80]
-        )
+    infers = parts[:4] == ["", "v2", "models", name] and parts[-1] == "infer"
+    if parts != ["", "run", name] and not infers:
+        wanted = f"/run/{name}, or an infer route of the model"
+        raise InputError("to", expected=wanted, got=path[:80])
     clients = whole_number(given.get("clients", ""))
     if clients is None or clients > MOST_CLIENTS:
         got = given.get("clients", "")[:40]

@@ -402,17 +402,13 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     outputs = outputs_of(model, result)
     only: Any = next(iter(outputs.values())) if len(outputs) == 1 else None
     kinds = _kinds_for(only)
-    if not accepted:
-        return Reply.of_inference(
-            [_document(outputs) if kinds[0] == JSON else raw_bytes(only)], kinds[0]
-        )
-    kind = max(kinds, key=partial(quality, accepted))  # of equal ones the first
-    if not quality(accepted, kind):
-        problem = f"accept: the result is no {accepted[:80]!r}"
-        raise InputError(problem, expected=" or ".join(kinds))
-    if kind == JSON:
-        return Reply.of_inference([_document(outputs)], JSON)
-    return Reply.of_inference([raw_bytes(only)], kind)
+    kind = kinds[0]
+    if accepted:
+        kind = max(kinds, key=partial(quality, accepted))  # of equal ones the first
+        if not quality(accepted, kind):
+            problem = f"accept: the result is no {accepted[:80]!r}"
+            raise InputError(problem, expected=" or ".join(kinds))
+    return Reply.of_inference([_document(outputs) if kind == JSON else raw_bytes(only)], kind)
 
 
 def _kind_of(content: bytes) -> str | None:
@@ -435,9 +431,7 @@ def _kinds_for(only: Any) -> list[str]:
 
 def _document(outputs: Mapping[str, Any]) -> bytes:
     """Return the outputs as an object of JSON."""
-    parts = [
-        orjson.dumps(name) + b":" + _json_value(name, value) for name, value in outputs.items()
-    ]
+    parts = [orjson.dumps(name) + b":" + _json_value(name, v) for name, v in outputs.items()]
     return b"{" + b",".join(parts) + b"}"
 
 

@@ -71,20 +71,9 @@ class Plan:
     """
 
     __slots__ = (
-        *(
-            "added",
-            "catalogue",
-            "headers",
-            "keep",
-            "model",
-            "passed",
-            "path",
-            "route",
-            "scope",
-            "used",
-        ),
-        "without_body",
-    )
+        "added", "catalogue", "headers", "keep", "model", "passed", "path", "route", "scope",
+        "used", "without_body",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,13 +83,8 @@ class Plan:
         headers: Mapping[bytes, bytes],
         added: Mapping[str, str],
     ) -> None:
-        self.route, self.scope, self.path, self.headers, self.added = (
-            route,
-            scope,
-            path,
-            headers,
-            added,
-        )
+        self.route, self.scope, self.path = route, scope, path
+        self.headers, self.added = headers, added
         self.without_body = scope["method"] in _WITHOUT_BODY
         self.passed = self.used = False
         self.keep: Callable[[], None] | None = None

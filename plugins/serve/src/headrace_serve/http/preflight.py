@@ -73,9 +73,8 @@ async def _preflight(cors: CORSMiddleware, exchange: Exchange) -> Reply:
         headers = Headers({**headers, "access-control-request-headers": kept})
     answer = cors.preflight_response(headers)
     if others and answer.status_code == 200:
-        answer.headers["access-control-allow-headers"] += "".join(
-            f", {name.strip()}" for name in others
-        )
+        also = "".join(f", {name.strip()}" for name in others)
+        answer.headers["access-control-allow-headers"] += also
     text = answer.body.decode() if isinstance(answer.body, bytes) else ""
     sent = {k: v for k, v in answer.headers.items() if k not in ("content-type", "content-length")}
     if answer.status_code == 200:

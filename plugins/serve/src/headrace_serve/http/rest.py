@@ -170,9 +170,8 @@ class Routes:
         if self._origins is not None:
             preflight, added = self._origins.read(scope, headers)
             if preflight is not None:
-                return Plan(
-                    Endpoint(self.service, "other", preflight, None), scope, {}, headers, {}
-                )
+                endpoint = Endpoint(self.service, "other", preflight, None)
+                return Plan(endpoint, scope, {}, headers, {})
         written = _with_slashes(scope)
         for route in self.routes:
             match, child = route.matches(written)

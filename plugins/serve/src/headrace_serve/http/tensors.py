@@ -36,6 +36,7 @@ HEADER_LENGTH = "inference-header-content-length"
 
 _DIGITS = 15
 _NONE: list[Encoded] = []
+_OF_INPUTS = ("name", "shape", "datatype", "parameters", "data")
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 
 
@@ -178,9 +179,7 @@ class _Reader:
 
     def tensor(self, document: Any) -> Encoded:
         """Read one input."""
-        document = _object(
-            "an input", document, ("name", "shape", "datatype", "parameters", "data")
-        )
+        document = _object("an input", document, _OF_INPUTS)
         name = _name("an input", document)
         datatype, shape = read_form(
             self._model, name, document.get("datatype"), document.get("shape"), self._most_items

@@ -131,9 +131,8 @@ def begin_plain(
     traced = outline is None or parameters is not outline.parameters
     if asked.client or asked.times is not None or traced:
         add_context(request, parameters, asked.times, asked.client)
-    if (
-        asked.timeout_s is None and limits.max_timeout_ms is None
-    ):  # it has no parameters that would say so
+    # It has no parameters that would give it a time.
+    if asked.timeout_s is None and limits.max_timeout_ms is None:
         return Outcome(model.pipe, request)
     call = call_arguments(parameters, asked.timeout_s, limits, priority_default)
     return Outcome(model.pipe, request, **call)
@@ -184,10 +183,7 @@ def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
     client = asked.client
     if model.signature.sequence_key is not None:
         fixed |= of_sequence(asked.parameters, model.signature.sequence_key)
-        client = {
-            **client,
-            SEQUENCES[1]: "required",
-        }  # as Triton does, where a backend leaves it open
+        client = {**client, SEQUENCES[1]: "required"}  # as in Triton, if a backend leaves it open
     add_context(fixed, asked.parameters, asked.times, client, for_pipeline(asked))
     return {**fixed, **(asked.fields or {})}
 

@@ -101,9 +101,8 @@ async def stop_grpc(server: Any, port: int | None, service: Service, timeout: fl
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(counters.idle("grpc"), timeout + _GRACE_S)
     ends = time.monotonic() + _RECENT_S
-    await asyncio.sleep(
-        _QUIET_S
-    )  # those who watch the health are told, and hear the end of their streams
+    # Those who watch the health are told, and hear the end of their streams.
+    await asyncio.sleep(_QUIET_S)
     while (now := time.monotonic()) < ends and now - counters.began_s["grpc"] < _QUIET_S:
         await asyncio.sleep(_QUIET_S)
     while service.unsent_bytes and time.monotonic() < ends + _GRACE_S:

@@ -213,11 +213,8 @@ class Server:
         if failed and self._exits:  # the others are built to say all that is wrong
             held = Held(**how)
             with held.models:
-                [
-                    *held.load(
-                        {p: e for p, e in entries.items() if ":".join(p) not in failed}, {}, failed
-                    )
-                ]
+                rest = {p: e for p, e in entries.items() if ":".join(p) not in failed}
+                list(held.load(rest, {}, failed))
             raise together(failed)
         self._unbuilt = entries
         lazy = {place: entry for place, entry in entries.items() if entry.lazy}

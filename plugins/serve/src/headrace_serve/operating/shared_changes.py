@@ -32,7 +32,7 @@ class SharedChanges:
         self._waiting: deque[tuple[int, int, Message]] = deque()
         self._current: tuple[int, int, Message] | None = None
         self._open: set[int] = set()
-        self._refusals: dict[int, Message | None] = {}
+        self._refusal: Message | None = None
         self._unloaded: dict[str, Message] = {}
 
     def received(self, number: int, message: Message) -> None:
@@ -67,21 +67,20 @@ class SharedChanges:
         if self._current is not None or not self._waiting:
             return
         self._current = self._waiting.popleft()
-        self._open, self._refusals = set(self._members), {}
+        self._open, self._refusal = set(self._members), None
         for number in sorted(self._members):
             self._send(number, {"change": self._current[2]})
 
     def _answer(self, number: int, refusal: Message | None) -> None:
         self._open.discard(number)
-        self._refusals[number] = refusal
+        self._refusal = self._refusal or refusal  # the first that came
         if self._open or self._current is None:
             return
         (origin, ask, change), self._current = self._current, None
-        refused = [each for _, each in sorted(self._refusals.items()) if each is not None]
-        if not refused:
+        if self._refusal is None:
             self._note(change)
         if origin in self._members:
-            self._send(origin, {"answer": ask, "refusal": refused[0] if refused else None})
+            self._send(origin, {"answer": ask, "refusal": self._refusal})
         self._next()
 
     def _note(self, change: Message) -> None:

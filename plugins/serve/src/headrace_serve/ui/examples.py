@@ -44,9 +44,7 @@ class Examples:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         if not self._folder.is_dir():
-            hint = (
-                "Make it, or name another one: the live page offers the pictures and texts in it."
-            )
+            hint = "Make it, or name another: the live page offers the pictures and texts in it."
             raise ConfigError(
                 Problem("serve", f"the folder of examples {str(folder)!r} is not there", hint=hint)
             )

@@ -151,9 +151,7 @@ def _load(
             samples[-1].at_s - begun.get((name, index), samples[-1].at_s),
         )
         for index in range(len(last["instances"]))
-        if not last["instances"][index].get(
-            "wide"
-        )  # which is busy only in a node that else is idle
+        if not last["instances"][index].get("wide")  # busy only in a node that else is idle
     ]
     return _Load(
         name,
