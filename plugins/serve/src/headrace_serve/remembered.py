@@ -43,9 +43,7 @@ def times_for(model: Any, keys: Any, headers: Mapping[str, str]) -> list[dict[st
         return None
     names = [text.partition("(")[0].rpartition(":")[2] for text in model.pipe.config.plan().probes]
     if "Times" not in names:
-        hint = (
-            'Whoever runs the server writes probes = ["Times"] into [global] of its configuration.'
-        )
+        hint = 'Whoever runs the server writes probes = ["Times"] into [global] of its file.'
         raise InputError(f"x-timing: the model {model.name!r} tells no times", hint=hint)
     if keys is not None:
         keys.check(headers, "describe", model.name)

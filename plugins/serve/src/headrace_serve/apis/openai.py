@@ -143,9 +143,8 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
         count = body.pop("n", 1)
         if type(count) is not int or count != 1:
             raise InputError("n", expected="1", got=repr(count)[:40])
-        given = (
-            [_messages(body.pop("messages", None))] if chat else _prompts(body.pop("prompt", None))
-        )
+        text = body.pop("messages" if chat else "prompt", None)
+        given = [_messages(text)] if chat else _prompts(text)
         if stream and len(given) > 1:
             raise InputError("prompt", expected="one text with stream", got=str(len(given)))
         await _leave_out(asked, name, given[0], body)

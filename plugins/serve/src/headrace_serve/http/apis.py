@@ -227,12 +227,8 @@ class Asked:
         exchange, service = self._exchange, self._exchange.service
         self._check_key(name, "infer")
         model: Model | None = exchange.model
-        if (
-            self._known is not service.models
-            or model is None
-            or model.name != name
-            or model.unloaded
-        ):
+        is_known = self._known is service.models
+        if not is_known or model is None or model.name != name or model.unloaded:
             model = service.find(name, key=exchange.share_key)
             if model is None:
                 timeout_us = self._parameters().get("timeout")

@@ -202,16 +202,13 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
     array = _as_array(value, plain, axes)
     if array is None and plain == "BYTES" and len(axes) == (0 if item else 1):
         return None  # one element of JSON text
-    datatype = None if array is None else datatype_of(array)
-    if (
-        array is not None
-        and datatype in (plain, port.datatype)
-        and port.fits(array.shape, item=item)
-    ):
-        return array
-    got = (
-        type(value).__name__ if array is None else f"{datatype or array.dtype} {list(array.shape)}"
-    )
+    if array is None:
+        got = type(value).__name__
+    else:
+        datatype = datatype_of(array)
+        if datatype in (plain, port.datatype) and port.fits(array.shape, item=item):
+            return array
+        got = f"{datatype or array.dtype} {list(array.shape)}"
     raise ContractError(
         f"output {port.name!r} is declared as {port.datatype} {list(axes)}, and the result is {got}"
     )
@@ -334,10 +331,8 @@ def as_json_text(value: Any) -> str:
         try:
             return write_json(value, strict=True)
         except TypeError:  # a value, or a key, that JSON has not: the whole is made plain, and iterators are read once
-            plain = _PLAIN.dump_python(
-                value, mode="json", fallback=_known_to_pydantic, warnings=False
-            )
-            return write_json(plain, strict=True)
+            how: Any = {"mode": "json", "fallback": _known_to_pydantic, "warnings": False}
+            return write_json(_PLAIN.dump_python(value, **how), strict=True)
     except FormatError as error:
         raise NotJsonError(f"the result cannot be written as JSON: {error}") from error
     except (TypeError, ValueError, RecursionError) as error:

@@ -85,10 +85,7 @@ async def open_grpc(
         options.append(("grpc.keepalive_time_ms", _ms(limits.grpc_keepalive_s)))
     least_ms = _ms(limits.grpc_min_ping_interval_s)
     options += [
-        (
-            "grpc.keepalive_permit_without_calls",
-            1,
-        ),  # else a ping of an idle client ends its connection
+        ("grpc.keepalive_permit_without_calls", 1),  # else a ping of an idle client ends it
         ("grpc.keepalive_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
         ("grpc.http2.ping_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
         ("grpc.http2.min_ping_interval_without_data_ms", least_ms),

@@ -198,12 +198,8 @@ def _spawn(
                     told.release()
                     continue
                 threads.update(message.get("ready", ()))
-                events.put(
-                    next(
-                        ((kind, number) for kind in ("ready", "pong") if kind in message),
-                        ("message", number, message),
-                    )
-                )
+                kind = next((kind for kind in ("ready", "pong") if kind in message), None)
+                events.put(("message", number, message) if kind is None else (kind, number))
         status = process.wait()
         with contextlib.suppress(BrokenPipeError):
             stdin.close()
