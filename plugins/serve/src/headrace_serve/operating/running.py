@@ -41,7 +41,7 @@ _TWICE_S = 0.2
 """The same signal once more within so many seconds is no second one: ``timeout`` sends it to its child and to the group."""
 
 _OTHER_FILES = 1024
-"""Files that are open beside connections: those of models, their processes, regions of shared memory."""
+"""Files that are open beside connections: those of models and their processes."""
 
 
 def run(
@@ -184,7 +184,7 @@ def opening(connections: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits = [one for one in (connections + _OTHER_FILES, hard) if one != resource.RLIM_INFINITY]
+    limits = [n for n in (connections + _OTHER_FILES, hard) if n != resource.RLIM_INFINITY]
     raises = soft != resource.RLIM_INFINITY and soft < min(limits)
     if raises:
         with contextlib.suppress(OSError, ValueError):

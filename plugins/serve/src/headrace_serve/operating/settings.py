@@ -101,10 +101,10 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Settings:
         """Return the settings that `to_json` has written."""
-        found = json.loads(text)
+        values = json.loads(text)
         for name in ("models", "allow", "cors_origins", "allow_hosts", "apis"):
-            found[name] = tuple(found[name])
-        return cls(**{**found, "limits": Limits(**found["limits"])})
+            values[name] = tuple(values[name])
+        return cls(**{**values, "limits": Limits(**values["limits"])})
 
     def shared(
         self, port: int, grpc_port: int | None, admin_port: int | None = None, processes: int = 1
@@ -174,7 +174,7 @@ class Settings:
 
     def _watched(self) -> bool | str:
         """Return the argument ``watch`` of the server: the first folder of models, if files are watched."""
-        folders = (one for one in self.models if Path(one).is_dir())
+        folders = (path for path in self.models if Path(path).is_dir())
         return self.watch and next(folders, True)
 
     def _tls(self) -> Tls | None:
