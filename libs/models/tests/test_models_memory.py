@@ -8,6 +8,7 @@ import heapq
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
 
 import pytest
 
@@ -227,6 +228,50 @@ def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(sa
         with pytest.raises(OutOfMemoryError, match="no memory is left"):
             models("full", {"data": 0})
         assert models.status()["full"]["state"] == "failed"
+        assert models("a", {"data": 0})["result"] == "a"
+
+
+OnnxRuntimeError = type("RuntimeException", (Exception,), {"__module__": "onnxruntime.capi"})
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MemoryError(), "memory"),
+        (RuntimeError("CUDA error: out of memory"), "memory"),
+        (RuntimeError("[executionContext.cpp] Error Code 2: OutOfMemory"), "memory"),
+        (OnnxRuntimeError("Failed to allocate memory for requested buffer of size 8"), "memory"),
+        (OnnxRuntimeError("Got invalid dimensions"), "backend"),
+        (ValueError("the sender wrote: out of memory"), "backend"),
+    ],
+)
+def test_a_batch_without_memory_fails_alone_and_idle_models_leave(error, code, says):
+    class Fails(headrace.Backend):
+        """Fails once, at the first request."""
+
+        errors: ClassVar = [error]
+
+        def forward(self, batch):
+            if self.errors:
+                raise self.errors.pop()
+            for request in batch:
+                request["result"] = "there"
+
+    headrace.register("Fails", Fails)
+    left = threading.Event()
+    given = {"a": saying("a"), "b": saying("b"), "fails": {"backend": "Fails"}}
+    budget = memory("9 GiB", given, keep=["b"])
+    with Models(given, memory=budget) as models:
+        models.subscribe(lambda change: change.state == "unloaded" and left.set())
+        with pytest.raises(headrace.errors.BackendError) as caught:
+            models("fails", {"data": 0})
+        assert caught.value.code == code
+        with models.lease("fails") as pipe:
+            assert pipe.stats()["nodes"]["main"]["failed"] == {code: 1}
+        if code == "memory":
+            assert left.wait(60)
+        assert present(models) == ({"b", "fails"} if code == "memory" else {*given})
+        assert models("fails", {"data": 0})["result"] == "there"
         assert models("a", {"data": 0})["result"] == "a"
 
 

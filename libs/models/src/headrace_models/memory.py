@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from headrace.errors import ClosedError, ConfigError, Problem, among
+from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_memory
 from headrace_models.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -228,20 +228,24 @@ class Memory:
             try:
                 return make()
             except Exception as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 if last:
                     what = f"model {holding.title!r} could not be built: no memory is left"
                     raise OutOfMemoryError(what, hint="Set a smaller budget.") from error
-            self._send_idle_away()
+            self.send_idle_away()
         raise AssertionError
 
-    def _send_idle_away(self) -> None:
-        """Let all leave that may, and that have no requests, and wait until they have."""
+    def send_idle_away(self, but: Holding | None = None) -> None:
+        """Let all leave that may, and that have no requests, and wait until they have: no memory is left.
+
+        Args:
+            but: One that stays, since a batch of it had no memory.
+        """
         with self._changed:
-            idle = [one for one in self._by_use() if not one.is_busy()]
-            for one in idle:
-                one.leaving = True
+            idle = [held for held in self._by_use() if held is not but and not held.is_busy()]
+            for holding in idle:
+                holding.leaving = True
         self._send_away(idle)
         with self._changed:
             self._changed.wait_for(
@@ -473,12 +477,3 @@ def _trim() -> None:
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):  # other libraries of C have none
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, says that there is no memory: the built-in one, or that of torch."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        error = error.__cause__
-    return False

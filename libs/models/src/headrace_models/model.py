@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
+from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError, code_of
 from headrace.hookspecs import attached
 from headrace_models.builds import Build
 from headrace_models.changes import Change
@@ -50,6 +50,25 @@ class _Instances:
         if {*states.values()} == {"lost"}:
             name = f"headrace-models-{node}"
             threading.Thread(target=self._all_lost, args=(node,), name=name, daemon=True).start()
+
+
+class _InBudget(_Instances):
+    """A probe that also tells of batches that had no memory, where models have a budget.
+
+    Args:
+        all_lost: See `_Instances`.
+        no_memory: Called in a thread of its own.
+    """
+
+    def __init__(self, all_lost: Callable[[str], None], no_memory: Callable[[], None]) -> None:
+        super().__init__(all_lost)
+        self._no_memory = no_memory
+
+    def batch_done(self, *told: Any) -> None:
+        """Look at the errors of a batch, which are told last."""
+        if "memory" in {code_of(error) for error in told[-1] if error is not None}:
+            name = "headrace-models-memory"
+            threading.Thread(target=self._no_memory, name=name, daemon=True).start()
 
 
 class Model:
@@ -427,8 +446,12 @@ class Model:
         return bool(self._leaving)
 
     def _watch(self, version: Version) -> None:
-        """Build a version anew once all instances of one of its nodes are lost."""
-        version.watch = attached(version.pipe, _Instances(partial(self._rebuild, version)))
+        """Build a version anew once all instances of one of its nodes are lost. Let others leave when it has no memory."""
+        rebuild, memory = partial(self._rebuild, version), self._rules.memory
+        probe = _Instances(rebuild)
+        if memory is not None:
+            probe = _InBudget(rebuild, partial(memory.send_idle_away, version.holding))
+        version.watch = attached(version.pipe, probe)
         version.watch.__enter__()
 
     def _rebuild(self, version: Version, node: str) -> None:
