@@ -14,7 +14,7 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError
-from headrace_models import Memory, Models, OutOfMemoryError
+from headrace_models import Memory, Models, OutOfMemoryError, call_model, models_here
 from headrace_models.memory import Holding, read_bytes
 from headrace_testing import FakeClock
 
@@ -229,6 +229,84 @@ def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(sa
             models("full", {"data": 0})
         assert models.status()["full"]["state"] == "failed"
         assert models("a", {"data": 0})["result"] == "a"
+
+
+class Asks(headrace.Backend):
+    """Asks the model ``name``, and of those that ``data`` names the first."""
+
+    class Options(headrace.Options):
+        positional = ("name",)
+        name: str = ""
+
+    max = 1
+    keeps = True
+
+    @staticmethod
+    def called_models(options):
+        return {options.name} - {""}
+
+    def init(self, options, context):
+        self.name, self.models = options.name, models_here()
+
+    def forward(self, batch):
+        (request,) = batch
+        name = self.name or request["data"]
+        answer = call_model(self.models, name, {"data": 0}, outputs=["said"])
+        request["result"] = answer.result(60)["said"]
+
+
+def asking(**names):
+    """Models by name, and the model that each asks."""
+    headrace.register("Asks", Asks, replace=True)
+    return {name: {"backend": f"Asks({called})"} for name, called in names.items()}
+
+
+def test_a_set_that_cannot_fit_is_refused_before_anything_is_built(says):
+    given = {**asking(front="middle", middle="live"), "a": saying("a"), "b": saying("b")}
+    budget = memory("3 GiB", given)
+    with pytest.raises(
+        ConfigError, match=r"'front:1' takes .*front:1 1073741824, middle:1 1073"
+    ) as caught:
+        Models(given, memory=budget, aliases={"live": {"a": 0.5, "b": 0.5}})
+    assert "a:1 1073741824, b:1 1073741824), and the budget is 3221225472" in str(caught.value)
+    assert "'middle:1'" not in str(caught.value)
+    assert says.built == []
+
+
+def test_the_models_that_a_model_calls_count_with_it(says):
+    given = {**asking(front="a"), "a": saying("a"), "b": saying("b")}
+    with Models(given, preload=False, memory=memory("2 GiB", given)) as models:
+        models("b", {"data": 0})
+        assert models("front", {"data": 0})["result"] == "a"
+        assert present(models) == {"front", "a"}
+        models("b", {"data": 0})
+        assert present(models) == {"a", "b"}
+
+
+def test_two_models_that_wait_for_others_do_not_wait_for_each_other():
+    given = {**asking(left="a", right="b"), "a": saying("a"), "b": saying("b")}
+    with (
+        Models(given, preload=False, memory=memory("2 GiB", given)) as models,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        asked = [pool.submit(models, name, {"data": 0}) for name in ("left", "right", "a", "b") * 5]
+        answers = [each.result(60)["result"] for each in asked]
+    assert answers == ["a", "b", "a", "b"] * 5
+
+
+def test_a_call_that_no_option_names_counts_from_then_on():
+    given = {**asking(front=""), "middle": asking(middle="a")["middle"]}
+    given |= {"a": saying("a"), "b": saying("b")}
+    with Models(given, preload=False, memory=memory("2 GiB", given)) as models:
+        models("b", {"data": 0})
+        assert models("front", {"data": "a"})["result"] == "a"
+        assert present(models) == {"front", "a"}
+        with pytest.raises(
+            OutOfMemoryError, match=r"front:1 1073741824, middle:1 .*, a:1 .* budget"
+        ):
+            models("front", {"data": "middle"})
+        assert models("front", {"data": "a"})["result"] == "a"
+        assert models("b", {"data": 0})["result"] == "b"
 
 
 OnnxRuntimeError = type("RuntimeException", (Exception,), {"__module__": "onnxruntime.capi"})
@@ -603,8 +681,8 @@ class ForgetsAnUpdate(Memory):
 class CountsHalf(Memory):
     """Counts less than is taken."""
 
-    def used_bytes(self):
-        return {"host": super().used_bytes()["host"] // 2}
+    def used_bytes(self, *coming):
+        return {"host": super().used_bytes(*coming)["host"] // 2}
 
 
 class GivesNothingBack(Memory):

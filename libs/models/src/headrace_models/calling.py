@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from headrace import keys
+from headrace import keys, plugins
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headrace import Pipeline
+    from headrace import Pipeline, PipelineConfig
 
     Ports = tuple[dict[str, Any], list[str]]
     Models = Any
@@ -29,8 +29,44 @@ _known: WeakKeyDictionary[Pipeline, Ports] = WeakKeyDictionary()
 
 
 def models_here() -> Models | None:
-    """Return the models of which one is built right now in this thread, for ``init`` of a backend. None: it is no model."""
+    """Return the models of which one is built right now in this thread, for ``init`` of a backend. None: it is no model.
+
+    A backend whose options name the models that it calls may have a static method ``called_models(options)``, which returns
+    their names. Then they count with it in a budget of memory before its first call.
+    """
     return getattr(_here, "models", None)
+
+
+class Beside:
+    """The models as one of them calls them.
+
+    Args:
+        models: The models.
+        note: Called with the name of each model that it leases, before.
+    """
+
+    def __init__(self, models: Models, note: Callable[[str], None]) -> None:
+        self._models, self._note = models, note
+
+    def lease(self, name: str, **settings: Any) -> Any:
+        """Lease a model as `headrace_models.Models.lease` does."""
+        self._note(name)
+        return self._models.lease(name, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._models, name)
+
+
+def called_by(config: PipelineConfig) -> set[str]:
+    """Return the models that the options of a configuration name: see `models_here`."""
+    todo = [plugins.resolve(config, node=node) for node in config.nodes]
+    names: set[str] = set()
+    while todo:
+        element = todo.pop()
+        if element is not None:
+            todo += element.children
+            names.update(getattr(element.cls, "called_models", lambda _: ())(element.options))
+    return names
 
 
 @contextmanager

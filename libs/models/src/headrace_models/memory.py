@@ -17,7 +17,7 @@ from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_
 from headrace_models.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 __all__ = ["Holding", "Memory", "read_bytes"]
 
@@ -50,6 +50,7 @@ class Holding:
         last_use: Gives the time of its last request.
         is_busy: Says whether requests are inside it.
         leave: Lets it leave once its requests have ended. Returns False if an operation does not allow that now.
+        calls: The models that it calls, by name or alias: they count with it while it is here.
     """
 
     title: str
@@ -66,6 +67,7 @@ class Holding:
     last_use: Callable[[], float] = lambda: 0.0
     is_busy: Callable[[], bool] = lambda: False
     leave: Callable[[], bool] = lambda: True
+    calls: set[str] = field(default_factory=set)
 
     @property
     def stays(self) -> bool:
@@ -78,7 +80,12 @@ class Memory:
 
     One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the
     files of a model until its first build on the host has been measured, which is at least its files. A request brings a
-    model back that has left, and waits for it.
+    model back that has left, and waits for it. The models that a model calls count with it as one set: those that its options
+    name before anything is built, others from their first call on.
+
+    Attributes:
+        budget_bytes: The bytes by device, of this process.
+        called: Gives what the versions take that a name means. Those who own the models set it.
 
     Args:
         budget: The bytes by device, with a unit: ``{"cuda:0": "20 GiB", "host": "8 GiB"}``. What is not here has no bound.
@@ -107,6 +114,7 @@ class Memory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget_bytes = {one: read_bytes(text, one) // parts for one, text in budget.items()}
+        self.called: Callable[[str], Iterable[Holding]] = lambda _: ()
         self.set_models(sizes or {}, keep, idle_unload_s or {})
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
             what = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
@@ -131,8 +139,18 @@ class Memory:
         self._sizes = {name: read_bytes(text, name) for name, text in sizes.items()}
         self._keep, self._idle_unload_s = {*keep}, dict(idle_unload_s)
 
-    def check(self, names: Collection[str], holdings: Iterable[Holding]) -> None:
-        """Check that sizes and ``keep`` name models, that each version fits, and all together that never leave.
+    def check(
+        self,
+        names: Collection[str],
+        holdings: Iterable[Holding],
+        called: Callable[[str], Iterable[Holding]],
+    ) -> None:
+        """Check that sizes and ``keep`` name models, that each set fits, and all together that never leave.
+
+        Args:
+            names: All models.
+            holdings: What the versions take.
+            called: As the attribute, for these models.
 
         Raises:
             ConfigError: They do not.
@@ -144,15 +162,47 @@ class Memory:
             for name in sorted({*self._sizes, *self._keep, *self._idle_unload_s} - {*names})
         ]
         holdings = [*holdings]
-        sets = [(f"model {one.title!r} takes", [one]) for one in holdings]
-        sets.append(("the models that are kept take", [one for one in holdings if one.keep]))
-        for who, some in sets:
-            for device, size in _sum(some).items():
-                if size > (most := self.budget_bytes[device]):
-                    what = f"{who} {size} bytes on {device}, and the budget is {most}"
-                    problems.append(Problem("models", what))
+        sets = [(f"model {holding.title!r} takes", [holding]) for holding in holdings]
+        kept = [holding for holding in holdings if holding.keep]
+        for who, members in [*sets, ("the models that are kept take", kept)]:
+            excess = self._excess(who, self._sets(members, called))
+            problems += [Problem("models", text) for text in excess]
         if problems:
             raise ConfigError(problems)
+
+    def _excess(self, who: str, members: Collection[Holding]) -> Iterator[str]:
+        """Yield a text for each device whose budget is too small for a set."""
+        for device, size in _sum(members).items():
+            if size > (most := self.budget_bytes[device]):
+                parts = [(each.title, each.sizes_bytes.get(device)) for each in members]
+                listed = ", ".join(f"{title} {part}" for title, part in parts if part)
+                yield f"{who} {size} bytes on {device} ({listed}), and the budget is {most}"
+
+    def note_call(self, holding: Holding, name: str) -> None:
+        """Let the models of a name count with a version that is about to call them.
+
+        Raises:
+            OutOfMemoryError: Together they do not fit.
+        """
+        if name in holding.calls:
+            return
+        with self._changed:
+            members = self._sets([holding, *self.called(name)])
+            for excess in self._excess(f"model {holding.title!r} takes", members):
+                raise OutOfMemoryError(excess, hint="Enlarge the budget.")
+            holding.calls.add(name)
+            victims = self._victims_of_excess(holding)
+        self._send_away(victims)
+
+    def _victims_of_excess(self, holding: Holding) -> list[Holding]:
+        """Return those that must leave since a version takes more than was known."""
+        spare = {
+            device: most - self.used_bytes()[device] for device, most in self.budget_bytes.items()
+        }
+        over = {device: -size for device, size in spare.items() if size < 0}
+        if over:
+            _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
+        return self._victims(over)
 
     def set_size(self, holding: Holding, name: str, device: str, files_bytes: int) -> None:
         """Set what a version takes as far as it is known before its build, and whether it is kept.
@@ -210,10 +260,7 @@ class Memory:
                 least = holding.sizes_bytes[device] // 2
                 holding.sizes_bytes[device] = max(least, after[device] - before[device])
                 holding.origin = "measured"
-            over = self._missing(Holding("", dict.fromkeys(self.budget_bytes, 0)))
-            victims = self._victims(over)
-        if over:
-            _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
+            victims = self._victims_of_excess(holding)
         self._send_away(victims)
         return made
 
@@ -288,6 +335,8 @@ class Memory:
     def step(self, holding: Holding) -> list[Holding] | None:
         """Give room to a version that waits, if there is some and nobody has waited for longer.
 
+        One that counts with its caller already waits for nobody, since requests of the caller wait for it.
+
         Returns:
             None: it has its room. Else those that must leave for it now.
 
@@ -298,7 +347,7 @@ class Memory:
         if self._closed:
             raise ClosedError("the models are closed")
         self._looked = self._clock()
-        if self._line[0] is not holding:
+        if self._line[0] is not holding and holding not in self._sets(self._held):
             return []
         missing = self._missing(holding)
         if not missing:
@@ -306,28 +355,31 @@ class Memory:
             holding.since, holding.leaving = None, False
             return None
         self._check_possible(holding)
-        return self._victims(missing)
+        return self._victims(missing, holding)
 
-    def _victims(self, missing: Mapping[str, int]) -> list[Holding]:
-        """Return those that must leave now for so many bytes by device, none if they would not be enough."""
-        gone = _sum(one for one in self._held if one.leaving)
-        victims = []
-        for one in self._by_use():
-            if all(gone[device] >= size for device, size in missing.items()):
-                break
-            if any(gone[d] < size and one.sizes_bytes.get(d) for d, size in missing.items()):
-                victims.append(one)
-                gone.update(one.sizes_bytes)
-        if any(gone[device] < size for device, size in missing.items()):
+    def _victims(self, devices: Collection[str], *coming: Holding) -> list[Holding]:
+        """Return those that must leave now for some devices to have room, none if they would not be enough."""
+        stay, victims = [*coming, *(held for held in self._held if not held.leaving)], []
+
+        def lacking() -> set[str]:
+            used = _sum(self._sets(stay))
+            return {device for device in devices if used[device] > self.budget_bytes[device]}
+
+        for holding in self._by_use():
+            if lacking() & _sum(self._sets([holding])).keys():
+                victims.append(holding)
+                stay.remove(holding)
+        if lacking():
             return []
-        for one in victims:
-            one.leaving = True
+        victims = [holding for holding in victims if holding not in self._sets(stay)]
+        for holding in victims:
+            holding.leaving = True
         return victims
 
     def _missing(self, holding: Holding) -> dict[str, int]:
         """Return the bytes that a version lacks, by device."""
-        used = self.used_bytes()
-        lacks = {d: used[d] + n - self.budget_bytes[d] for d, n in holding.sizes_bytes.items()}
+        used, then = self.used_bytes(), self.used_bytes(holding)
+        lacks = {d: n - self.budget_bytes[d] for d, n in then.items() if n > used[d]}
         return {device: size for device, size in lacks.items() if size > 0}
 
     def _by_use(self) -> list[Holding]:
@@ -340,14 +392,13 @@ class Memory:
     def _check_possible(self, holding: Holding) -> None:
         """Refuse a version for which there is no room beside those that stay, and that wait to be replaced."""
         stay = {one.replaces for one in self._line}
-        for device, size in holding.sizes_bytes.items():
-            fixed = [one for one in self._held if one.stays or one in stay]
-            most = self.budget_bytes[device] - _sum(fixed)[device]
-            if size > most:
+        fixed = self._sets([held for held in self._held if held.stays or held in stay])
+        used, then = _sum(fixed), _sum(self._sets([*fixed, holding]))
+        for device in then:
+            size, most = then[device] - used[device], self.budget_bytes[device] - used[device]
+            if 0 < size > most:
                 what = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
-                others = ", ".join(
-                    sorted(one.title for one in fixed if one.sizes_bytes.get(device))
-                )
+                others = ", ".join(sorted(h.title for h in fixed if h.sizes_bytes.get(device)))
                 hint = f"These stay: {others}." if others else "Enlarge the budget."
                 raise OutOfMemoryError(what, hint=hint)
 
@@ -405,9 +456,25 @@ class Memory:
             what = "model %r has left after %.1f s: too many models are asked for by turns"
             _log.warning(what, holding.title, now - since)
 
-    def used_bytes(self) -> Counter[str]:
-        """Return the bytes that all versions take that are built or being built, by device."""
-        return _sum(self._held)
+    def used_bytes(self, *coming: Holding) -> Counter[str]:
+        """Return the bytes that all versions take that are built or being built, and these, each with those that it calls."""
+        return _sum(self._sets([*self._held, *coming]))
+
+    def _sets(
+        self,
+        holdings: Iterable[Holding],
+        called: Callable[[str], Iterable[Holding]] | None = None,
+    ) -> dict[Holding, None]:
+        """Return versions with all that they call, and that these call, each once."""
+        members, todo = dict[Holding, None](), [*holdings]
+        while todo:
+            holding = todo.pop(0)
+            if holding not in members:
+                members[holding] = None
+                todo += [
+                    each for name in [*holding.calls] for each in (called or self.called)(name)
+                ]
+        return members
 
     def wake(self) -> None:
         """Let those look again that wait, because a version may leave again."""
@@ -443,10 +510,10 @@ def read_bytes(text: str, name: str) -> int:
 
 
 def _sum(holdings: Iterable[Holding]) -> Counter[str]:
-    found = Counter[str]()
-    for one in holdings:
-        found.update(one.sizes_bytes)
-    return found
+    total = Counter[str]()
+    for holding in holdings:
+        total.update(holding.sizes_bytes)
+    return total
 
 
 def _resident(device: str) -> int | None:

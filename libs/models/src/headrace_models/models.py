@@ -98,9 +98,9 @@ class Models(Operations):
         entries, targets = read_entries(models)
         for (name, number), source in entries.items():
             self._added(name, number, source)
-        self._check_all(self._models.values())
         for alias, target in {**targets, **(aliases or {})}.items():
             self.alias(alias, target)
+        self._check_all(self._models.values(), self._shares)
         try:
             if watch:
                 self._watching = Watching(self, models)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.exchange import Exchange
+    from headrace_models.memory import Holding
     from headrace_models.sources import Entries
     from headrace_models.version import Rules, Version
 
@@ -36,13 +38,15 @@ class Operations(Requests):
     def __init__(self, rules: Rules, draw: Callable[[], float], *, preload: bool) -> None:
         super().__init__(rules.clock)
         self._rules = rules
+        if rules.memory is not None:
+            rules.memory.called = lambda name: _called(name, self._models, self._shares)
         self._draw = draw
         self._preload = preload
         self._adding = threading.Lock()
         self._left: list[Model] = []
 
-    def _check_all(self, models: Collection[Model]) -> None:
-        """Check all configurations; one error has the problems of all of them."""
+    def _check_all(self, models: Collection[Model], shares: Mapping[str, Shares]) -> None:
+        """Check all configurations, of models and their aliases; one error has the problems of all of them."""
         problems: list[Problem] = []
         for model in models:
             for version in model.versions.values():
@@ -54,9 +58,10 @@ class Operations(Requests):
         if problems:
             raise ConfigError(problems)
         if self._rules.memory is not None and models:
-            names = {*self._models, *(one.name for one in models)}
+            known = {**self._models, **{model.name: model for model in models}}
             versions = [one for model in models for one in model.versions.values()]
-            self._rules.memory.check(names, [one.holding for one in versions])
+            called = partial(_called, models=known, shares=shares)
+            self._rules.memory.check(known, [one.holding for one in versions], called)
 
     def _load_what_fits(self, model: Model) -> None:
         """Build the versions of a model for which no other must leave. Requests build the others."""
@@ -314,10 +319,11 @@ class Operations(Requests):
             model = fresh.setdefault(name, Model(name, self._rules))
             late = not self._preload or not {name, f"{name}:{number}"}.isdisjoint(lazy)
             model.add(number, source, on_demand=late)
-        self._check_all(fresh.values())
         stay = {name: one for name, one in self._models.items() if _stays(name, keep_others)}
         known = {**stay, **fresh}
-        return fresh, {name: self._shares_of(name, one, known) for name, one in targets.items()}
+        shares = {name: self._shares_of(name, one, known) for name, one in targets.items()}
+        self._check_all(fresh.values(), shares)
+        return fresh, shares
 
     def _put(
         self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: Others
@@ -483,6 +489,17 @@ def kept_first(models: Iterable[Model]) -> list[Model]:
         return any(one.holding.keep for one in model.versions.values())
 
     return sorted(models, key=stays, reverse=True)
+
+
+def _called(name: str, models: Mapping[str, Model], shares: Mapping[str, Shares]) -> list[Holding]:
+    """Return what the versions take that a name means, of an alias each."""
+    holdings = []
+    for title in shares[name].shares if name in shares else [name]:
+        short, number = split(title)
+        model = models.get(short)
+        place = model and (model.place if number is None else model.places.get(number))
+        holdings += [place.version.holding] if place else []
+    return holdings
 
 
 def _stays(name: str, keep_others: Others) -> bool:

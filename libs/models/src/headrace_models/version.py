@@ -6,11 +6,12 @@ import copy
 import random
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, code_of
-from headrace_models.calling import building_for
+from headrace_models.calling import Beside, building_for, called_by
 from headrace_models.leases import Leases
 from headrace_models.memory import Holding
 from headrace_models.sources import files_of, stamp
@@ -188,6 +189,7 @@ class Version:
         if rules.memory is not None:
             files = sum(path.stat().st_size for path in files_of(nodes) if path.is_file())
             rules.memory.set_size(self.holding, self.name, self.device, files)
+            self.holding.calls = called_by(config)
         return config
 
     def built(
@@ -213,7 +215,10 @@ class Version:
         self, rules: Rules, config: PipelineConfig, check: Callable[[Pipeline], None] | None
     ) -> Pipeline:
         try:
-            with building_for(rules.models()):
+            models = rules.models()
+            if rules.memory is not None and models is not None:
+                models = Beside(models, partial(rules.memory.note_call, self.holding))
+            with building_for(models):
                 pipe = headrace.pipe(config)
             try:
                 if (compare := getattr(self.source.config, "check_built", None)) is not None:
@@ -244,6 +249,7 @@ class Version:
         self._nodes = other._nodes
         self.holding.sizes_bytes = {**other.holding.sizes_bytes}
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
+        self.holding.calls = other.holding.calls
         self.holding.idle_unload_s = other.holding.idle_unload_s
         return self
 
