@@ -154,6 +154,48 @@ def test_what_is_measured_takes_the_place_of_an_estimate_and_is_kept(says, tmp_p
         assert budget.used_bytes() == {"host": 3400}
 
 
+def test_what_was_measured_is_known_at_the_next_start(says, tmp_path, caplog):
+    file, other = tmp_path / "weights", tmp_path / "other"
+    file.write_text("a" * 1000)
+    other.write_text("b" * 1000)
+
+    def served(path=file, budget="8 KiB", **settings):
+        def measure(_):
+            return 1700 * says.living
+
+        config = {"a": {"backend": f"Says(model={str(path)!r})", **settings}}
+        return Models(config, preload=False, memory=Memory({"host": budget}, measure=measure))
+
+    def memory_of(models):
+        about = models.status()["a"]
+        return about["memory_origin"], about["memory"]["host"]
+
+    with served() as models:
+        assert memory_of(models) == ("estimated", 2000)
+        models("a", {"data": 0})
+    with served() as models:
+        assert memory_of(models) == ("measured", 1700)
+    with pytest.raises(ConfigError, match="takes 1700 bytes on host"):
+        served(budget="1.5 KiB")
+    for changed in ({"path": other}, {"instance_num": 2}):
+        with served(**changed) as models:
+            assert memory_of(models)[0] == "estimated"
+    (remembered,) = tmp_path.glob("cache/sizes/*")
+    for damaged in ("", "[]", '{"host": -1}', '{"host": "1"}', '{"cuda:9": 5}'):
+        remembered.write_text(damaged)
+        for _ in range(2):
+            with served() as models:
+                assert memory_of(models) == ("estimated", 2000)
+    assert caplog.text.count("holds no sizes") == 1
+    with served() as models:
+        models("a", {"data": 0})
+    with served() as models:
+        assert memory_of(models) == ("measured", 1700)
+    file.write_text("c" * 1000)
+    with served() as models:
+        assert memory_of(models)[0] == "estimated"
+
+
 def test_what_a_process_of_a_model_takes_counts_with_it(tmp_path):
     pytest.importorskip("headrace_process")
     (tmp_path / "weights").write_bytes(b"")

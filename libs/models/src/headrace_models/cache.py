@@ -27,7 +27,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Cached", "Got", "addresses_of", "shown"]
+__all__ = ["Cached", "Got", "addresses_of", "cache_folder", "shown"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,13 @@ def addresses_of(files: Iterable[Path]) -> list[Cached]:
     paths = {str(at) for file in files for at in (file, *file.parents)}
     found = (_by_path.get(path) for path in paths)
     return [one for one in found if one is not None and one.moves]
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache, which ``HEADRACE_CACHE`` may name."""
+    own = os.environ.get("XDG_CACHE_HOME") or _FOLDERS.get(sys.platform, "~/.cache")
+    named = os.environ.get("HEADRACE_CACHE") or os.path.join(own, "headrace")  # noqa: PTH118 - with ~
+    return Path(os.path.abspath(os.path.expanduser(named)))  # noqa: PTH100, PTH111 - links keep their names
 
 
 def shown(address: str) -> str:
@@ -110,9 +117,7 @@ class Cached:
         self.address, self.moves = shown(address), revision is not None
         self._asked, self._fetcher = address, fetcher
         self._sha256, self._revision, self._within = sha256, revision, within
-        own = os.environ.get("XDG_CACHE_HOME") or _FOLDERS.get(sys.platform, "~/.cache")
-        named = os.environ.get("HEADRACE_CACHE") or os.path.join(own, "headrace")  # noqa: PTH118 - with ~
-        self._root = Path(os.path.abspath(os.path.expanduser(named)))  # noqa: PTH100, PTH111 - links keep their names
+        self._root = cache_folder()
         last = name or re.split(r"[?#]", address)[0].rstrip("/").rpartition("/")[2]
         digest = hashlib.sha256((key or address).encode()).hexdigest()
         self._folder = self._root / "fetched" / digest[:32]

@@ -11,10 +11,12 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_memory
 from headrace_models.errors import OutOfMemoryError
+from headrace_models.sizes import key_of, read_sizes, write_sizes
+from headrace_models.sources import files_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -51,6 +53,7 @@ class Holding:
         is_busy: Says whether requests are inside it.
         leave: Lets it leave once its requests have ended. Returns False if an operation does not allow that now.
         calls: The models that it calls, by name or alias: they count with it while it is here.
+        key: What its size depends on: see `headrace_models.sizes.key_of`.
     """
 
     title: str
@@ -68,6 +71,7 @@ class Holding:
     is_busy: Callable[[], bool] = lambda: False
     leave: Callable[[], bool] = lambda: True
     calls: set[str] = field(default_factory=set)
+    key: str = ""
 
     @property
     def stays(self) -> bool:
@@ -196,34 +200,37 @@ class Memory:
 
     def _victims_of_excess(self, holding: Holding) -> list[Holding]:
         """Return those that must leave since a version takes more than was known."""
-        spare = {
-            device: most - self.used_bytes()[device] for device, most in self.budget_bytes.items()
-        }
-        over = {device: -size for device, size in spare.items() if size < 0}
+        used, most = self.used_bytes(), self.budget_bytes
+        over = {device: n - most[device] for device, n in used.items() if n > most[device]}
         if over:
             _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
         return self._victims(over)
 
-    def set_size(self, holding: Holding, name: str, device: str, files_bytes: int) -> None:
+    def set_size(
+        self, holding: Holding, name: str, device: str, nodes: Collection[Mapping[str, Any]]
+    ) -> None:
         """Set what a version takes as far as it is known before its build, and whether it is kept.
 
         Args:
             holding: What it takes.
             name: The model.
             device: The devices of its nodes, as `headrace_models.version.Version.device` has them.
-            files_bytes: The size of its files.
+            nodes: Its nodes, as `headrace.explain` gives them.
         """
         holding.keep |= name in self._keep
         holding.idle_unload_s = self._idle_unload_s.get(name)
-        if name in self._sizes or holding.origin != "measured":
-            devices = {"host" if one == "cpu" else one for one in device.split(", ")}
-            known = devices & {*self.budget_bytes} or {"host"} & {*self.budget_bytes}
-            holding.origin = "given" if name in self._sizes else "estimated"
-            holding.sizes_bytes = {
-                one: self._sizes.get(name)
-                or max(files_bytes, min(2 * files_bytes, self.budget_bytes[one]))
-                for one in known
-            }
+        devices = {"host" if part == "cpu" else part for part in device.split(", ")}
+        known = devices & {*self.budget_bytes} or {"host"} & {*self.budget_bytes}
+        if name in self._sizes:
+            holding.origin = "given"
+            holding.sizes_bytes = dict.fromkeys(known, self._sizes[name])
+        elif (key := key_of(nodes)) != holding.key:
+            holding.key, holding.sizes_bytes = key, read_sizes(key)
+            holding.origin = "measured" if holding.sizes_bytes.keys() == known else "estimated"
+            if holding.origin == "estimated":
+                files = sum(path.stat().st_size for path in files_of(nodes) if path.is_file())
+                twice = {each: min(2 * files, self.budget_bytes[each]) for each in known}
+                holding.sizes_bytes = {each: max(files, size) for each, size in twice.items()}
 
     def has_room(self, holding: Holding) -> bool:
         """Return whether a version could be built now without another one leaving."""
@@ -260,6 +267,8 @@ class Memory:
                 least = holding.sizes_bytes[device] // 2
                 holding.sizes_bytes[device] = max(least, after[device] - before[device])
                 holding.origin = "measured"
+            if before and holding.origin == "measured":
+                write_sizes(holding.key, holding.sizes_bytes)
             victims = self._victims_of_excess(holding)
         self._send_away(victims)
         return made

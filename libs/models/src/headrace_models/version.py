@@ -187,8 +187,7 @@ class Version:
         self._see({*self.source.files(), *files_of(nodes), *self.written.files})
         self.config, self.device, self._nodes = config, _devices(nodes), nodes
         if rules.memory is not None:
-            files = sum(path.stat().st_size for path in files_of(nodes) if path.is_file())
-            rules.memory.set_size(self.holding, self.name, self.device, files)
+            rules.memory.set_size(self.holding, self.name, self.device, nodes)
             self.holding.calls = called_by(config)
         return config
 
@@ -249,7 +248,7 @@ class Version:
         self._nodes = other._nodes
         self.holding.sizes_bytes = {**other.holding.sizes_bytes}
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
-        self.holding.calls = other.holding.calls
+        self.holding.calls, self.holding.key = other.holding.calls, other.holding.key
         self.holding.idle_unload_s = other.holding.idle_unload_s
         return self
 
