@@ -80,6 +80,14 @@ def test_an_update_needs_room_for_both_versions_or_changes_nothing(says):
             models.update("a", saying("new"))
         assert models("a", {"data": 0})["result"] == "a"
         assert says.built == ["a"]
+    sizes = {"a": "2 GiB", "b": "1 GiB"}
+    with Models({n: saying(n) for n in "ab"}, memory=memory("3 GiB", sizes=sizes)) as models:
+        with pytest.raises(
+            OutOfMemoryError, match=r"'a:2' needs 2147483648 .* there are 1073741824"
+        ):
+            models.update("a", saying("new"))
+        assert models.status()["a"]["reason"].startswith("not updated: OutOfMemoryError")
+        assert present(models) == {"a", "b"}
     with Models({n: saying(n) for n in "ab"}, memory=memory("2 GiB", "ab")) as models:
         models.update("a", saying("new"))
         assert models("a", {"data": 0})["result"] == "new"
@@ -93,9 +101,12 @@ def test_models_are_replaced_at_once_or_not_at_all(says):
         with pytest.raises(OutOfMemoryError):
             models.replace({n: saying(n + n) for n in "ab"})
         assert models("a", {"data": 0})["result"] == "a"
-    with Models(given, memory=memory("3 GiB", "ab")) as models:
-        with pytest.raises(OutOfMemoryError):
-            models.replace({n: saying(n + n) for n in "ab"})
+    others = {**given, "other": saying("other")}
+    with Models(others, memory=memory("3 GiB", others)) as models:
+        with pytest.raises(OutOfMemoryError, match=r"(?s)'[ab]:1' needs .* These stay: .*:1"):
+            models.replace({n: saying(n + n) for n in "ab"}, keep_others=True)
+        assert present(models) == {*others}
+        assert says.built == ["a", "a", "b", "other"]
         assert [models(n, {"data": 0})["result"] for n in "ab"] == ["a", "b"]
     with Models(given, memory=memory("4 GiB", "ab")) as models:
         models.replace({n: saying(n + n) for n in "ab"})

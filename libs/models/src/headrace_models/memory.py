@@ -363,7 +363,7 @@ class Memory:
             self._held.append(holding)
             holding.since, holding.leaving = None, False
             return None
-        self._check_possible(holding)
+        self.check_room(holding)
         return self._victims(missing, holding)
 
     def _victims(self, devices: Collection[str], *coming: Holding) -> list[Holding]:
@@ -398,18 +398,32 @@ class Memory:
         may = [one for one in may if one.since is not None and one.since + self._min_stay_s <= now]
         return sorted(may, key=lambda one: (one.is_busy(), one.last_use()))
 
-    def _check_possible(self, holding: Holding) -> None:
-        """Refuse a version for which there is no room beside those that stay, and that wait to be replaced."""
-        stay = {one.replaces for one in self._line}
-        fixed = self._sets([held for held in self._held if held.stays or held in stay])
-        used, then = _sum(fixed), _sum(self._sets([*fixed, holding]))
-        for device in then:
-            size, most = then[device] - used[device], self.budget_bytes[device] - used[device]
-            if 0 < size > most:
-                what = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
-                others = ", ".join(sorted(h.title for h in fixed if h.sizes_bytes.get(device)))
-                hint = f"These stay: {others}." if others else "Enlarge the budget."
-                raise OutOfMemoryError(what, hint=hint)
+    def check_room(self, *coming: Holding) -> None:
+        """Refuse versions for which there is no room side by side, beside those that stay, and that wait to be replaced.
+
+        Raises:
+            OutOfMemoryError: There is none, whoever leaves. Nobody has left.
+        """
+        with self._changed:
+            replaced = {holding.replaces for holding in [*self._line, *coming]}
+            fixed = self._sets([held for held in self._held if held.stays or held in replaced])
+            for holding in coming:
+                used, then = _sum(fixed), _sum(self._sets([*fixed, holding]))
+                for device in then:
+                    size, most = (
+                        then[device] - used[device],
+                        self.budget_bytes[device] - used[device],
+                    )
+                    if 0 < size > most:
+                        what = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
+                        others = sorted(
+                            each.title for each in fixed if each.sizes_bytes.get(device)
+                        )
+                        hint = (
+                            f"These stay: {', '.join(others)}." if others else "Enlarge the budget."
+                        )
+                        raise OutOfMemoryError(what, hint=hint)
+                fixed |= self._sets([holding])
 
     def pause_s(self) -> float | None:
         """Return the seconds until a model may leave that could not in the last `step`. None: no time changes that."""

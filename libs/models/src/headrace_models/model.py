@@ -297,7 +297,7 @@ class Model:
                 raise known from known.__cause__
             raise
         finally:
-            self.coming = None
+            self.coming = new.holding.replaces = None
 
     def _switch(self, old: Version, new: Version, *, keep: bool) -> None:
         """Let a new version take the place of an old one, and close that."""

@@ -284,15 +284,21 @@ class Operations(Requests):
         wake = (lambda: None) if memory is None else memory.wake
         prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others), wake)
         try:
+            before: dict[Version, Version | None] = {}
             for model in kept_first(fresh.values()):
-                old = self._models.get(model.name)
-                for version in [*model.versions.values()]:
-                    before = None if old is None else old.versions.get(version.number)
-                    was_built = before is not None and before.state == "ready"
-                    if not (version.on_demand or was_built or self._fits(version)):
-                        model.defer(version)
-                    if not version.on_demand or (was_built and not self._preload):
-                        prepared._build(version, before)
+                present = self._models.get(model.name)
+                for number, new in model.versions.items():
+                    before[new] = None if present is None else present.versions.get(number)
+            was_built = [new for new, old in before.items() if old and old.state == "ready"]
+            heirs = [new for new in was_built if not (new.on_demand and self._preload)]
+            prepared._stay(*heirs, *(before[new] for new in heirs))
+            if memory is not None:
+                memory.check_room(*(new.holding for new in heirs))
+            for new, old in before.items():
+                if not (new.on_demand or new in was_built or self._fits(new)):
+                    fresh[new.name].defer(new)
+                if not new.on_demand or new in heirs:
+                    prepared._build(new, old)
         except BaseException:
             prepared.close()
             raise
