@@ -5,9 +5,7 @@ that causes no load: one that waits for a model that comes for another request i
 are computed afterwards, from the order in which the requests were answered. In the best possible one, Belady's, the model
 leaves whose next request is the farthest. In the other one the least recently used leaves.
 
-On a CPU glibc keeps freed weights, unless a variable says that large blocks are mapped each by itself:
-
-    MALLOC_MMAP_THRESHOLD_=1048576 python -m benchmarks.models.budget [--device cuda:0] [--seconds 300] [--clients 40] [--quick] [--json FILE]
+    python -m benchmarks.models.budget [--device cuda:0] [--seconds 300] [--clients 40] [--quick] [--json FILE]
 """
 
 from __future__ import annotations

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import heapq
+import os
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -224,6 +227,42 @@ def test_what_a_process_of_a_model_takes_counts_with_it(tmp_path):
         assert models("a", {"data": 0})["result"] == 200_000_000
         assert about["memory_origin"] == "measured"
         assert 200_000_000 <= about["memory"]["host"] < 600_000_000
+
+
+def test_memory_of_the_host_goes_back_to_the_system_with_its_model():
+    statm = Path("/proc/self/statm")
+    if not statm.exists() or not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("this needs Linux with glibc")
+
+    class Large(headrace.Backend):
+        """Holds 64 MiB in blocks, between smaller ones that stay."""
+
+        small: ClassVar = []
+
+        def init(self, options, context):
+            self.blocks = [self.block() for _ in range(32)]
+
+        def block(self):
+            self.small.append(bytearray(b"x") * 50_000)
+            return bytearray(b"x") * (2 << 20)
+
+        def forward(self, batch):
+            for request in batch:
+                request["result"] = len(self.blocks)
+
+        def close(self):
+            self.blocks = []
+
+    def resident_bytes():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    headrace.register("Large", Large)
+    with Models({"large": {"backend": "Large"}}, memory=memory("2 GiB", ["large"])) as models:
+        for _ in range(2):
+            here = resident_bytes()
+            models.unload("large")
+            assert here - resident_bytes() > 60 << 20
+            models.load("large")
 
 
 def test_builds_side_by_side_are_not_measured(says):

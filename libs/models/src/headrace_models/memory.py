@@ -29,6 +29,9 @@ _TOLD_S = 60.0
 _LOOK_S = 1.0
 """The most seconds between two looks for models that nobody uses."""
 
+_BUILD_MAPPED_BYTES, _MAPPED_BYTES = 1 << 20, 32 << 20
+"""The least bytes of a block that is mapped by itself, during a build and after it, as headrace-cv and serve set it."""
+
 _log = logging.getLogger("headrace.models")
 _T = TypeVar("_T")
 
@@ -249,6 +252,7 @@ class Memory:
             self._building += 1
             self._moves += 1
             moves = self._moves
+            self._set_mapping()
         try:
             before = self._measured_bytes(holding)
             made = self._made(holding, make)
@@ -259,6 +263,7 @@ class Memory:
         finally:
             with self._changed:
                 self._building -= 1
+                self._set_mapping()
                 alone = self._moves == moves and not self._building
                 self._moves += 1
         with self._changed:
@@ -272,6 +277,11 @@ class Memory:
             victims = self._victims_of_excess(holding)
         self._send_away(victims)
         return made
+
+    def _set_mapping(self) -> None:
+        """Let large blocks of models on the host be given back when they leave: those that are allocated during builds."""
+        if "host" in self.budget_bytes:
+            _set_mapping(_BUILD_MAPPED_BYTES if self._building else _MAPPED_BYTES)
 
     def _measured_bytes(self, holding: Holding) -> dict[str, int]:
         unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
@@ -462,8 +472,6 @@ class Memory:
 
     def give(self, holding: Holding) -> None:
         """Give the room of a version back, whose pipeline is closed."""
-        if "host" in holding.sizes_bytes:
-            _trim()
         if holding.since is not None:
             _log.info("model %r has left", holding.title)
             self._tell_thrashing(holding, holding.since)
@@ -559,11 +567,14 @@ def _resident(device: str) -> int | None:
     return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None
 
 
-def _trim() -> None:
-    """Give freed pages back to the system: glibc keeps those of large blocks after the first block was freed.
+def _set_mapping(least_bytes: int) -> None:
+    """Let glibc map blocks of so many bytes each by itself, which gives them back to the system when they are freed.
+
+    Elsewhere, and where the environment sets it, nothing changes.
 
     Source:
-        malloc_trim(3), and M_MMAP_THRESHOLD in mallopt(3).
+        M_MMAP_THRESHOLD, -3, in mallopt(3).
     """
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # other libraries of C have none
-        ctypes.CDLL(None).malloc_trim(0)
+    if not {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
+        with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+            ctypes.CDLL(None).mallopt(-3, least_bytes)
