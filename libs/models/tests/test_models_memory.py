@@ -558,9 +558,10 @@ class History:
         self.clock = FakeClock()
         self.budget = self.draw.randint(4, 9)
         self.min_stay_s = self.draw.choice([0, 3])
-        self.memory = make(
-            {"host": f"{self.budget} B"}, min_stay_s=self.min_stay_s, clock=self.clock
-        )
+        parts = self.draw.choice([1, 2])  # of workers, of which this is one
+        budget = {"host": f"{self.budget * parts} B"}
+        settings = {"min_stay_s": self.min_stay_s, "clock": self.clock, "parts": parts}
+        self.memory = make(budget, **settings)
         self.sizes = {n: self.draw.randint(1, self.budget) for n in range(self.draw.randint(2, 6))}
         kept = [n for n, size in self.sizes.items() if size <= self.budget // 2]
         self.kept = {*kept[:1]} if self.draw.random() < 0.3 else set()
@@ -635,14 +636,25 @@ class History:
 
     def answer(self, request, one):
         assert one in self.inside, "closed under a request"
+        if self.draw.random() < 0.05:
+            self.send_idle_away(one)
+            self.end(request, "memory")
+        else:
+            self.end(request, "answered")
         self.inside[one] -= 1
-        self.end(request, "answered")
         self.close_if_idle(one)
+
+    def send_idle_away(self, but=None):
+        """Let the device have no memory left: all leave that may, and that are idle."""
+        idle = {each for each in self.may_leave() if not self.inside[each]} - {but}
+        before = {*self.here.values()}
+        self.memory.send_idle_away(but)
+        assert before - {*self.here.values()} == idle, "another one should have left"
 
     def look(self):
         """Let those that wait look for room; return whether something has changed."""
         for name, one in [*self.coming.items()]:
-            before = [*self.here.values()]
+            may = self.may_leave()
             try:
                 victims = self.memory.step(one)
             except OutOfMemoryError:
@@ -656,8 +668,8 @@ class History:
                     self.building.add(name)
                     self.inside[one] = 0
                     self.check_bytes()
-                    self.at(self.draw.uniform(0, 4), self.built, name, one)
-                self.check_victims(victims or [], before)
+                    self.at(self.draw.uniform(0, 4), self.built, name, one, 1)
+                self.check_victims(victims or [], may)
             if victims is None:
                 self.memory.quit(one)
                 del self.coming[name]
@@ -677,10 +689,14 @@ class History:
             self.end(request, outcome)
         self.waiting[name].clear()
 
-    def built(self, name, one):
+    def built(self, name, one, more_tries):
+        outcome = self.draw.choices(["ready", "failed", "memory"], [8, 1, 1])[0]
+        if outcome == "memory" and more_tries:
+            self.send_idle_away()
+            return self.at(self.draw.uniform(0, 4), self.built, name, one, more_tries - 1)
         self.building.discard(name)
-        if self.draw.random() < 0.1:
-            self.refuse(name, one, "failed")
+        if outcome != "ready":
+            self.refuse(name, one, outcome)
             del self.inside[one]
             return self.memory.give(one)
         if one.replaces is not None:
@@ -711,14 +727,17 @@ class History:
         total = sum(one.sizes_bytes["host"] for one in self.inside)
         assert total <= self.budget, "over the budget"
 
-    def check_victims(self, victims, before):
-        """Check victims by the rule itself: kept and young ones stay, idle ones go first, the longest unused first."""
+    def may_leave(self):
+        """Return those that may leave by the rule itself: kept and young ones stay, and what is being updated."""
+        old = [each for each in self.here.values() if self.clock() - each.opened >= self.min_stay_s]
+        return [each for each in old if int(each.title) not in self.kept and not each.updating]
+
+    def check_victims(self, victims, may):
+        """Check victims by the rule itself: idle ones go first, the longest unused first."""
 
         def rank(one):
             return self.inside[one] > 0, self.used[one]
 
-        old = [one for one in before if self.clock() - one.opened >= self.min_stay_s]
-        may = [one for one in old if int(one.title) not in self.kept and not one.updating]
         assert {*victims} <= {*may}, "one left that stays"
         assert sorted(may, key=rank)[: len(victims)] == victims, "another one should have left"
 
@@ -777,6 +796,13 @@ class CountsHalf(Memory):
         return {"host": super().used_bytes(*coming)["host"] // 2}
 
 
+class CountsTwice(Memory):
+    """Counts more than is taken."""
+
+    def used_bytes(self, *coming):
+        return {"host": super().used_bytes(*coming)["host"] * 2}
+
+
 class GivesNothingBack(Memory):
     """Counts what has left."""
 
@@ -791,6 +817,7 @@ class GivesNothingBack(Memory):
         (ForgetsAWaiter, "a request was lost"),
         (ForgetsAnUpdate, "one left that had left"),
         (CountsHalf, "over the budget"),
+        (CountsTwice, "a request was lost"),
         (GivesNothingBack, "a request was lost"),
     ],
 )
