@@ -610,13 +610,13 @@ class History:
         return None
 
     def join(self, name, old):
-        one = Holding(str(name), {"host": self.sizes[name]}, "given", name in self.kept)
-        one.replaces = old
-        one.last_use = lambda: self.used[one]
-        one.is_busy = lambda: self.inside[one] > 0
-        one.leave = lambda: self.leave(name, one)
-        self.coming[name] = one
-        self.memory.join(one)
+        holding = Holding(str(name), {"host": self.sizes[name]}, "given", name in self.kept)
+        holding.replaces = old
+        holding.last_use = lambda: self.used[holding]
+        holding.is_busy = lambda: self.inside[holding] > 0
+        holding.leave = lambda: self.leave(name, holding)
+        self.coming[name] = holding
+        self.memory.join(holding)
 
     def update(self, name):
         if name in self.here and name not in self.coming and name not in self.building:
@@ -629,20 +629,20 @@ class History:
             self.end(request, "deadline")
 
     def serve(self, request, name):
-        one = self.here[name]
-        self.used[one] = self.clock()
-        self.inside[one] += 1
-        self.at(self.draw.uniform(0, 5), self.answer, request, one)
+        holding = self.here[name]
+        self.used[holding] = self.clock()
+        self.inside[holding] += 1
+        self.at(self.draw.uniform(0, 5), self.answer, request, holding)
 
-    def answer(self, request, one):
-        assert one in self.inside, "closed under a request"
+    def answer(self, request, holding):
+        assert holding in self.inside, "closed under a request"
         if self.draw.random() < 0.05:
-            self.send_idle_away(one)
+            self.send_idle_away(holding)
             self.end(request, "memory")
         else:
             self.end(request, "answered")
-        self.inside[one] -= 1
-        self.close_if_idle(one)
+        self.inside[holding] -= 1
+        self.close_if_idle(holding)
 
     def send_idle_away(self, but=None):
         """Let the device have no memory left: all leave that may, and that are idle."""
@@ -653,25 +653,25 @@ class History:
 
     def look(self):
         """Let those that wait look for room; return whether something has changed."""
-        for name, one in [*self.coming.items()]:
+        for name, holding in [*self.coming.items()]:
             may = self.may_leave()
             try:
-                victims = self.memory.step(one)
+                victims = self.memory.step(holding)
             except OutOfMemoryError:
                 victims = None
                 stay = {each for each in self.inside if int(each.title) in self.kept}
                 stay |= {each.replaces for each in self.coming.values() if each.replaces}
-                assert sum(self.sizes[int(each.title)] for each in [*stay, one]) > self.budget
-                self.refuse(name, one, "memory")
+                assert sum(self.sizes[int(each.title)] for each in [*stay, holding]) > self.budget
+                self.refuse(name, holding, "memory")
             else:
                 if victims is None:
                     self.building.add(name)
-                    self.inside[one] = 0
+                    self.inside[holding] = 0
                     self.check_bytes()
-                    self.at(self.draw.uniform(0, 4), self.built, name, one, 1)
+                    self.at(self.draw.uniform(0, 4), self.built, name, holding, 1)
                 self.check_victims(victims or [], may)
             if victims is None:
-                self.memory.quit(one)
+                self.memory.quit(holding)
                 del self.coming[name]
                 return True
             for victim in victims:
@@ -680,51 +680,53 @@ class History:
                 return True
         return False
 
-    def refuse(self, name, one, outcome):
-        if one.replaces is not None:
-            assert self.here[name] is one.replaces, "the old version left before the new one came"
-            one.replaces.updating = False
+    def refuse(self, name, holding, outcome):
+        if holding.replaces is not None:
+            assert self.here[name] is holding.replaces, (
+                "the old version left before the new one came"
+            )
+            holding.replaces.updating = False
             self.updates.add(f"not updated: {outcome}")
         for request in self.waiting[name]:
             self.end(request, outcome)
         self.waiting[name].clear()
 
-    def built(self, name, one, more_tries):
+    def built(self, name, holding, more_tries):
         outcome = self.draw.choices(["ready", "failed", "memory"], [8, 1, 1])[0]
         if outcome == "memory" and more_tries:
             self.send_idle_away()
-            return self.at(self.draw.uniform(0, 4), self.built, name, one, more_tries - 1)
+            return self.at(self.draw.uniform(0, 4), self.built, name, holding, more_tries - 1)
         self.building.discard(name)
         if outcome != "ready":
-            self.refuse(name, one, outcome)
-            del self.inside[one]
-            return self.memory.give(one)
-        if one.replaces is not None:
-            self.leave(name, one.replaces)
+            self.refuse(name, holding, outcome)
+            del self.inside[holding]
+            return self.memory.give(holding)
+        if holding.replaces is not None:
+            self.leave(name, holding.replaces)
             self.updates.add("updated")
-        self.memory.open(one)
-        self.here[name], self.used[one] = one, self.clock()
-        one.opened = self.clock()
+        self.memory.open(holding)
+        self.here[name], self.used[holding] = holding, self.clock()
+        holding.opened = self.clock()
         for request in self.waiting[name]:
             self.serve(request, name)
         self.waiting[name].clear()
         return None
 
-    def leave(self, name, one):
-        assert self.here.get(name) is one, "one left that had left"
+    def leave(self, name, holding):
+        assert self.here.get(name) is holding, "one left that had left"
         del self.here[name]
-        self.draining.add(one)
-        self.close_if_idle(one)
+        self.draining.add(holding)
+        self.close_if_idle(holding)
         return True
 
-    def close_if_idle(self, one):
-        if one in self.draining and not self.inside[one]:
-            del self.inside[one]
-            self.draining.remove(one)
-            self.memory.give(one)
+    def close_if_idle(self, holding):
+        if holding in self.draining and not self.inside[holding]:
+            del self.inside[holding]
+            self.draining.remove(holding)
+            self.memory.give(holding)
 
     def check_bytes(self):
-        total = sum(one.sizes_bytes["host"] for one in self.inside)
+        total = sum(holding.sizes_bytes["host"] for holding in self.inside)
         assert total <= self.budget, "over the budget"
 
     def may_leave(self):
@@ -735,8 +737,8 @@ class History:
     def check_victims(self, victims, may):
         """Check victims by the rule itself: idle ones go first, the longest unused first."""
 
-        def rank(one):
-            return self.inside[one] > 0, self.used[one]
+        def rank(holding):
+            return self.inside[holding] > 0, self.used[holding]
 
         assert {*victims} <= {*may}, "one left that stays"
         assert sorted(may, key=rank)[: len(victims)] == victims, "another one should have left"
@@ -760,7 +762,7 @@ class SendsAwayAnyone(Memory):
         victims = super().step(holding)
         for one in victims or []:
             one.leaving = False
-        others = [one for one in self._held if one.since is not None and not one.leaving]
+        others = [held for held in self._held if held.since is not None and not held.leaving]
         for one in others[-1:] if victims else []:
             one.leaving = True
             victims = [one]

@@ -121,9 +121,9 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
         _check(title, "output", outputs, given)
         _check(title, "input", tensors, inputs)
         request = dict(fixed)
-        for one, value in tensors.items():
+        for key, value in tensors.items():
             port = inputs.get(
-                one, {"key": one if len(tensors) > 1 else keys.DATA, "batched": False}
+                key, {"key": key if len(tensors) > 1 else keys.DATA, "batched": False}
             )
             request[port.get("key", keys.DATA)] = value
             if port.get("batched", True):
@@ -154,11 +154,11 @@ def ports_of(pipe: Pipeline) -> Ports:
     return inputs, outputs
 
 
-def _check(title: str, what: str, asked: Any, known: Any) -> None:
-    for one in asked if known else ():
-        if one not in known:
+def _check(title: str, kind: str, asked: Any, known: Any) -> None:
+    for name in asked if known else ():
+        if name not in known:
             hint = f"It has {', '.join(known)}."
-            raise InputError(f"model {title!r} has no {what} {one!r}", hint=hint)
+            raise InputError(f"model {title!r} has no {kind} {name!r}", hint=hint)
 
 
 def outputs_of(names: Sequence[str], result: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def outputs_of(names: Sequence[str], result: Any) -> dict[str, Any]:
     if result is None:
         return {}
     if isinstance(result, dict):
-        return {one: result[one] for one in names or result if one in result}
+        return {name: result[name] for name in names or result if name in result}
     return {names[0] if names else keys.RESULT: result}
 
 

@@ -120,12 +120,12 @@ class Memory:
         measure: Callable[[str], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget_bytes = {one: read_bytes(text, one) // parts for one, text in budget.items()}
+        self.budget_bytes = {key: read_bytes(text, key) // parts for key, text in budget.items()}
         self.called: Callable[[str], Iterable[Holding]] = lambda _: ()
         self.set_models(sizes or {}, keep, idle_unload_s or {})
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
-            what = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
-            raise ConfigError(Problem("models", what))
+            text = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
+            raise ConfigError(Problem("models", text))
         self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _resident, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
@@ -255,7 +255,7 @@ class Memory:
             self._set_mapping()
         try:
             before = self._measured_bytes(holding)
-            made = self._made(holding, make)
+            pipe = self._made(holding, make)
             after = self._measured_bytes(holding)
         except BaseException:
             self.give(holding)
@@ -276,7 +276,7 @@ class Memory:
                 write_sizes(holding.key, holding.sizes_bytes)
             victims = self._victims_of_excess(holding)
         self._send_away(victims)
-        return made
+        return pipe
 
     def _set_mapping(self) -> None:
         """Let large blocks of models on the host be given back when they leave: those that are allocated during builds."""
@@ -285,8 +285,8 @@ class Memory:
 
     def _measured_bytes(self, holding: Holding) -> dict[str, int]:
         unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
-        found = {one: self._measure(one) for one in unknown}
-        return {one: size for one, size in found.items() if size is not None}
+        sizes = {device: self._measure(device) for device in unknown}
+        return {device: size for device, size in sizes.items() if size is not None}
 
     def _made(self, holding: Holding, make: Callable[[], _T]) -> _T:
         """Build a version, once more without the idle ones if the device has no memory left."""
@@ -297,8 +297,8 @@ class Memory:
                 if not is_out_of_memory(error):
                     raise
                 if last:
-                    what = f"model {holding.title!r} could not be built: no memory is left"
-                    raise OutOfMemoryError(what, hint="Set a smaller budget.") from error
+                    text = f"model {holding.title!r} could not be built: no memory is left"
+                    raise OutOfMemoryError(text, hint="Set a smaller budget.") from error
             self.send_idle_away()
         raise AssertionError
 
@@ -315,14 +315,14 @@ class Memory:
         self._send_away(idle)
         with self._changed:
             self._changed.wait_for(
-                lambda: not any(one.leaving for one in idle if one in self._held)
+                lambda: not any(held.leaving for held in idle if held in self._held)
             )
 
     def _send_away(self, victims: list[Holding]) -> None:
-        for one in victims:
-            if not one.leave():
+        for holding in victims:
+            if not holding.leave():
                 with self._changed:
-                    one.leaving = False
+                    holding.leaving = False
                     self._changed.notify_all()
 
     def _take(self, holding: Holding) -> None:
@@ -403,10 +403,10 @@ class Memory:
 
     def _by_use(self) -> list[Holding]:
         """Return those that may leave now: idle ones first, of these the least recently used."""
-        now = self._clock()
-        may = [one for one in self._held if not (one.stays or one.updating or one.leaving)]
-        may = [one for one in may if one.since is not None and one.since + self._min_stay_s <= now]
-        return sorted(may, key=lambda one: (one.is_busy(), one.last_use()))
+        now, stay_s = self._clock(), self._min_stay_s
+        may = [held for held in self._held if not (held.stays or held.updating or held.leaving)]
+        may = [held for held in may if held.since is not None and held.since + stay_s <= now]
+        return sorted(may, key=lambda held: (held.is_busy(), held.last_use()))
 
     def check_room(self, *coming: Holding) -> None:
         """Refuse versions for which there is no room side by side, beside those that stay, and that wait to be replaced.
@@ -425,20 +425,20 @@ class Memory:
                         self.budget_bytes[device] - used[device],
                     )
                     if 0 < size > most:
-                        what = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
+                        text = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
                         others = sorted(
                             each.title for each in fixed if each.sizes_bytes.get(device)
                         )
                         hint = (
                             f"These stay: {', '.join(others)}." if others else "Enlarge the budget."
                         )
-                        raise OutOfMemoryError(what, hint=hint)
+                        raise OutOfMemoryError(text, hint=hint)
                 fixed |= self._sets([holding])
 
     def pause_s(self) -> float | None:
         """Return the seconds until a model may leave that could not in the last `step`. None: no time changes that."""
-        ends = [one.since + self._min_stay_s for one in self._held if one.since is not None]
-        end = min((one for one in ends if one > self._looked), default=None)
+        ends = [held.since + self._min_stay_s for held in self._held if held.since is not None]
+        end = min((each for each in ends if each > self._looked), default=None)
         return None if end is None else max(0.0, end - self._clock())
 
     def open(self, holding: Holding) -> None:
@@ -457,12 +457,13 @@ class Memory:
         """Let those leave that nobody uses, until the models are closed."""
         while not self._closed:
             with self._changed:
-                now, idle = self._clock(), []
-                may = [one for one in self._by_use() if one.idle_unload_s is not None]
-                ends = {one: self._idle_end(one) for one in may if not one.is_busy()}
-                for one in [one for one, end in ends.items() if end <= now]:
-                    one.leaving, one.reason = True, f"evicted: idle for {one.idle_unload_s:g} s"
-                    idle.append(one)
+                now = self._clock()
+                may = [held for held in self._by_use() if held.idle_unload_s is not None]
+                ends = {held: self._idle_end(held) for held in may if not held.is_busy()}
+                idle = [held for held, end in ends.items() if end <= now]
+                for held in idle:
+                    held.leaving = True
+                    held.reason = f"evicted: idle for {held.idle_unload_s:g} s"
                 if not idle:
                     self._changed.wait(min([_LOOK_S, *(end - now for end in ends.values())]))
             self._send_away(idle)
@@ -484,8 +485,8 @@ class Memory:
         now = self._clock()
         if now - since < 2 * self._min_stay_s and now >= self._told + _TOLD_S:
             self._told = now
-            what = "model %r has left after %.1f s: too many models are asked for by turns"
-            _log.warning(what, holding.title, now - since)
+            text = "model %r has left after %.1f s: too many models are asked for by turns"
+            _log.warning(text, holding.title, now - since)
 
     def used_bytes(self, *coming: Holding) -> Counter[str]:
         """Return the bytes that all versions take that are built or being built, and these, each with those that it calls."""
@@ -535,8 +536,8 @@ def read_bytes(text: str, name: str) -> int:
         with contextlib.suppress(ValidationError):
             size = int(TypeAdapter(ByteSize).validate_python(text))
     if size <= 0:
-        what = f"the memory of {name!r} is {text!r}, which is no size with a unit"
-        raise ConfigError(Problem("models", what, hint='Write it as "8 GiB" or "500 MiB".'))
+        wrong = f"the memory of {name!r} is {text!r}, which is no size with a unit"
+        raise ConfigError(Problem("models", wrong, hint='Write it as "8 GiB" or "500 MiB".'))
     return size
 
 
@@ -557,9 +558,9 @@ def _resident(device: str) -> int | None:
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat") if device == "host" else ():
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            found = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             pid = int(stat.parent.name)
-            parents[pid], pages[pid] = int(found[1]), int(found[21])
+            parents[pid], pages[pid] = int(fields[1]), int(fields[21])
     ours, before = {os.getpid()} & {*pages}, 0
     while len(ours) > before:
         before = len(ours)
