@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.errors import BackendError, DeadlineExceededError, RequestsFailed
+from headrace.errors import DeadlineExceededError, NoMemoryError, RequestsFailed
 from headrace_testing import virtual_time
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "when_it_fails.md").read_text("utf-8")
@@ -77,7 +77,7 @@ def test_a_batch_without_memory_runs_again_in_parts_and_later_requests_go_on():
         with pytest.raises(RequestsFailed) as caught:
             pipe(asked)
         one, lost, other = caught.value.errors
-        assert (one, other, type(lost)) == (None, None, BackendError)
+        assert (one, other, type(lost), lost.code) == (None, None, NoMemoryError, "memory")
         assert "out of memory" in str(lost.__cause__)
         assert pipe.ready
         assert pipe({"data": "c"})["result"] == "fits"

@@ -98,9 +98,9 @@ class Models(Operations):
         entries, targets = read_entries(models)
         for (name, number), source in entries.items():
             self._added(name, number, source)
-        self._check_all(self._models.values())
         for alias, target in {**targets, **(aliases or {})}.items():
             self.alias(alias, target)
+        self._check_all(self._models.values(), self._shares)
         try:
             if watch:
                 self._watching = Watching(self, models)
@@ -138,11 +138,11 @@ class Models(Operations):
             the first five of these by number. An alias has ``state``, ``reason`` and ``shares``. If the
             file ``aliases.toml`` of a watched folder, or the folder, cannot be read or watched, ``aliases`` says why.
         """
-        found = super().status()
+        states = super().status()
         watching = self._watching
         if watching is not None and (reason := watching.reason or watching.trouble):
-            found["aliases"] = {"state": "failed", "reason": reason, "shares": {}}
-        return found
+            states["aliases"] = {"state": "failed", "reason": reason, "shares": {}}
+        return states
 
     def close(self, *, timeout: float | None = 30.0) -> None:
         """Refuse new requests, let the others end, and close all models side by side.
@@ -155,7 +155,7 @@ class Models(Operations):
             self._rules.memory.close()
         if self._watching is not None:
             self._watching.stop()
-        close_all(partial(one.close, timeout) for one in [*self._models.values(), *self._left])
+        close_all(partial(model.close, timeout) for model in [*self._models.values(), *self._left])
 
     def __enter__(self) -> Models:  # noqa: PYI034 - Self needs Python 3.11
         return self

@@ -92,7 +92,7 @@ class Snapshot:
             return
         now, model = self.following.comings, ("model",)
         for name, counted, text in (
-            ("models_loaded", now.loaded, "How often a model has come."),
+            ("models_loaded", now.loaded, "Loads of a model. A request without a load is a hit."),
             ("models_evicted", now.evicted, "How often a model has left for another one."),
             ("models_loading_seconds", now.took_s, "Seconds until it had come, in all."),
         ):
