@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import re
 import socket
@@ -18,9 +19,11 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from serve_helpers import until
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 import headrace
 from headrace.errors import ConfigError
+from headrace_cli.app import app
 from headrace_models import Memory, Models
 from headrace_serve import Server
 from headrace_serve.models.entries import read_memory, read_models
@@ -46,7 +49,7 @@ def of_file(path):
         ('[memory]\nmin_stay = 3\n', "(?s)memory.min_stay.*Did you mean 'min_stay_s'"),
         ('[memory]\nhost = "1 GiB"\nmin_stay_s = -1\n', "min_stay_s of the memory is -1"),
         ("memory = 3\n", r"it is a table \[memory\]"),
-        ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2"\n', "memory of 'm' is '2'"),
+        ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2"\n', "models.m.memory: .* is '2', which is no size"),
         ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2 GiB"\n', "'m:1' takes 2147483648"),
         (
             ('[memory]\nhost = "3 GiB"\n[models.n]\nconfig = "m.toml"\nmemory = "2 GiB"\nkeep = true\n'
@@ -84,9 +87,77 @@ def test_the_serving_file_of_the_page_is_served(tmp_path):
     (text,) = re.findall(r"```toml\n(\[memory\].*?)```", page, re.DOTALL)
     for name in ("m0", "m1"):
         (tmp_path / f"{name}.toml").write_text('backend = "Identity"\n')
-    with Server(**of_file(written(tmp_path, text))) as server:
+    path = written(tmp_path, text)
+    checked = CliRunner().invoke(app, ["serve", "--models", path, "--check"])
+    assert (checked.exit_code, checked.stdout) == (0, "ok: m0:1, m1:1\n")
+    with Server(**of_file(path)) as server:
         told = httpx.get(f"{server.url}/v2/models/m0").json()
     assert (told["state"], told["memory"]["bytes"]) == ("present", {"host": 1 << 30})
+
+
+WRONG = """
+[memory]
+{host} = "8 GiB"
+"cuda:7" = "{size}"
+
+[models.wrong_key]
+config = "m.toml"
+kept = true
+
+[models.no_pipeline]
+config = "none.toml"
+
+[models.wrong_pipeline]
+config = "wrong.toml"
+
+[models.large]
+config = "m.toml"
+memory = "9 GiB"
+
+[models.kept]
+config = "m.toml"
+memory = "5 GiB"
+keep = true
+
+[models.kept_too]
+config = "m.toml"
+memory = "4 GiB"
+keep = true
+
+[mdels]
+"""
+
+
+def check(path, *options):
+    result = CliRunner().invoke(app, ["serve", "--models", path, "--check", "--json", *options])
+    told = json.loads(result.stdout)
+    return result.exit_code, {each["path"]: each for each in told["problems"]}, told
+
+
+def test_check_tells_all_mistakes_of_a_serving_file_at_once(tmp_path, late):
+    (tmp_path / "wrong.toml").write_text('backend = "Identitty"\n')
+    path = written(tmp_path, WRONG.format(host="hosts", size="9"))
+    assert check(path)[:1] == (2,)
+    near = {"memory.hosts": "host", "models.wrong_key.kept": "keep", "mdels": "models"}
+    wrong = {"memory.cuda:7", "main.backend", *near}
+    code, problems, _ = check(path)
+    assert wrong <= {*problems}
+    assert {place: problems[place]["suggestion"] for place in near} == near
+    assert "none.toml" in str(problems)
+    assert problems["memory.cuda:7"]["file"] == path
+    assert "Write it as" in problems["memory.cuda:7"]["hint"]
+    path = written(tmp_path, WRONG.format(host="host", size="9 GiB"))
+    told = [each["message"] for each in check(path)[2]["problems"] if each["path"] == "memory.host"]
+    assert [text.partition(" bytes")[0] for text in told] == [
+        f"model 'large:1' takes {9 << 30}", f"the models that are kept take {9 << 30}",
+    ]  # fmt: skip
+    few = "".join(re.split(r"(?=\[m)", WRONG)[i] for i in (1, 5))
+    path = written(tmp_path, few.format(host="host", size="9 GiB").replace("9 GiB", "3 GiB"))
+    ready = {"ok": True, "problems": [], "models": ["large:1"]}
+    assert check(path)[::2] == (0, ready)
+    code, problems, _ = check(path, "--workers", "3")
+    assert (code, {*problems}) == (2, {"memory.host"})
+    assert not late.building.acquire(blocking=False)
 
 
 def test_workers_share_the_budget(tmp_path):

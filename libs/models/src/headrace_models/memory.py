@@ -150,7 +150,8 @@ class Memory:
             for device, size in _sum(some).items():
                 if size > (most := self.budget_bytes[device]):
                     what = f"{who} {size} bytes on {device}, and the budget is {most}"
-                    problems.append(Problem("models", what))
+                    hint = "Enlarge the budget, or keep less."
+                    problems.append(Problem("models", what, path=f"memory.{device}", hint=hint))
         if problems:
             raise ConfigError(problems)
 

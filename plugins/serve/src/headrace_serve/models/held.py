@@ -290,9 +290,15 @@ def _set_memory(memory: Memory | None, entries: Entries) -> None:
     idle_unload_s = {name: one.idle_unload_s for name, one in built if one.idle_unload_s}
     if memory is not None:
         memory.set_models(sizes, keep, idle_unload_s)
-    elif named := [*sizes, *keep, *idle_unload_s]:
-        what = f"model {named[0]!r} has `memory`, `keep` or `idle_unload_s`, and there is no budget"
-        raise ConfigError(Problem("serve", what, hint='Add [memory] with host = "8 GiB".'))
+    elif named := {*sizes, *keep, *idle_unload_s}:
+        text = "model {!r} has `memory`, `keep` or `idle_unload_s`, and there is no budget"
+        hint = 'Add [memory] with host = "8 GiB".'
+        raise ConfigError(
+            [
+                Problem("serve", text.format(name), path=f"models.{name}", hint=hint)
+                for name in sorted(named)
+            ]
+        )
 
 
 def check_models(
@@ -313,11 +319,13 @@ def check_models(
         Their entries, and the shares of each alias.
 
     Raises:
-        ConfigError: A model, its configuration or a key is wrong.
+        ConfigError: A model, a key or the memory is wrong. ``failed`` has the errors of configurations even so.
         UnknownModelError: An alias names no model.
     """
     entries, aliases = read_entries(models, may_be_none=may_be_none, failed=failed)
-    check_keys_of(keys, entries, {*aliases, *failed})
+    general: dict[str, HeadraceError] = {}
+    with _collecting(general, "keys"):
+        check_keys_of(keys, entries, {*aliases, *failed})
     adapt = partial(_adapted, workers=workers)
     with Models({}, adapt=adapt, allow_import=allow_import) as checked:
         for title, config in _configs(entries).items():
@@ -325,10 +333,14 @@ def check_models(
             with _collecting(failed, title), _placing_keys():
                 checked.check({title: config})
                 _check_exchange(entries[name, version], workers=workers, allow_import=allow_import)
-    _set_memory(memory, entries)
-    if memory is not None and not failed:
-        checked = Models({}, adapt=adapt, allow_import=allow_import, memory=memory)
-        checked.check(_configs(entries))  # closing it would close the budget
+    right = {place: entry for place, entry in entries.items() if ":".join(place) not in failed}
+    with _collecting(general, "memory"):
+        _set_memory(memory, right)
+        if memory is not None:
+            checked = Models({}, adapt=adapt, allow_import=allow_import, memory=memory)
+            checked.check(_configs(right))  # closing it would close the budget
+    if general:
+        raise together(general)
     for entry in entries.values():
         if workers and isinstance(entry.config, headrace.Pipeline):
             _refuse_state(entry.config.config)
