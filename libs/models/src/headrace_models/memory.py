@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from headrace.errors import ClosedError, ConfigError, Problem, among
+from headrace_models.devices import device_bytes
 from headrace_models.errors import OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class Memory:
     """The memory that models may take together. For them to fit, those leave that no request has used for the longest time.
 
     One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the
-    files of a model until its first build on the host has been measured, which is at least its files. A request brings a
+    files of a model until its first build has been measured, which is at least its files. A request brings a
     model back that has left, and waits for it.
 
     Args:
@@ -87,7 +88,8 @@ class Memory:
         idle_unload_s: Seconds without a request after which a model leaves, by name.
         min_stay_s: Seconds for which a model stays once it is ready.
         parts: How many processes share the budget. Each of them has one part.
-        measure: Gives the bytes that this process has on a device, None if it cannot tell.
+        measure: Gives the bytes that this process has on a device, None if it cannot tell. By default Linux tells it of
+            the host, and NVML of a device, with ``headrace-models[nvml]``.
         clock: Returns the time in seconds.
 
     Raises:
@@ -111,7 +113,7 @@ class Memory:
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
             what = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
             raise ConfigError(Problem("models", what))
-        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _resident, clock
+        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _used_bytes, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
         self._line: list[Holding] = []
@@ -446,15 +448,17 @@ def _sum(holdings: Iterable[Holding]) -> Counter[str]:
     return found
 
 
-def _resident(device: str) -> int | None:
-    """Return the resident bytes of this process and all its children. None elsewhere than on a host with Linux.
+def _used_bytes(device: str) -> int | None:
+    """Return the bytes that this process and all its children have on a device. None if nothing tells.
+
+    On the host they are the resident bytes, which Linux tells.
 
     Source:
         ``/proc/[pid]/stat`` in proc(5).
     """
     pages: dict[int, int] = {}
     parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat") if device == "host" else ():
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             found = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             pid = int(stat.parent.name)
@@ -463,6 +467,8 @@ def _resident(device: str) -> int | None:
     while len(ours) > before:
         before = len(ours)
         ours |= {pid for pid, parent in parents.items() if parent in ours}
+    if device != "host":
+        return device_bytes(device, ours or {os.getpid()})
     return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None
 
 

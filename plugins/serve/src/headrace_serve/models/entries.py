@@ -57,7 +57,7 @@ _NAMED = re.compile(
 _OF_FILE = ("models", "memory")
 _OF_MEMORY = ("host", "min_stay_s")
 _KEYS_OF_MEMORY = "There are: host, min_stay_s, and devices such as cuda:0."
-_DEVICE = re.compile(r"[a-z]+:[0-9]+")
+_DEVICE = re.compile(r"cuda:[0-9]+")
 _EXPRESSION = re.compile(r"[A-Z]\w*$|[\w:-]+[\[(]|\[")
 """How a text begins that is an expression, and no path."""
 

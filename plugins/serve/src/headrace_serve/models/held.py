@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models import Models
+from headrace_models.devices import check_devices
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.models.called import CalledModels
 from headrace_serve.models.entries import ModelEntry, read_entries, repositories
@@ -38,11 +39,16 @@ class Held:
         models: The pipelines, by name and version.
         entries: What is served under each name and version. A version that is not among them is served as it
             describes itself.
+
+    Raises:
+        SetupError: The memory names a device that is not here.
     """
 
     def __init__(
         self, *, allow_import: bool = True, workers: bool = False, memory: Memory | None = None
     ) -> None:
+        if memory is not None:
+            check_devices(memory.budget_bytes)
         self._workers, self._allow_import, self._memory = workers, allow_import, memory
         self.models = CalledModels(
             {},
