@@ -1,5 +1,7 @@
 """Budgets of devices: whether they are here, and what models take there. The driver and NVML are fakes of their documents."""
 
+# ruff: noqa: N802 - names of the driver and of NVML
+
 from __future__ import annotations
 
 import ctypes

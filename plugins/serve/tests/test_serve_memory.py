@@ -7,6 +7,7 @@ import contextlib
 import json
 import random
 import re
+import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +23,9 @@ from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SetupError
 from headrace_cli.app import app
-from headrace_models import Memory, Models
+from headrace_models import Memory, Models, OutOfMemoryError
 from headrace_serve import Server
 from headrace_serve.models.entries import read_memory, read_models
 
@@ -174,6 +175,7 @@ class ServeLate(headrace.Backend):
         text: str
 
     gate: ClassVar[threading.Event | None] = None
+    fails: ClassVar[str] = ""
     building: ClassVar[threading.Semaphore] = threading.Semaphore(0)
 
     def init(self, options, context):
@@ -181,6 +183,8 @@ class ServeLate(headrace.Backend):
         ServeLate.building.release()
         if ServeLate.gate is not None:
             assert ServeLate.gate.wait(60)
+        if self.text == ServeLate.fails:
+            raise ValueError(self.text)
 
     def forward(self, batch):
         for request in batch:
@@ -194,6 +198,7 @@ class ServeLate(headrace.Backend):
 def late():
     headrace.register("ServeLate", ServeLate, replace=True)
     ServeLate.gate, ServeLate.building = None, threading.Semaphore(0)
+    ServeLate.fails = ""
     yield ServeLate
     if ServeLate.gate is not None:
         ServeLate.gate.set()
@@ -216,7 +221,11 @@ def infer(server, name, **parameters):
 
 
 def present(server):
-    index = httpx.post(f"{server.url}/v2/repository/index").json()
+    return ready_at(server.url)
+
+
+def ready_at(url):
+    index = httpx.post(f"{url}/v2/repository/index").json()
     return {one["name"] for one in index if one["state"] == "READY"}
 
 
@@ -380,6 +389,63 @@ def test_a_model_that_cannot_come_is_refused_and_the_server_is_ready(serving):
     assert int(answer.headers["retry-after"]) >= 1
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
     assert over_infer(server, "b") == "b"
+
+
+def sizes(server, names):
+    told = {name: httpx.get(f"{server.url}/v2/models/{name}").json() for name in names}
+    return {name: one["memory"]["bytes"]["host"] >> 30 for name, one in told.items()}
+
+
+def test_a_reload_changes_the_budget_or_nothing(serving, late):
+    server = serving(entries("ab"), memory=budget("2 GiB"))
+    wrong = [
+        ({"memory": budget("1 MiB")}, ConfigError, "'a:1' takes"),
+        ({"memory": Memory({"cuda:0": "9 GiB"})}, ConfigError, "were .'host'. at the start, and"),
+        ({"models": entries("ab"), "memory": budget("3 GiB")}, OutOfMemoryError, "These stay"),
+        ({"models": {**entries("a"), "b": {**entries("b")["b"], "keep": 3}}}, ConfigError, "keep"),
+    ]
+    for settings, kind, match in wrong:
+        with pytest.raises(kind, match=match):
+            server.reload(**settings)
+        assert [over_infer(server, name) for name in "ab"] == [*"ab"]
+        assert present(server) == {*"ab"}
+    more = {name: {**one, "memory": "2 GiB"} for name, one in entries("abc").items()}
+    server.reload({**more, "c": {**more["c"], "keep": True}}, memory=budget("9 GiB"))
+    assert sizes(server, "abc") == dict.fromkeys("abc", 2)
+    assert [over_infer(server, name) for name in "abca"] == [*"abca"]
+    assert present(server) == {*"abc"}
+    late.fails = "b"
+    with pytest.raises(SetupError):
+        server.reload(entries("abc"), memory=budget("20 GiB"))
+    for name in "abcacb":
+        assert over_infer(server, name) == name
+    assert sizes(server, "abc") == dict.fromkeys("abc", 2)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
+def test_a_hangup_reads_the_budget_again(tmp_path, start):
+    text = '[memory]\nhost = "{}"\nmin_stay_s = 0\n'
+    for name in "ab":
+        text += f'[models.{name}]\nconfig = "m.toml"\nmemory = "1 GiB"\n'
+    path = written(tmp_path, text.format("1 GiB"))
+    process, url = start("--models", path, "--port", "0", cwd=tmp_path)
+
+    def hang_up(text):
+        written(tmp_path, text)
+        process.send_signal(signal.SIGHUP)
+        said = process.stderr.readline()
+        return said if "reloaded" in said else said + process.stderr.readline()
+
+    assert ready_at(url) == {"a"}
+    assert "'12', which is no size" in hang_up(text.format("12"))
+    assert "nothing has changed" in process.stderr.readline()
+    said = hang_up(text.format('1 GiB"\n"cuda:0" = "1 GiB'))
+    assert "memory: its devices were ['host'] at the start" in said
+    assert "start the server again" in said
+    assert "nothing has changed" in process.stderr.readline()
+    assert ready_at(url) == {"a"}
+    assert "reloaded" in hang_up(text.format("4 GiB"))
+    assert ready_at(url) == {"a", "b"}
 
 
 def test_metadata_and_metrics_tell_who_is_here(serving):

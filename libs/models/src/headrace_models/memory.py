@@ -133,6 +133,14 @@ class Memory:
         self._sizes = {name: read_bytes(text, name) for name, text in sizes.items()}
         self._keep, self._idle_unload_s = {*keep}, dict(idle_unload_s)
 
+    def set_as(self, other: Memory) -> None:
+        """Set the budget, the shortest stay, and what `set_models` sets, as another one of the same devices has them."""
+        with self._changed:
+            self.budget_bytes, self._min_stay_s = other.budget_bytes, other._min_stay_s
+            self._sizes, self._keep = other._sizes, other._keep
+            self._idle_unload_s = other._idle_unload_s
+            self._changed.notify_all()
+
     def check(self, names: Collection[str], holdings: Iterable[Holding]) -> None:
         """Check that sizes and ``keep`` name models, that each version fits, and all together that never leave.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import threading
 from dataclasses import replace
@@ -69,6 +70,7 @@ class Held:
         *,
         others: bool = False,
         lazy: bool = True,
+        memory: Memory | None = None,
     ) -> tuple[list[Model], Prepared]:
         """Check all configurations, then build all pipelines that no request builds. Nothing takes requests yet.
 
@@ -78,13 +80,36 @@ class Held:
             before: Gives the model that is served until now under a name and a version.
             others: Whether the other models stay.
             lazy: Whether those that a request builds stay so, unless they are built already. If not, they are built now.
+            memory: The budget from now on. None: as it is.
 
         Returns:
             The models, and what `Prepared.switch` lets take the requests.
 
         Raises:
-            ConfigError, SetupError, PluginError, UnknownModelError: As `headrace_models.Models.prepare` raises them.
+            ConfigError, SetupError, PluginError, UnknownModelError: As `headrace_models.Models.prepare` raises them. The memory
+                is as it was. ConfigError also if ``memory`` has other devices.
         """
+        budget = copy.copy(self._memory)
+        try:
+            if memory is not None:
+                _check_same_devices(budget, memory)
+            if memory is not None and self._memory is not None:
+                self._memory.set_as(memory)
+            return self._prepare(entries, aliases, before, others=others, lazy=lazy)
+        except BaseException:
+            if self._memory is not None and budget is not None:
+                self._memory.set_as(budget)
+            raise
+
+    def _prepare(
+        self,
+        entries: Entries,
+        aliases: Mapping[str, Any],
+        before: Callable[[str, str], Model | None] | None,
+        *,
+        others: bool,
+        lazy: bool,
+    ) -> tuple[list[Model], Prepared]:
         late = [
             f"{name}:{version}"
             for (name, version), entry in entries.items()
@@ -281,6 +306,19 @@ def _configs(entries: Entries) -> dict[str, Any]:
         for (name, version), entry in entries.items()
         if not isinstance(entry.config, (headrace.Pipeline, Later))
     }
+
+
+def _check_same_devices(now: Memory | None, new: Memory) -> None:
+    """Check that a new budget bounds the devices of the one from the start.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    before, after = [sorted(each.budget_bytes) if each else [] for each in (now, new)]
+    if before != after:
+        text = f"its devices were {before or 'none'} at the start, and are {after or 'none'}"
+        hint = "A reload changes sizes. For other devices start the server again."
+        raise ConfigError(Problem("serve", text, path="memory", hint=hint))
 
 
 def _set_memory(memory: Memory | None, entries: Entries) -> None:

@@ -158,7 +158,7 @@ class Settings:
         how: Any = {"allow_import": self.allow_import, "workers": self.processes > 1}
         how["memory"] = Memory({})
         with contextlib.suppress(ConfigError):  # it is among the problems
-            how["memory"] = self._memory()
+            how["memory"] = self.memory()
         how["keys"] = None if problems else self._keys()
         entries: Any = {}
         try:
@@ -188,10 +188,15 @@ class Settings:
             everywhere=everywhere,
             listen_first=listen_first,
             watch=self._watched(),
-            memory=self._memory(),
+            memory=self.memory(),
         )
 
-    def _memory(self) -> Memory | None:
+    def memory(self) -> Memory | None:
+        """Read the budget of the models, the part of this process. None: there is none.
+
+        Raises:
+            ConfigError: It is wrong.
+        """
         return read_memory(self.models_file, self.processes)
 
     def _watched(self) -> bool | str:
