@@ -122,12 +122,15 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
 
 
 @pytest.mark.parametrize(
-    ("table", "command"), [("models", "headrace serve --models"), ("sources", "headrace video")]
+    ("table", "command"),
+    [("models", "headrace serve --check --models"), ("sources", "headrace video")],
 )
 def test_a_file_for_another_command_says_so(write, table, command):
     write(other_toml=f'[{table}.one]\nconfig = "one.toml"\n')
     for given in (["check", "other.toml"], ["explain", "other.toml"]):
-        assert f"[{table}] is a table of files for `{command} other.toml`" in says(*given).stderr
+        said = says(*given).stderr
+        assert f"[{table}] is a table of files for `{command} other.toml`" in said
+        assert "backend" not in said
     write(own_toml=f'[{table}]\nbackend = "Say"\nmxa = 1\n')
     assert "of files for" not in says("check", "own.toml").stderr
 

@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_OF_COMMANDS = {"models": "headrace serve --models", "sources": "headrace video"}
+_OF_COMMANDS = {"models": "headrace serve --check --models", "sources": "headrace video"}
 """Tables at the top of files that are no configurations, and who reads those files."""
 
 _NO_NODES = ("extends", "import", "global")
@@ -171,10 +172,17 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
                 near = [f"{what}.toml"]
             kind += f" (did you mean {near[0]!r}?)" if near else ""
             print_message(f"{what!r} is {kind}, so it was read as an expression")
-        for table in (
-            _OF_COMMANDS.keys() & {p.path for p in error.problems} if is_file(what) else ()
-        ):
-            print_message(f"[{table}] is a table of files for `{_OF_COMMANDS[table]} {what}`")
+        others = [problem for problem in error.problems if problem.path in _OF_COMMANDS]
+        if others and is_file(what):
+            text = "[{0}] is a table of files for `{1} {2}`"
+            error.problems = tuple(
+                replace(
+                    problem,
+                    message=text.format(problem.path, _OF_COMMANDS[str(problem.path)], what),
+                    hint=None,
+                )
+                for problem in others
+            )
         raise
 
 

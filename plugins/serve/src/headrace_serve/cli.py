@@ -215,26 +215,31 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     debug_errors: Annotated[
         bool, _logs("--debug-errors", help="Send clients the text of every error.")
     ] = False,
+    check: Annotated[
+        bool, _logs("--check", help="Only check all of it: build, open and need nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
     SIGTERM and Ctrl-C let requests end (exit status 0 and 130). A second signal ends at once. SIGHUP reads
-    configurations, keys and certificates again. If that fails, the errors are printed and the old ones stay. With
+    configurations, sizes of [memory], keys and certificates again. If that fails, the errors are printed and the old ones stay. With
     --workers the signals reach all processes, and one that dies or answers nothing is started again. With --json
-    a line on stdout has the addresses once all listen, or the errors.
+    a line on stdout has the addresses once all listen, or the errors. --check exits with 0, or with 2 and all
+    errors.
 
     \b
     Examples:
       headrace serve line.toml
       headrace serve size=size.toml --port 8000 --grpc-port 8001
       headrace serve served --watch
+      headrace serve --models serve.toml --check
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
     given = dict(locals())
     if no_fetch:
         os.environ["HEADRACE_OFFLINE"] = "1"  # for worker processes as well
-    for name in ("as_json", "no_import", "no_fetch", "workers"):
+    for name in ("as_json", "no_import", "no_fetch", "workers", "check"):
         del given[name]
     from headrace_serve.operating.init_process import below_init, hangups
 
@@ -250,7 +255,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         named["limits"] = Limits(**{name: named.pop(name) for name in of_limits})
         named |= {name: tuple(named[name] or ()) for name in _LISTS}
         named["exit_on_error"] = exit_on_error == "true"
-        settings = Settings(**named, allow_import=not no_import)
+        settings = Settings(**named, allow_import=not no_import, processes=workers)
+        if check:
+            titles = settings.check()
+            told = {"ok": True, "problems": [], "models": titles}
+            print_data(json.dumps(told) if as_json else f"ok: {', '.join(titles)}")
+            return 0
 
         def listening(addresses: dict[str, str | None]) -> None:
             if as_json:

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from headrace.errors import ClosedError, HeadraceError
+from headrace_models import Memory
 from headrace_serve.operating.allocator import keep_freed_memory
 from headrace_serve.operating.init_process import HANGUP
 from headrace_serve.operating.listening import reaches_others
@@ -301,7 +302,7 @@ def _reloading(
 def _reload(server: Server, settings: Settings, who: str) -> None:
     try:
         with server.counting_reload():
-            server.reload(**settings.read())
+            server.reload(**settings.read(), memory=settings.memory() or Memory({}))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
         text = (
             str(error)

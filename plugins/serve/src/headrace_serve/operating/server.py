@@ -331,7 +331,13 @@ class Server:
         work.close()
         raise ClosedError("the server does not run")
 
-    def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
+    def reload(
+        self,
+        models: Any = None,
+        *,
+        keys: Keys | str | Path | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         """Read the configurations, the file of keys and the certificates again, and serve with these.
 
         New pipelines are built while the old ones serve. If one cannot be built, the old ones stay. Requests
@@ -342,6 +348,7 @@ class Server:
             models: The models to serve from now on. None: the same as before, read again.
             keys: The keys that clients need from now on, or the path of their file. None: the same as before.
                 A file is read again.
+            memory: The memory from now on, of the same devices. None: the same as before.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them. Nothing has changed.
@@ -361,6 +368,7 @@ class Server:
                 service.models,
                 keys=known,
                 allow_import=service.allow_import,
+                memory=memory,
                 may_be_none=may_come_later(given, self._watch, self._allow),
             )
             try:
