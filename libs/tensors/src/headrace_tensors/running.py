@@ -30,14 +30,18 @@ class EngineAdapter(Protocol):
     Attributes:
         free_axes: Whether the warm-up may invent lengths for axes whose length the model does not say.
         bounded: Whether the engine refuses an index out of range, so that the warm-up may try other integers than 0 and 1.
-        cut_axes: The axes of outputs, counted with the batch axis, that can be cut to the lengths of a request. None: all.
-        settle: Waits for what `run` has queued, as far as results need it. None: a run has ended when `run` returns.
     """
 
     free_axes: bool
     bounded: bool
-    cut_axes: frozenset[int] | None
-    settle: Callable[[], object] | None
+
+    @property
+    def cut_axes(self) -> frozenset[int] | None:
+        """The axes of outputs, counted with the batch axis, that can be cut to the lengths of a request. None: all."""
+
+    @property
+    def settle(self) -> Callable[[], object] | None:
+        """What waits for the runs that are queued, as far as results need it. None: `run` returns at their end."""
 
     def run(self, items: Sequence[Item], padding: Padding) -> Iterable[Any]:
         """Run items that share a run, or queue the run. Give the result or the error of each, read after ``settle``."""

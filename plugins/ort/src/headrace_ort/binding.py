@@ -25,7 +25,7 @@ from headrace_tensors import (
 from headrace_tensors.device_arrays import DeviceArray, StreamRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from headrace_tensors import Padding, Port, Signature
 
@@ -60,7 +60,7 @@ class DeviceRunner:
     """
 
     free_axes = bounded = False
-    settle: Callable[[], object] | None = None
+    settle = None
 
     def __init__(  # noqa: PLR0913 - all by name
         self,

@@ -8,7 +8,7 @@ from headrace_tensors import concatenate, named_results, padded_shapes, split_ou
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace_tensors import Item, Padding, Signature
 
@@ -26,8 +26,7 @@ class CpuRunner:
     """
 
     free_axes = bounded = True
-    cut_axes: frozenset[int] | None = None
-    settle: Callable[[], object] | None = None
+    cut_axes = settle = None
 
     def __init__(
         self,
