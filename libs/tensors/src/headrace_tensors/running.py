@@ -25,15 +25,7 @@ __all__ = ["EngineAdapter", "RowRunner"]
 
 
 class EngineAdapter(Protocol):
-    """One engine for one instance: takes rows in, runs them, gives rows out.
-
-    Attributes:
-        free_axes: Whether the warm-up may invent lengths for axes whose length the model does not say.
-        bounded: Whether the engine refuses an index out of range, so that the warm-up may try other integers than 0 and 1.
-    """
-
-    free_axes: bool
-    bounded: bool
+    """One engine for one instance: takes rows in, runs them, gives rows out."""
 
     @property
     def cut_axes(self) -> frozenset[int] | None:
@@ -45,9 +37,6 @@ class EngineAdapter(Protocol):
 
     def run(self, items: Sequence[Item], padding: Padding) -> Iterable[Any]:
         """Run items that share a run, or queue the run. Give the result or the error of each, read after ``settle``."""
-
-    def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> Sequence[Any]:
-        """Run inputs by name. Give each output, or its shape. See `warm_up_rows`."""
 
 
 class RowRunner:
@@ -220,36 +209,46 @@ class RowRunner:
         refused = ((place, refuse_ragged(items[0], item, keys)) for place, item in enumerate(items))
         return {place: error for place, error in refused if error is not None}
 
-    def warm_up(self) -> None:
+    def warm_up(
+        self,
+        run: Callable[[Mapping[str, Any], int], Sequence[Any]],
+        *,
+        free_axes: bool = True,
+        bounded: bool = False,
+    ) -> None:
         """Run few rows, refuse outputs that do not follow them, and prove how outputs follow unequal lengths.
+
+        Args:
+            run: Runs inputs by name. See `warm_up_rows`, also for what follows.
+            free_axes: Whether to invent lengths for axes whose length is not known.
+            bounded: Whether the engine refuses an index out of range.
 
         Raises:
             SetupError: An output does not follow the rows, or the lengths of padded samples.
         """
-        options, signature, adapter = self._options, self.signature, self._adapter
+        options, signature = self._options, self.signature
         real = None
         if options.warm_up_input is not None:
             real = read_warm_up(options.warm_up_input, signature)
         told = [port.name for port in signature.outputs]
         warm_up_rows(
-            adapter.outputs_of,
+            run,
             signature,
             self._logger,
             real=real,
             told=told if options.unbatched == "all" else options.unbatched,
-            free_axes=adapter.free_axes,
+            free_axes=free_axes,
             node=None if options.output_device == "device" else self.shared_by,
             most=self._most,
             sizes=self._sizes,
-            bounded=adapter.bounded,
+            bounded=bounded,
             shared=self._most != 1,
         )
         if self.padding.values is not None:
-            run = runs_of_lengths(adapter.outputs_of, signature, self.padding.values, real)
-            self.prove(run, real)
+            self.prove(runs_of_lengths(run, signature, self.padding.values, real), real)
 
     def prove(self, run: Callable[..., Any], real: Item | None) -> None:
-        """Find how outputs follow unequal lengths, once for all instances of the node. See `prove_crops`."""
+        """Find by `prove_crops` how outputs follow unequal lengths, once for all instances of the node."""
         crops = self._store.get_or_create(
             ("headrace_tensors.crops", self._of_engine, repr(self._options)),
             lambda: prove_crops(run, self.signature, self._options, real=real, most=self._most),

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from headrace.keys import Request
     from headrace_ort.model_file import WeightFiles
-    from headrace_tensors import EngineAdapter, Signature
+    from headrace_tensors import Signature
 
 __all__ = ["OnnxTensor"]
 
@@ -61,6 +61,7 @@ class OnnxTensor(headrace.Backend):
     _runner: Any = None
     """The runner on a CUDA device. None: the session gets arrays on the CPU."""
     _place: Any = None
+    _adapter: Any = None
     _current: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     """Restores the current CUDA device of the caller's thread, since ONNX Runtime changes it."""
     _graph_sizes: Iterable[int] = ()
@@ -146,7 +147,6 @@ class OnnxTensor(headrace.Backend):
         from headrace_ort.values import read_on_cpu
 
         options, place = self._options, self._place
-        adapter: EngineAdapter | None = None
         keys = choose_keys(signature, options.inputs, RESERVED)
         if place is None:
             from headrace_ort.plain_samples import runner_of_samples
@@ -168,7 +168,7 @@ class OnnxTensor(headrace.Backend):
             sizes = signature.sizes or context.batch.sizes
             if options.cuda_graph:
                 self._graph_sizes = sizes_to_capture(sizes, context.batch.max)
-            adapter = self._runner = place.runner(
+            self._adapter = self._runner = place.runner(
                 self._session,
                 signature,
                 to_cpu=options.output_device == "cpu",
@@ -177,13 +177,13 @@ class OnnxTensor(headrace.Backend):
                 current=self._current,
             )
             context.batch.at_end(self._runner.end)
-        if adapter is None:
+        if self._runner is None:
             current = None if place is None else self._current
-            adapter = CpuRunner(self._session, signature, run_options(), current)
+            self._adapter = CpuRunner(self._session, signature, run_options(), current)
         value = read_on_cpu if self._runner is None else place.read
         empty = self._runner is None
         read = partial(read_item, signature=signature, keys=keys, read=value, takes_empty=empty)
-        return RowRunner(adapter, read, signature, keys, options, context)
+        return RowRunner(self._adapter, read, signature, keys, options, context)
 
     def _set_range(self, context: headrace.InitContext) -> None:
         signature = self._rows.signature
@@ -213,7 +213,8 @@ class OnnxTensor(headrace.Backend):
 
     def warm_up(self) -> None:
         """Run one row and two, and refuse outputs that do not follow the rows; capture graphs with cuda_graph."""
-        self._rows.warm_up()
+        on_host = self._runner is None
+        self._rows.warm_up(self._adapter.outputs_of, free_axes=on_host, bounded=on_host)
         if self._runner is not None:
             self._built["cuda_graphs"] = self._runner.warm_up(self._graph_sizes)
 
@@ -228,6 +229,7 @@ class OnnxTensor(headrace.Backend):
         with self._current:
             if self._runner is not None:
                 self._runner.close()
-            self._session = self._runner = self._run_samples = self._rows = None
+            self._session = self._runner = self._adapter = None
+            self._run_samples = self._rows = None
         if self._weights is not None:
             self._weights.close()

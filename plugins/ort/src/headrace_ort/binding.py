@@ -59,7 +59,6 @@ class DeviceRunner:
         current: Makes the device current in this thread for a block, since ONNX Runtime changes it.
     """
 
-    free_axes = bounded = False
     settle = None
 
     def __init__(  # noqa: PLR0913 - all by name

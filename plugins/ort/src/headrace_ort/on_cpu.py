@@ -25,7 +25,6 @@ class CpuRunner:
         current: Entered around each run. None: nothing is.
     """
 
-    free_axes = bounded = True
     cut_axes = settle = None
 
     def __init__(

@@ -53,8 +53,6 @@ class Runner:
         CudaError: The device is out of memory.
     """
 
-    free_axes, bounded = True, False
-
     def __init__(  # noqa: PLR0913 - all but four by name
         self,
         engine: Engine,
@@ -337,7 +335,7 @@ class Runner:
             SetupError: An output does not follow the rows, or the lengths of padded samples.
             CudaError: The device is out of memory.
         """
-        self.rows.warm_up()
+        self.rows.warm_up(self.outputs_of)
         for which in ("best", "high"):
             self._run_alone(zeros(self.signature, which))
 
