@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import NotRequired, TypedDict
 
-from headrace.errors import InputError, SetupError
+from headrace.errors import InputError
+from headrace_tensors.combinations import SetupFacts, refuse_at_setup
 from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
 from headrace_tensors.lengths import prove_crops, runs_of_lengths
 from headrace_tensors.padding import Padding, prepare_padding
@@ -82,7 +83,7 @@ class RowRunner:
     ) -> None:
         self._adapter, self.signature, self.keys = adapter, signature, keys
         self._options, self._logger = options, context.logger
-        self._most, self._sizes = context.batch.max, signature.sizes or context.batch.sizes
+        self._most, self._batch_sizes = context.batch.max, context.batch.sizes
         self._store, self._of_engine = context.store.node, of_engine
         alone = self._most == 1 or context.instance_index > 0  # one instance speaks for all
         self.shared_by = None if alone else context.node_name
@@ -97,7 +98,7 @@ class RowRunner:
         self.padding = prepare_padding(options, signature, context.logger)
         self._read_item = read
         self._read = read if self.padding.values is None else self._read_to_pad
-        self._check_crops()
+        self._check_together()
 
     @property
     def reads(self) -> tuple[str, ...] | type:
@@ -240,7 +241,7 @@ class RowRunner:
             free_axes=free_axes,
             node=None if options.output_device == "device" else self.shared_by,
             most=self._most,
-            sizes=self._sizes,
+            sizes=signature.sizes or self._batch_sizes,
             bounded=bounded,
             shared=self._most != 1,
         )
@@ -254,17 +255,14 @@ class RowRunner:
             lambda: prove_crops(run, self.signature, self._options, real=real, most=self._most),
         )
         self.padding = self.padding._replace(crops=crops)
-        self._check_crops()
+        self._check_together()
 
-    def _check_crops(self) -> None:
+    def _check_together(self) -> None:
         cut_axes = self._adapter.cut_axes
         cuts = {crop.axis for crops in self.padding.crops.values() for crop in crops}
-        if cut_axes is not None and not cuts <= cut_axes:
-            axes = f"only axis {min(cut_axes)} of an output is" if cut_axes else "outputs are not"
-            raise SetupError(
-                f"on the device {axes} cut to the lengths of a request",
-                hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
-            )
+        cannot_cut = () if cut_axes is None else sorted(cuts - cut_axes)
+        batch_sizes, row_sizes = self._batch_sizes, getattr(self._options, "row_sizes", ())
+        refuse_at_setup(SetupFacts(row_sizes, batch_sizes, cannot_cut))
 
     def describe(self) -> dict[str, Any]:
         """Return the inputs with their keys, apart from them those that may be missing, and the outputs. JSON-able."""

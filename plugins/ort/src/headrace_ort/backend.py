@@ -156,11 +156,6 @@ class OnnxTensor(headrace.Backend):
                 signature, keys, bare_run(self._session), run_options()
             )
         elif any(port.axis for port in (*signature.inputs, *signature.outputs)):
-            if options.output_device == "device" or options.cuda_graph:
-                raise SetupError(
-                    "batch_axis goes with arrays on the CPU only",
-                    hint="Leave output_device and cuda_graph out, or export the batch axis in front.",
-                )
             self._place = None
         else:
             from headrace_ort.on_device import sizes_to_capture
