@@ -393,10 +393,18 @@ def check_models(
 
 @contextlib.contextmanager
 def _placing_keys() -> Iterator[None]:
-    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes."""
+    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes.
+
+    A serving file that is given as a configuration is one problem.
+    """
     try:
         yield
     except ConfigError as error:
+        for problem in error.problems:
+            if (problem.path, problem.code) == ("models", "missing_option"):
+                text = "[models] is a table of a serving file, and this is read as a pipeline"
+                hint = f"Write --models {problem.file}."
+                raise ConfigError(replace(problem, message=text, hint=hint)) from None
         error.problems = tuple(map(_placed, error.problems))
         raise
 
