@@ -223,10 +223,10 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
     SIGTERM and Ctrl-C let requests end (exit status 0 and 130). A second signal ends at once. SIGHUP reads
-    configurations, sizes of [memory], keys and certificates again. If that fails, the errors are printed and the old ones stay. With
-    --workers the signals reach all processes, and one that dies or answers nothing is started again. With --json
-    a line on stdout has the addresses once all listen, or the errors. --check exits with 0, or with 2 and all
-    errors.
+    configurations, sizes of [memory], keys and certificates again. If that fails, the errors are printed and the
+    old ones stay. With --workers the signals reach all processes, and one that dies or answers nothing is started
+    again. With --json a line on stdout has the addresses once all listen, or the errors. --check exits with 0, or
+    with 2 and all errors.
 
     \b
     Examples:

@@ -189,8 +189,8 @@ class ModelEntry(_Entry):
         if not isinstance(value, dict):
             return value
         return {
-            name: _labels(one) if isinstance(one, (str, Path)) else one
-            for name, one in value.items()
+            name: _labels(labels) if isinstance(labels, (str, Path)) else labels
+            for name, labels in value.items()
         }
 
     @pydantic.field_validator("config")
@@ -242,8 +242,8 @@ class ModelEntry(_Entry):
     def limits(self) -> dict[str, float]:
         """The limits that the entry sets for this model, by name."""
         names = ("max_body_bytes", "max_items", "max_elements", "max_timeout_ms")
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        limits = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in limits.items() if value is not None}
 
 
 def _labels(path: str | Path) -> list[str]:
@@ -278,25 +278,25 @@ def read_entries(
         ConfigError: A name or an entry is wrong, a version of a model is given twice, or there is no model.
         SetupError: The manager of models has failed.
     """
-    found: dict[tuple[str, str], ModelEntry] = {}
+    entries: dict[tuple[str, str], ModelEntry] = {}
     aliases: dict[str, Any] = {}
     problems: list[Problem] = []
     if isinstance(models, ModelManager):
         pairs = _managed(models, only)
     else:
-        pairs = [one for one in _pairs(models) if only in (None, one[0])]
+        pairs = [pair for pair in _pairs(models) if only in (None, pair[0])]
     if not pairs and not may_be_none:
         hint = (
             "A folder has NAME.toml or NAME/VERSION.toml, a serving file a table [models.NAME]."
             " With --watch or --allow repository a folder may be empty at first."
         )
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
-    refused = {name: one for name, _, one in pairs if isinstance(one, ConfigError)}
+    refused = {name: model for name, _, model in pairs if isinstance(model, ConfigError)}
     if failed is None:
-        problems += [one for error in refused.values() for one in error.problems]
+        problems += [problem for error in refused.values() for problem in error.problems]
     else:
         failed.update(refused)
-    for name, version, value in [one for one in pairs if one[0] not in refused]:
+    for name, version, value in [pair for pair in pairs if pair[0] not in refused]:
         if not _NAME.fullmatch(name) or name == _STATISTICS:
             hint = "Use A-Z a-z 0-9 _ . - in parts with a / between, and not 'stats' alone: NAME=CONFIG."
             problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
@@ -309,14 +309,14 @@ def read_entries(
         except pydantic.ValidationError as error:
             problems += _problems(name, error)
             continue
-        if (name, entry.version) in found:
+        if (name, entry.version) in entries:
             problems.append(
                 Problem("serve", f"version {entry.version} of model {name!r} is there twice")
             )
-        found[name, entry.version] = entry
+        entries[name, entry.version] = entry
     if problems:
         raise ConfigError(problems)
-    return found, aliases if only is None else {}
+    return entries, aliases if only is None else {}
 
 
 def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
@@ -325,8 +325,8 @@ def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
     The configuration of such a model has ``repository``, its folder, and ``again(name=None, override=None)``. That returns what
     the folder says of a model by now, or of all, as `headrace.hookspecs.headrace_readers` does. ``override`` is a configuration of a request.
     """
-    found = (one.config for one in entries.values())
-    return [*{one.repository: one.again for one in found if hasattr(one, "again")}.values()]
+    configs = (entry.config for entry in entries.values())
+    return [*{each.repository: each.again for each in configs if hasattr(each, "again")}.values()]
 
 
 def read_models(
@@ -455,10 +455,10 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
         items: Mapping[str, Any] = models
         return [(*_split(name), value) for name, value in items.items()]
     listed = list(models) if isinstance(models, Iterable) else [models]
-    for one in listed:
-        if not isinstance(one, (str, Path)):
+    for model in listed:
+        if not isinstance(model, (str, Path)):
             hint = "They are a list of texts [NAME[:VERSION]=]CONFIG, or a dict of configurations by name."
-            raise ConfigError(Problem("serve", f"{one!r:.80} names no model", hint=hint))
+            raise ConfigError(Problem("serve", f"{model!r:.80} names no model", hint=hint))
     return _of_texts(listed)
 
 
@@ -468,7 +468,7 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
     Raises:
         SetupError: The manager has raised an error, or gives no versions by name.
     """
-    found: list[tuple[str, str | None, Any]] = []
+    models: list[tuple[str, str | None, Any]] = []
     try:
         states: Any = manager.status() if hasattr(manager, "status") else {}
         for name, versions in manager.versions().items():
@@ -478,17 +478,17 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
             for version in versions:
                 late = only is None and known.get(version, {}).get("state", "ready") != "ready"
                 if late:
-                    found.append((name, version, Later(manager)))
+                    models.append((name, version, Later(manager)))
                     continue
                 with leased(manager, name, version) as (pipe, _):
-                    found.append((name, version, pipe))
+                    models.append((name, version, pipe))
     except HeadraceError:
         raise
     except Exception as error:
-        what = f"the manager of models failed: {type(error).__name__}: {error}"
+        text = f"the manager of models failed: {type(error).__name__}: {error}"
         hint = "versions() gives {name: [version, ...]}, and pipeline(name, version) a headrace.Pipeline."
-        raise SetupError(what, hint=hint) from error
-    return found
+        raise SetupError(text, hint=hint) from error
+    return models
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -498,15 +498,15 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def _of_texts(texts: Iterable[Any]) -> list[tuple[str, str | None, Any]]:
     """Return name, version and model of each text; of a folder those of all models in it."""
-    found: list[tuple[str, str | None, Any]] = []
+    models: list[tuple[str, str | None, Any]] = []
     for named in map(str, texts):
         text = str(headrace.plugins.located(named))
         there = os.path.exists(text)  # noqa: PTH110 - False for texts too long for a path
         if there and (os.path.isdir(text) or headrace.plugins.reads(text)):  # noqa: PTH112
-            found += [(*_split(name), one) for name, one in _models_in(text).items()]
+            models += [(*_split(name), model) for name, model in _models_in(text).items()]
         else:
-            found.append(_of_text(text))
-    return found
+            models.append(_of_text(text))
+    return models
 
 
 def _models_in(folder: str) -> dict[str, Any]:
@@ -548,6 +548,6 @@ def _problems(name: str, error: pydantic.ValidationError, file: str | None = Non
         "request": FieldEntry,
     }
     return [
-        problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry), file)
-        for one in error.errors()
+        problem_of(name, each, kinds.get(each["loc"][0] if each["loc"] else "", ModelEntry), file)
+        for each in error.errors()
     ]

@@ -118,7 +118,7 @@ class Held:
         for entry in entries.values():
             _check_exchange(entry, workers=self._workers, allow_import=self._allow_import)
         kept = {} if before is None else _exchanged(entries, before)
-        fresh = {place: one for place, one in entries.items() if place not in kept}
+        fresh = {place: each for place, each in entries.items() if place not in kept}
         _set_memory(self._memory, {**(self.entries if others else {}), **entries})
         self._here.entries = entries
         try:
@@ -134,16 +134,16 @@ class Held:
         finally:
             self._here.entries = None
         try:
-            made = [model for place in kept if before is not None and (model := before(*place))]
+            models = [model for place in kept if before is not None and (model := before(*place))]
             for place, entry in fresh.items():
                 pipe = prepared.pipelines.get(place)
                 if pipe is not None or isinstance(entry.config, headrace.Pipeline):
                     now = None if before is None else before(*place)
-                    made.append(self._model(*place, entry, now, pipe))
+                    models.append(self._model(*place, entry, now, pipe))
         except BaseException:
             prepared.close()
             raise
-        return made, prepared
+        return models, prepared
 
     def load(
         self, entries: Entries, aliases: Mapping[str, Any], failed: dict[str, HeadraceError]
@@ -161,10 +161,10 @@ class Held:
         Raises:
             ClosedError: `models` are closed.
         """
-        self.prepare({place: one for place, one in entries.items() if one.lazy}, {})[1].switch()
+        self.prepare({place: each for place, each in entries.items() if each.lazy}, {})[1].switch()
         self.entries = dict(entries)
         _set_memory(self._memory, entries)
-        for (name, version), entry in sorted(entries.items(), key=lambda one: not one[1].keep):
+        for (name, version), entry in sorted(entries.items(), key=lambda item: not item[1].keep):
             if isinstance(entry.config, headrace.Pipeline):
                 yield self._model(name, version, entry)
             elif not entry.lazy:
@@ -202,7 +202,7 @@ class Held:
     def _now(self, name: str) -> Entries:
         """Return what is served, of a model that a plugin reads as its repository says by now."""
         tables = [again(name) for again in repositories(self.entries)]
-        fresh = {key: one for each in tables for key, one in each.items()}
+        fresh = {key: entry for each in tables for key, entry in each.items()}
         return {**self.entries, **read_entries(fresh, may_be_none=True)[0]}
 
     def _model(
@@ -245,8 +245,8 @@ def _check_exchange(entry: ModelEntry, *, workers: bool, allow_import: bool) -> 
     if entry.exchange is not None:
         entry.exchange.judge(allow_import=allow_import)
         if workers:
-            what = "with --workers each process would come to a verdict of its own on an exchange"
-            raise ConfigError(Problem("serve", what, hint="Serve the model with one process."))
+            text = "with --workers each process would come to a verdict of its own on an exchange"
+            raise ConfigError(Problem("serve", text, hint="Serve the model with one process."))
 
 
 @contextlib.contextmanager
@@ -280,14 +280,14 @@ def _refuse_state(config: PipelineConfig) -> None:
     plan = config.plan()
     trees = [(name, tree) for name, node in plan.nodes.items() for tree in node.trees]
     for place, tree in trees:
-        for one in tree.walk():
-            if one.stateful:
-                what = f"{one.name} keeps a state in its process, and with --workers the next request may reach another one"
+        for backend in tree.walk():
+            if backend.stateful:
+                text = f"{backend.name} keeps a state in its process, and with --workers the next request may reach another one"
                 hint = (
                     "Serve it with one process, or with several, each without --workers, behind a proxy that sends"
                     " all requests of a session to the same one (docs/streams.md)."
                 )
-                raise ConfigError(Problem("serve", what, path=place, hint=hint))
+                raise ConfigError(Problem("serve", text, path=place, hint=hint))
 
 
 def _adapted(given: Any, config: PipelineConfig, *, workers: bool) -> PipelineConfig:
@@ -328,10 +328,10 @@ def _set_memory(memory: Memory | None, entries: Entries) -> None:
         ConfigError: A size is wrong, or there is no budget.
     """
     of_models = {title.partition(":")[0] for title in _configs(entries)}
-    built = [(name, one) for (name, _), one in entries.items() if name in of_models]
-    sizes = {name: one.memory for name, one in built if one.memory is not None}
-    keep = [name for name, one in built if one.keep]
-    idle_unload_s = {name: one.idle_unload_s for name, one in built if one.idle_unload_s}
+    built = [(name, entry) for (name, _), entry in entries.items() if name in of_models]
+    sizes = {name: entry.memory for name, entry in built if entry.memory is not None}
+    keep = [name for name, entry in built if entry.keep]
+    idle_unload_s = {name: entry.idle_unload_s for name, entry in built if entry.idle_unload_s}
     if memory is not None:
         memory.set_models(sizes, keep, idle_unload_s)
     elif named := {*sizes, *keep, *idle_unload_s}:
@@ -393,10 +393,18 @@ def check_models(
 
 @contextlib.contextmanager
 def _placing_keys() -> Iterator[None]:
-    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes."""
+    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes.
+
+    A serving file that is given as a configuration is one problem.
+    """
     try:
         yield
     except ConfigError as error:
+        for problem in error.problems:
+            if (problem.path, problem.code) == ("models", "missing_option"):
+                text = "[models] is a table of a serving file, and this is read as a pipeline"
+                hint = f"Write --models {problem.file}."
+                raise ConfigError(replace(problem, message=text, hint=hint)) from None
         error.problems = tuple(map(_placed, error.problems))
         raise
 
