@@ -390,7 +390,11 @@ class Memory:
                 stay.remove(holding)
         if lacking():
             return []
-        victims = [holding for holding in victims if holding not in self._sets(stay)]
+        # What those call that have yet to drain leaves after them: their requests would bring it back.
+        drain = [held for held in victims if held.is_busy()]
+        drain += [held for held in self._held if held.leaving]
+        needed = {each for held in drain for each in self._sets([held]) if each is not held}
+        victims = [holding for holding in victims if holding not in {*self._sets(stay), *needed}]
         for holding in victims:
             holding.leaving = True
         return victims
