@@ -31,11 +31,11 @@ def work(tmp_path) -> Path:
 
 
 def test_the_page_about_hooks(follow, environment, work):
-    _, info, doctor, explained, printed, slowest = follow(
+    _, info, listed, explained, printed, slowest = follow(
         DOCS / "hooks.md", work, environment / "bin"
     )
     assert info.startswith("headrace-watch 0.1.0: ok")
-    assert "ok: " in doctor
+    assert "ok: " in listed
     assert "headrace-watch" in explained
     names = ["photos/a.jpg", "photos/b.jpg", "photos/c.png"]
     assert [line.partition("\t")[0] for line in printed.splitlines()] == names
@@ -46,9 +46,9 @@ def test_the_page_about_hooks(follow, environment, work):
 
 
 def test_the_page_about_publishing(follow, environment, work):
-    *_, listed, doctor = follow(DOCS / "policies.md", work, environment / "bin")
+    *_, listed = follow(DOCS / "policies.md", work, environment / "bin")
     _, _, rest = listed.partition("\nheadrace-gauss-blur  0.1.0 ")
     row, certificate, *_ = rest.splitlines()
     assert row.split()[1:] == ["ok", "GaussBlur"]
     assert certificate.startswith("    certified by headrace-testing ")
-    assert "ok: " in doctor
+    assert "ok: " in listed

@@ -20,10 +20,12 @@ FILES = dict(
 )
 
 
+@pytest.mark.parametrize("backend", ["Stop", "Process[Stop]"])
 @pytest.mark.parametrize(("typed", "status"), [("p len(data)\nc\n", 0), ("p len(data)\nq\n", 1)])
-def test_pdb_shows_the_data_and_goes_on_or_fails_the_request(typed, status, tmp_path):
+def test_pdb_shows_the_data_and_goes_on_or_fails_the_request(typed, status, backend, tmp_path):
+    assert f"`{backend}`" in PAGE or backend == "Stop"
     for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+        (tmp_path / name).write_text(text.replace('backend = "Stop"', f'backend = "{backend}"'))
     (tmp_path / "photo.jpg").write_bytes(b"x" * 71)
     (command,) = re.findall(r"`headrace (run stop\.toml .*?)`", PAGE)
     done = subprocess.run(

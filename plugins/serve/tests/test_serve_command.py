@@ -113,7 +113,7 @@ def test_freed_bodies_leave_their_memory_to_the_next_ones(tmp_path, start, monke
         (["--models", "none.toml"], "none.toml"),
         (
             ["--models", "a.toml"],
-            "a.toml: it may hold only tables [models.NAME] and [memory], not backend",
+            "a.toml: backend: it may hold only tables [models.NAME] and [memory]",
         ),
         (["a:new=a.toml"], "a version is a whole number such as 2 or 10, got 'new'"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_memory
+from headrace_models.devices import device_bytes
 from headrace_models.errors import OutOfMemoryError
 from headrace_models.sizes import key_of, read_sizes, write_sizes
 from headrace_models.sources import files_of
@@ -90,7 +91,7 @@ class Memory:
     """The memory that models may take together. For them to fit, those leave that no request has used for the longest time.
 
     One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the
-    files of a model until its first build on the host has been measured, which is at least its files. A request brings a
+    files of a model until its first build has been measured, which is at least its files. A request brings a
     model back that has left, and waits for it. The models that a model calls count with it as one set: those that its options
     name before anything is built, others from their first call on.
 
@@ -105,7 +106,8 @@ class Memory:
         idle_unload_s: Seconds without a request after which a model leaves, by name.
         min_stay_s: Seconds for which a model stays once it is ready.
         parts: How many processes share the budget. Each of them has one part.
-        measure: Gives the bytes that this process has on a device, None if it cannot tell.
+        measure: Gives the bytes that this process has on a device, None if it cannot tell. By default Linux tells it of
+            the host, and NVML of a device, with ``headrace-models[nvml]``.
         clock: Returns the time in seconds.
 
     Raises:
@@ -130,7 +132,7 @@ class Memory:
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
             text = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
             raise ConfigError(Problem("models", text))
-        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _resident, clock
+        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _used_bytes, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
         self._line: list[Holding] = []
@@ -149,6 +151,14 @@ class Memory:
         """
         self._sizes = {name: read_bytes(text, name) for name, text in sizes.items()}
         self._keep, self._idle_unload_s = {*keep}, dict(idle_unload_s)
+
+    def set_as(self, other: Memory) -> None:
+        """Set the budget, the shortest stay, and what `set_models` sets, as another one of the same devices has them."""
+        with self._changed:
+            self.budget_bytes, self._min_stay_s = other.budget_bytes, other._min_stay_s
+            self._sizes, self._keep = other._sizes, other._keep
+            self._idle_unload_s = other._idle_unload_s
+            self._changed.notify_all()
 
     def check(self, names: Collection[str], holdings: Iterable[Holding], called: _Called) -> None:
         """Check that sizes and ``keep`` name models, that each set fits, and all together that never leave.
@@ -171,18 +181,19 @@ class Memory:
         sets = [(f"model {holding.title!r} takes", [holding]) for holding in holdings]
         kept = [holding for holding in holdings if holding.keep]
         for who, members in [*sets, ("the models that are kept take", kept)]:
-            texts = self._excess(who, self._sets(members, called))
-            problems += [Problem("models", text) for text in texts]
+            problems += self._excess(who, self._sets(members, called))
         if problems:
             raise ConfigError(problems)
 
-    def _excess(self, who: str, members: Collection[Holding]) -> Iterator[str]:
-        """Yield a text for each device whose budget is too small for a set."""
+    def _excess(self, who: str, members: Collection[Holding]) -> Iterator[Problem]:
+        """Yield a problem for each device whose budget is too small for a set."""
         for device, size in _sum(members).items():
             if size > (most := self.budget_bytes[device]):
                 parts = [(each.title, each.sizes_bytes.get(device)) for each in members]
                 listed = ", ".join(f"{title} {part}" for title, part in parts if part)
-                yield f"{who} {size} bytes on {device} ({listed}), and the budget is {most}"
+                text = f"{who} {size} bytes on {device} ({listed}), and the budget is {most}"
+                hint = "Enlarge the budget, or keep less."
+                yield Problem("models", text, path=f"memory.{device}", hint=hint)
 
     def note_call(self, holding: Holding, name: str) -> None:
         """Let the models of a name count with a version that is about to call them.
@@ -195,7 +206,7 @@ class Memory:
         with self._changed:
             members = self._sets([holding, *self.called(name)])
             for excess in self._excess(f"model {holding.title!r} takes", members):
-                raise OutOfMemoryError(excess, hint="Enlarge the budget.")
+                raise OutOfMemoryError(excess.message, hint="Enlarge the budget.")
             holding.calls.add(name)
             victims = self._victims_of_excess(holding)
         self._send_away(victims)
@@ -546,15 +557,17 @@ def _sum(holdings: Iterable[Holding]) -> Counter[str]:
     return total
 
 
-def _resident(device: str) -> int | None:
-    """Return the resident bytes of this process and all its children. None elsewhere than on a host with Linux.
+def _used_bytes(device: str) -> int | None:
+    """Return the bytes that this process and all its children have on a device. None if nothing tells.
+
+    On the host they are the resident bytes, which Linux tells.
 
     Source:
         ``/proc/[pid]/stat`` in proc(5).
     """
     pages: dict[int, int] = {}
     parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat") if device == "host" else ():
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             pid = int(stat.parent.name)
@@ -563,4 +576,6 @@ def _resident(device: str) -> int | None:
     while len(ours) > before:
         before = len(ours)
         ours |= {pid for pid, parent in parents.items() if parent in ours}
+    if device != "host":
+        return device_bytes(device, ours or {os.getpid()})
     return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None

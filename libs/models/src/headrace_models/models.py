@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_models.changes import Listeners
 from headrace_models.closing import close_all
+from headrace_models.devices import check_devices
 from headrace_models.operations import Operations, kept_first
 from headrace_models.sources import read_entries
 from headrace_models.version import Rules
@@ -84,7 +85,8 @@ class Models(Operations):
 
         Raises:
             ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
-            SetupError, PluginError: A pipeline could not be built. The pipelines built before it are closed.
+            SetupError, PluginError: A pipeline could not be built. The pipelines built before it are closed. SetupError also if
+                ``memory`` names a device that is not here.
             UnknownModelError: An alias names no model.
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
@@ -102,6 +104,8 @@ class Models(Operations):
             self.alias(alias, target)
         self._check_all(self._models.values(), self._shares)
         try:
+            if memory is not None and self._models:
+                check_devices(memory.budget_bytes)
             if watch:
                 self._watching = Watching(self, models)
             if preload:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import MissingDependencyError
 from headrace.plugins import usable_cpus
-from headrace_observe.gpu import gpus
+from headrace_observe.instruments import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +47,9 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
 
     def seconds() -> float:
         total = 0.0
-        for one in [here, *here.children(recursive=True)]:
+        for process in [here, *here.children(recursive=True)]:
             try:
-                times = one.cpu_times()
+                times = process.cpu_times()
             except psutil.Error:  # the child process has ended meanwhile
                 continue
             total += times.user + times.system

@@ -50,11 +50,9 @@ def of_dtype_name(name: str) -> str | None:
 
 def datatype_of(array: NDArray[Any]) -> str | None:
     """Return the datatype of an array; None if the protocol has none for it."""
-    found = _BY_DTYPE.get(
-        array.dtype
-    )  # first, because numpy builds `dtype.name` again at each access
-    if found is not None:
-        return found
+    datatype = _BY_DTYPE.get(array.dtype)  # numpy builds `dtype.name` again at each access
+    if datatype is not None:
+        return datatype
     if array.dtype.kind in "SU":
         return "BYTES"
     return of_dtype_name(array.dtype.name)
@@ -141,10 +139,10 @@ def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
         return data
     level: list[Any] = [data]
     for axis in shape:
-        if any(type(one) is not list or len(one) != axis for one in level):
-            one = f"a list of {len(data)}" if level[0] is data else "lists of other lengths"
+        if any(type(inner) is not list or len(inner) != axis for inner in level):
+            got = f"a list of {len(data)}" if level[0] is data else "lists of other lengths"
             wanted = f"data of shape {list(shape)}, flat or in nested lists"
-            raise InputError(f"input {name!r}", expected=wanted, got=one)
+            raise InputError(f"input {name!r}", expected=wanted, got=got)
         level = list(chain.from_iterable(level))
     return level
 
@@ -211,8 +209,8 @@ def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[An
         except UnicodeDecodeError:
             raise InputError(f"output {name!r} is no UTF-8 text", hint=hint) from None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        what = f"output {name!r} holds NaN or infinity, which JSON does not have. {hint}"
-        raise NotJsonError(what)
+        problem = f"output {name!r} holds NaN or infinity, which JSON does not have. {hint}"
+        raise NotJsonError(problem)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     return native.reshape(-1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_trt.memory import Block, DevicePool
     from headrace_trt.signature import Port
 
-__all__ = ["ContextMemory", "Execution", "make_allocator"]
+__all__ = ["ContextMemory", "Execution", "SharedScratch", "make_allocator"]
 
 
 @dataclass
@@ -246,3 +247,16 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
             self.shape = tuple(int(n) for n in shape)
 
     return Allocator()
+
+
+class SharedScratch:
+    """Scratch memory that all instances of a node share; one of them runs at a time."""
+
+    def __init__(self, engine: Engine, cuda: Cuda) -> None:
+        self.memory = ContextMemory.for_engine(engine, cuda)
+        # Reentrant, because a thread may use two runners in one batch; both queue their work on the same stream.
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.memory.close()

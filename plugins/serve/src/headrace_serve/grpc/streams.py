@@ -112,8 +112,8 @@ class _Stream:
         reader = asyncio.create_task(self._read(requests))
         ender = asyncio.create_task(self._end(reader))
         try:
-            while (one := await self._responses.get()) is not None:
-                answer = one if isinstance(one, bytes) else await one
+            while (response := await self._responses.get()) is not None:
+                answer = response if isinstance(response, bytes) else await response
                 if answer:
                     yield answer
                     self._unsent.taken(len(answer))
@@ -203,10 +203,10 @@ class _Stream:
         held: Answer | None = None
         try:
             model = await self._model_of(request, line)  # it may have left since
-            with self._front.admitted(model, request, self._context, line) as (asked, _):
+            with self._front.admitted(model, request, self._context, line) as asked:
                 at_once = flag(FINAL, asked.parameters)
-                found = self._service.answers(model, asked, line)
-                async with contextlib.aclosing(found) as answers:
+                each = self._service.answers(model, asked, line)
+                async with contextlib.aclosing(each) as answers:
                     async for is_last, answer in answers:
                         if answer is None:
                             continue
@@ -260,8 +260,8 @@ class _Stream:
                 failed.parameters[key].string_param = value
         if is_final:
             failed.parameters[_IS_FINAL].bool_param = True
-        made = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
-        written: bytes = made.SerializeToString()
+        response = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
+        written: bytes = response.SerializeToString()
         return written
 
     def _ended(self, line: AccessLine, request: Received | None) -> None:

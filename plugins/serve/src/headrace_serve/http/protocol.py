@@ -228,9 +228,9 @@ class _LimitedProtocol(HttpToolsProtocol):
                 data = b""
             else:
                 end = data.find(b"\r\n\r\n", 0, self._longest_head) + 4
-                found = self._plans.find(data[:end]) if end > 4 else None
-                if found is not None:
-                    end += self._begin_known(*found, data, end)
+                known = self._plans.find(data[:end]) if end > 4 else None
+                if known is not None:
+                    end += self._begin_known(*known, data, end)
                 elif end > 4:
                     self._new = None
                     self._parse(data[:end])
@@ -356,7 +356,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if url.host is not None:  # RFC 9112, 3.2.2: it says the host, whatever the header says
             host = b"[%b]" % url.host if b":" in url.host else url.host
             own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
-            self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
+            self.headers = [own, *(header for header in self.headers if header[0] != b"host")]
         raw_path = url.path or b"/"  # a whole URL may have none
         path = raw_path.decode("ascii")
         self.scope |= {

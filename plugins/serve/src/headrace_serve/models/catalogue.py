@@ -224,7 +224,7 @@ def build_models(
         allow_import: Whether configurations may import code.
         may_be_none: Whether there may be no model, as in a watched folder, which gets them later.
         workers: Whether several processes answer, so that a model that keeps a state is refused. For the first catalogue.
-        memory: The memory that all models may take together. For the first catalogue.
+        memory: The memory that all models may take together. None: as ``before`` has it.
 
     Raises:
         ConfigError: A model, its configuration or a key is wrong. All are checked before any model is built.
@@ -242,6 +242,7 @@ def build_models(
             None if before is None else before.get,
             others=only is not None,
             lazy=only is None,
+            memory=None if before is None else memory,
         )
         lazy = _lazy(entries, built)
         made = Catalogue(built, held=held, prepared=prepared, entries=entries, lazy=lazy)

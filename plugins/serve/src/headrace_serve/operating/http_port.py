@@ -107,8 +107,9 @@ class HttpPort:
             task.add_done_callback(self._begun.discard)
 
     def _connection(self) -> Any:
-        made: Any = self._config.http_protocol_class
-        return made(config=self._config, server_state=self.state, app_state={}, _loop=self._loop)
+        protocol: Any = self._config.http_protocol_class
+        config, state = self._config, self.state
+        return protocol(config=config, server_state=state, app_state={}, _loop=self._loop)
 
     async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         """Make the connection of a socket, which the protocol refuses beyond the limit if it has no TLS."""
@@ -129,8 +130,8 @@ class HttpPort:
         self._listener.close()
         if self._begun:
             _, late = await asyncio.wait(self._begun, timeout=_LAST_S)
-            for one in late:
-                one.cancel()
+            for connection in late:
+                connection.cancel()
 
     async def close(self) -> None:
         """Close all connections, and give their clients a moment to take the last bytes."""
