@@ -22,6 +22,8 @@ from headrace_models.sources import files_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
+    _Called = Callable[[str], Iterable["Holding"]]
+
 __all__ = ["Holding", "Memory", "read_bytes"]
 
 _TOLD_S = 60.0
@@ -32,6 +34,8 @@ _LOOK_S = 1.0
 
 _BUILD_MAPPED_BYTES, _MAPPED_BYTES = 1 << 20, 32 << 20
 """The least bytes of a block that is mapped by itself, during a build and after it, as headrace-cv and serve set it."""
+
+_SET_BY_USER = frozenset(("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
 
 _log = logging.getLogger("headrace.models")
 _T = TypeVar("_T")
@@ -123,7 +127,7 @@ class Memory:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.budget_bytes = {key: read_bytes(text, key) // parts for key, text in budget.items()}
-        self.called: Callable[[str], Iterable[Holding]] = lambda _: ()
+        self.called: _Called = lambda _: ()
         self.set_models(sizes or {}, keep, idle_unload_s or {})
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
             text = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
@@ -156,12 +160,7 @@ class Memory:
             self._idle_unload_s = other._idle_unload_s
             self._changed.notify_all()
 
-    def check(
-        self,
-        names: Collection[str],
-        holdings: Iterable[Holding],
-        called: Callable[[str], Iterable[Holding]],
-    ) -> None:
+    def check(self, names: Collection[str], holdings: Iterable[Holding], called: _Called) -> None:
         """Check that sizes and ``keep`` name models, that each set fits, and all together that never leave.
 
         Args:
@@ -283,16 +282,24 @@ class Memory:
                 least = holding.sizes_bytes[device] // 2
                 holding.sizes_bytes[device] = max(least, after[device] - before[device])
                 holding.origin = "measured"
-            if before and holding.origin == "measured":
-                write_sizes(holding.key, holding.sizes_bytes)
             victims = self._victims_of_excess(holding)
         self._send_away(victims)
+        if holding.origin == "measured" and before.keys() == holding.sizes_bytes.keys():
+            write_sizes(holding.key, holding.sizes_bytes)
         return pipe
 
     def _set_mapping(self) -> None:
-        """Let large blocks of models on the host be given back when they leave: those that are allocated during builds."""
-        if "host" in self.budget_bytes:
-            _set_mapping(_BUILD_MAPPED_BYTES if self._building else _MAPPED_BYTES)
+        """Let glibc map large blocks each by itself during builds: it gives these back to the system when they are freed.
+
+        Elsewhere, and where the environment sets it, nothing changes.
+
+        Source:
+            M_MMAP_THRESHOLD, -3, in mallopt(3).
+        """
+        if "host" in self.budget_bytes and _SET_BY_USER.isdisjoint(os.environ):
+            with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+                least_bytes = _BUILD_MAPPED_BYTES if self._building else _MAPPED_BYTES
+                ctypes.CDLL(None).mallopt(-3, least_bytes)
 
     def _measured_bytes(self, holding: Holding) -> dict[str, int]:
         unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
@@ -401,7 +408,11 @@ class Memory:
                 stay.remove(holding)
         if lacking():
             return []
-        victims = [holding for holding in victims if holding not in self._sets(stay)]
+        # What those call that have yet to drain leaves after them: their requests would bring it back.
+        drain = [held for held in victims if held.is_busy()]
+        drain += [held for held in self._held if held.leaving]
+        needed = {each for held in drain for each in self._sets([held]) if each is not held}
+        victims = [holding for holding in victims if holding not in {*self._sets(stay), *needed}]
         for holding in victims:
             holding.leaving = True
         return victims
@@ -429,22 +440,17 @@ class Memory:
             replaced = {holding.replaces for holding in [*self._line, *coming]}
             fixed = self._sets([held for held in self._held if held.stays or held in replaced])
             for holding in coming:
-                used, then = _sum(fixed), _sum(self._sets([*fixed, holding]))
-                for device in then:
-                    size, most = (
-                        then[device] - used[device],
-                        self.budget_bytes[device] - used[device],
-                    )
-                    if 0 < size > most:
-                        text = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
-                        others = sorted(
-                            each.title for each in fixed if each.sizes_bytes.get(device)
+                used, then = _sum(fixed), self._sets([*fixed, holding])
+                for device, total in _sum(then).items():
+                    size, free = total - used[device], self.budget_bytes[device] - used[device]
+                    if 0 < size > free:
+                        text = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, free)}"
+                        stay = ", ".join(
+                            sorted(h.title for h in fixed if h.sizes_bytes.get(device))
                         )
-                        hint = (
-                            f"These stay: {', '.join(others)}." if others else "Enlarge the budget."
-                        )
+                        hint = f"These stay: {stay}." if stay else "Enlarge the budget."
                         raise OutOfMemoryError(text, hint=hint)
-                fixed |= self._sets([holding])
+                fixed = then
 
     def pause_s(self) -> float | None:
         """Return the seconds until a model may leave that could not in the last `step`. None: no time changes that."""
@@ -503,21 +509,13 @@ class Memory:
         """Return the bytes that all versions take that are built or being built, and these, each with those that it calls."""
         return _sum(self._sets([*self._held, *coming]))
 
-    def _sets(
-        self,
-        holdings: Iterable[Holding],
-        called: Callable[[str], Iterable[Holding]] | None = None,
-    ) -> dict[Holding, None]:
+    def _sets(self, holdings: Iterable[Holding], called: _Called | None = None) -> list[Holding]:
         """Return versions with all that they call, and that these call, each once."""
-        members, todo = dict[Holding, None](), [*holdings]
-        while todo:
-            holding = todo.pop(0)
-            if holding not in members:
-                members[holding] = None
-                todo += [
-                    each for name in [*holding.calls] for each in (called or self.called)(name)
-                ]
-        return members
+        called, todo = called or self.called, [*dict.fromkeys(holdings)]
+        for holding in todo:
+            for name in [*holding.calls]:
+                todo += [each for each in dict.fromkeys(called(name)) if each not in todo]
+        return todo
 
     def wake(self) -> None:
         """Let those look again that wait, because a version may leave again."""
@@ -581,16 +579,3 @@ def _used_bytes(device: str) -> int | None:
     if device != "host":
         return device_bytes(device, ours or {os.getpid()})
     return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None
-
-
-def _set_mapping(least_bytes: int) -> None:
-    """Let glibc map blocks of so many bytes each by itself, which gives them back to the system when they are freed.
-
-    Elsewhere, and where the environment sets it, nothing changes.
-
-    Source:
-        M_MMAP_THRESHOLD, -3, in mallopt(3).
-    """
-    if not {"MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"} & {*os.environ}:
-        with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
-            ctypes.CDLL(None).mallopt(-3, least_bytes)

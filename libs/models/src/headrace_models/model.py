@@ -367,7 +367,7 @@ class Model:
 
     def _drained_aside(self, version: Version, reason: str) -> threading.Thread:
         """Give no more leases of a version; return the thread that closes its pipeline."""
-        version.reason = reason
+        version.reason, version.holding.leaving = reason, True
         self._tell(version, "draining")
         version.leases.end()
         with self._guard:
