@@ -6,9 +6,9 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
+import headrace_observe
 from headrace.errors import MissingDependencyError
 from headrace.plugins import usable_cpus
-from headrace_observe.instruments import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,6 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
 def _gpus() -> list[dict[str, Any]]:
     keys = ("index", "name", "utilisation_percent", "memory_used_bytes")
     try:
-        return [{key: one[key] for key in keys} for one in gpus()]
+        return [{key: one[key] for key in keys} for one in headrace_observe.gpus()]
     except MissingDependencyError:
         return []

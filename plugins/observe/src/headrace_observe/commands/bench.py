@@ -38,7 +38,6 @@ from headrace_observe.commands.shared import (
     RandomArrays,
     Rates,
     check_outputs,
-    limited,
     loads_of,
     percent,
     plot_loads,
@@ -48,6 +47,7 @@ from headrace_observe.commands.shared import (
     print_missing_psutil,
     print_table,
     samples_of,
+    seconds_option,
 )
 from headrace_observe.cures import replay_of
 from headrace_observe.environment import environment
@@ -90,14 +90,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = None,
     warm_up: Annotated[
-        float,
-        typer.Option(
-            "--warm-up",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.0,
-            help="Seconds of load before measuring.",
-        ),
+        float, seconds_option("--warm-up", "Seconds of load before measuring.", 0.0)
     ] = 1.0,
     stable: Annotated[
         str,
@@ -107,13 +100,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     ] = "5%",
     seconds: Annotated[
         float | None,
-        typer.Option(
-            "--seconds",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.001,
-            help="Measure this many seconds, stable or not.",
-        ),
+        seconds_option("--seconds", "Measure this many seconds, stable or not.", 0.001),
     ] = None,
     plot_path: PlotOfLoads = None,
     save_times: Annotated[

@@ -43,7 +43,6 @@ __all__ = [
     "RandomArrays",
     "Rates",
     "check_outputs",
-    "limited",
     "loads_of",
     "percent",
     "plot_loads",
@@ -54,6 +53,7 @@ __all__ = [
     "print_missing_psutil",
     "print_table",
     "samples_of",
+    "seconds_option",
     "times_in",
     "writable",
 ]
@@ -140,12 +140,22 @@ def samples_of(
     return samples
 
 
-def limited(seconds: float | None) -> float | None:
-    """Check a time of an option, and give it. `typer.Option(max=...)` would show the limit in help.
+def seconds_option(name: str, help_text: str, least: float, shown: str | None = None) -> Any:
+    """Return an option for seconds, of which a help shows no upper limit.
 
-    Raises:
-        BadParameter: The time is longer than anybody waits, such as ``inf``.
+    Args:
+        name: The option, as ``--seconds``.
+        help_text: Its help.
+        least: The least time that it takes.
+        shown: The default that help shows. None: that of the parameter.
     """
+    about: dict[str, Any] = {} if shown is None else {"show_default": shown}
+    return typer.Option(
+        name, metavar="SECONDS", callback=_limited, min=least, help=help_text, **about
+    )
+
+
+def _limited(seconds: float | None) -> float | None:
     if seconds is not None and not seconds <= _LONGEST:
         raise typer.BadParameter(f"expected at most {_LONGEST:.0f}, got {seconds}")
     return seconds

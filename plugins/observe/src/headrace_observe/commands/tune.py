@@ -34,12 +34,12 @@ from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
     check_outputs,
-    limited,
     loads_of,
     print_document,
     print_missing_psutil,
     print_table,
     samples_of,
+    seconds_option,
     times_in,
 )
 from headrace_observe.cures import MOST
@@ -107,26 +107,10 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = 24,
     warm_up: Annotated[
-        float | None,
-        typer.Option(
-            "--warm-up",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.0,
-            help="Seconds before each.",
-            show_default="0.5",
-        ),
+        float | None, seconds_option("--warm-up", "Seconds before each.", 0.0, "0.5")
     ] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.001,
-            help="Seconds of each.",
-            show_default="2",
-        ),
+        float | None, seconds_option("--seconds", "Seconds of each.", 0.001, "2")
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The TOML file for the best.")
