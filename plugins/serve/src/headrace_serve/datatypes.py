@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ONLY_BINARY",
     "as_json_values",
-    "check_size",
     "datatype_of",
     "from_bytes",
     "from_json",
@@ -82,26 +81,14 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
         except ValueError as error:
             raise InputError(f"input {name!r}: {error}") from None
         return flat.reshape(shape)
-    check_size(name, datatype, shape, len(data))
+    size = math.prod(shape) * _ITEM_BYTES[datatype]
+    if len(data) != size:
+        wanted = f"{size} bytes for {datatype} {list(shape)}"
+        raise InputError(f"input {name!r}", expected=wanted, got=f"{len(data)} bytes")
     array = np.frombuffer(data, DATATYPES[datatype])
     if datatype == "BF16":
         array = bf16_values(array)
     return array.reshape(shape)
-
-
-def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
-    """Check the number of bytes of a tensor. For BYTES any number is allowed, because elements differ in length.
-
-    Raises:
-        InputError: ``size`` is not the number of bytes that shape and datatype need.
-    """
-    expected = math.prod(shape) * _ITEM_BYTES[datatype]
-    if size != expected and datatype != "BYTES":
-        raise InputError(
-            f"input {name!r}",
-            expected=f"{expected} bytes for {datatype} {list(shape)}",
-            got=f"{size} bytes",
-        )
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:

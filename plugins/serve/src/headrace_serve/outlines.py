@@ -152,10 +152,6 @@ class Outlines(Generic[T]):
     def __init__(self) -> None:
         self.known: dict[bytes, T] = {}
 
-    def get(self, written: bytes) -> T | None:
-        """Return the request parsed from these bytes; None if it is not kept."""
-        return self.known.get(written)
-
     def keep(self, written: bytes, outline: T) -> None:
         """Keep a parsed request, unless its bytes are too many; if it is full, all earlier entries are dropped."""
         if len(written) <= _MOST_BYTES:

@@ -86,7 +86,7 @@ def read_request(
     """
     request, raw = received.message, received.raw
     written = received.outline() if raw else b""
-    known = model.messages.get(written)
+    known = model.messages.known.get(written)
     if known is not None and len(known.inputs) == len(raw):
         return _filled(known, received, timeout_s)
     for tensor in request.inputs:

@@ -61,17 +61,8 @@ class HttpPort:
         self._limits, self._counters = service.limits, service.counters
         answers = application(service, admin=admin)
         plans = Plans(service, answers.table.plan)
-        self._config = Config(
-            answers,
-            lifespan="off",
-            http=protocol_class(service, plans),
-            ws="none",
-            log_config=None,
-            access_log=False,
-            date_header=False,
-            server_header=False,
-            proxy_headers=False,
-        )
+        protocol: Any = protocol_class(service, plans)
+        self._config = Config(answers, lifespan="off", http=protocol, ws="none", log_config=None)
         self._config.load()
         self._context: ssl.SSLContext | None = None
         self._begun: set[asyncio.Task[None]] = set()
