@@ -62,16 +62,10 @@ class Page:
     """
 
     def __init__(self, package: str) -> None:
-        folders = (
-            importlib.resources.files("headrace_formats") / "shared",
-            importlib.resources.files(package) / "page",
-        )
-        self._files = {
-            path.name: path
-            for folder in folders
-            for path in folder.iterdir()
-            if path.name.rpartition(".")[2] in _KINDS
-        }
+        files = importlib.resources.files
+        folders = (files("headrace_formats") / "shared", files(package) / "page")
+        paths = (path for folder in folders for path in folder.iterdir())
+        self._files = {p.name: p for p in paths if p.name.rpartition(".")[2] in _KINDS}
 
     def file(self, name: str) -> File | None:
         """Return the file of a name such as ``index.html``; None if the page has none of that name."""

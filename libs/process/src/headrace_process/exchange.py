@@ -121,13 +121,8 @@ class Exchange:
             EOFError: The part has ended.
             TimeoutError: The part still runs the batch after the last deadline, and is to be killed.
         """
-        child, batch, left, running, errors = (
-            sent.child,
-            sent.batch,
-            sent.left,
-            sent.running,
-            sent.errors,
-        )
+        child, batch, left = sent.child, sent.batch, sent.left
+        running, errors = sent.running, sent.errors
         if not left:
             return [errors.get(id(request)) for request in batch]
         link = child.link

@@ -165,13 +165,8 @@ class RayActor(Apart):
         resources = dict(options.resources)
         if options.accelerator_type is not None:
             resources[f"accelerator_type:{options.accelerator_type}"] = _LEAST_ACCELERATOR
-        wanted = Wanted(
-            options.num_cpus,
-            options.num_gpus,
-            resources,
-            options.placement,
-            options.placement_timeout_s,
-        )
+        given = (options.num_cpus, options.num_gpus, resources, options.placement)
+        wanted = Wanted(*given, options.placement_timeout_s)
         own = {"headrace-process": headrace_process.__version__, "headrace-ray": __version__}
         self._versions = {**versions_of(elements_of(inside)), **own}
         self._started: set[int] = set()

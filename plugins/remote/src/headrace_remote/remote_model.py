@@ -249,13 +249,8 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
     )
     try:
         described, config, software = read_model(servers, options, metadata, logger)
-        about: dict[str, Any] = {
-            "config": config,
-            "keys": options.inputs,
-            "outputs": options.outputs,
-            "unbatched": options.unbatched,
-            "batched": options.batched,
-        }
+        about: dict[str, Any] = {"config": config, "keys": options.inputs}
+        about |= {key: getattr(options, key) for key in ("outputs", "unbatched", "batched")}
         signature = read_signature(described, by_item=False, **about)
         partial = False
         if software == "headrace-serve" and options.batched is not False:
@@ -275,14 +270,10 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
 
 def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
     """Return an item without rows and optional inputs; its other axes of any length have one element."""
-    shapes = tuple(
-        None
-        if port.optional
-        else tuple(
-            1 if n is None else n for n in (port.sample_shape if port.batched else port.shape)
-        )
-        for port in signature.inputs
-    )
+    sides = [port.sample_shape if port.batched else port.shape for port in signature.inputs]
+    known = [tuple(1 if n is None else n for n in shape) for shape in sides]
+    pairs = zip(signature.inputs, known, strict=True)
+    shapes = tuple(None if port.optional else shape for port, shape in pairs)
     # Zeros are also BYTES elements without bytes, each with its length of four bytes.
     wide = {"BYTES": 4, "BF16": 2}
     parts = tuple(

@@ -131,11 +131,8 @@ def connect(options: RemoteOptions, breaker: Callable[[], Breaker]) -> list[Serv
     # gRPC's servers, Triton too, allow two pings that come within 300 s of the one before, and then end the connection, unless
     # they send something in between. No call lasts for more than three pings.
     keepalive_ms = int(min(max(_KEEPALIVE_MS, options.timeout_ms / 3), _LARGEST))
-    settings = (
-        *_CHANNEL,
-        ("grpc.max_receive_message_length", options.max_message_bytes),
-        ("grpc.keepalive_time_ms", keepalive_ms),
-    )
+    longest = ("grpc.max_receive_message_length", options.max_message_bytes)
+    settings = (*_CHANNEL, longest, ("grpc.keepalive_time_ms", keepalive_ms))
     make: Callable[[str], grpc.Channel] = partial(grpc.insecure_channel, options=settings)
     if options.encrypted:
         files = (options.tls_ca, options.tls_key, options.tls_cert)
@@ -237,12 +234,9 @@ def read_model(
     asked = {"name": options.model, "version": options.version}
     answers: list[tuple[Server, Any]] = []
     why: dict[str, str] = {}
-    calls = [
-        server.calls["ModelMetadata"].future(
-            message("ModelMetadataRequest")(**asked), timeout=_READ_S, metadata=metadata
-        )
-        for server in servers
-    ]
+    request = message("ModelMetadataRequest")(**asked)
+    given = {"timeout": _READ_S, "metadata": metadata}
+    calls = [server.calls["ModelMetadata"].future(request, **given) for server in servers]
     for server, call in zip(servers, calls, strict=True):
         try:
             answers.append((server, call.result()))
