@@ -130,10 +130,7 @@ class Packets:
     """
 
     def __init__(
-        self,
-        span: Span,
-        make: Callable[[Connection, float], Any],
-        end: Callable[[Any], int],
+        self, span: Span, make: Callable[[Connection, float], Any], end: Callable[[Any], int]
     ) -> None:
         self.lost = 0
         self.error: str | None = None

@@ -102,9 +102,8 @@ class Delivery:
             except Exception as error:  # noqa: BLE001 - what answers is no pipeline of ours
                 _fail(part.frame, error)
             part.frame.request = part.request
-        part.future = (
-            None  # it has this call, and so the frame: without a cycle the picture goes at once
-        )
+        # It has this call, and so the frame: without a cycle the picture goes at once.
+        part.future = None
         self._advance(source, flight, cancelled=is_cancelled)
 
     def _advance(self, source: Source, flight: Flight, *, cancelled: bool = False) -> None:

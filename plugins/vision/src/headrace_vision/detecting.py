@@ -156,8 +156,7 @@ def configuration_of(
         check_layout(layout)
         network = _Network(layout, labels or [], (size, size))
         config = {"model": str(path)}  # how many it takes at once is in no file
-    row = TABLE[network.layout]
-    height, width = network.size_hw
+    row, (height, width) = TABLE[network.layout], network.size_hw
     scaled = {} if network.dtype == "uint8" else _scaled(row.pixels, network.channels)
     config |= network.options | {f"Mat2Tensor::{key}": value for key, value in scaled.items()}
     config |= {f"{row.word}::{key}": value for key, value in row.options.items()}
@@ -172,11 +171,8 @@ def configuration_of(
     config["backend"] = f"S[{','.join(chain)}]"
     if network.names:
         config["labels"] = list(network.names)
-    given = {
-        f"{row.word}::score_threshold": score_threshold,
-        "iou_threshold": iou_threshold,
-        "device": device,
-    }
+    given: dict[str, Any] = {"iou_threshold": iou_threshold, "device": device}
+    given[f"{row.word}::score_threshold"] = score_threshold
     config |= {key: value for key, value in given.items() if value is not None}
     by = " (from the file)" * (labels is None and bool(network.names))
     named = f"{len(network.names) or 'unnamed'} classes{by}{network.more}"

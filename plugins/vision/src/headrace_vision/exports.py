@@ -113,10 +113,7 @@ TABLE: Final = {
 """Layouts by name."""
 
 
-FAMILIES: Final = {
-    **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "rtdetr"),
-    "detr": "detr",
-}
+FAMILIES: Final = {**dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "rtdetr"), "detr": "detr"}
 """The layouts by ``model_type`` of ``config.json``, where ``preprocessor_config.json`` has the pixels of the layout."""
 
 _STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}

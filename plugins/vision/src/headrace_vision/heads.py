@@ -81,10 +81,8 @@ class BoxDetections(Each):
         )
 
         labels = labels_of(options.labels)
-        corners_of: Callable[[Any], Any] = {
-            "cxcywh": sv.xcycwh_to_xyxy,
-            "xywh": sv.xywh_to_xyxy,
-        }.get(options.corners, np.array)
+        ways: dict[str, Any] = {"cxcywh": sv.xcycwh_to_xyxy, "xywh": sv.xywh_to_xyxy}
+        corners_of = ways.get(options.corners, np.array)
         names = (options.boxes, options.scores, options.classes)
         expected = f"a mapping with the arrays {', '.join(names)}"
 

@@ -367,9 +367,5 @@ class Source:
 
 
 def _request_of(frame: Frame) -> dict[str, Any]:
-    return {
-        "data": frame.image,
-        "image": frame.image,
-        "color": "bgr",
-        "context": {name: getattr(frame, name) for name in SAID},
-    }
+    context = {name: getattr(frame, name) for name in SAID}
+    return {"data": frame.image, "image": frame.image, "color": "bgr", "context": context}

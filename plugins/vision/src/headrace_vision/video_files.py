@@ -81,11 +81,8 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
     """
     import av
 
-    options = dict(wanted or {}) | {
-        "protocol_whitelist": FILE_PROTOCOLS,
-        "format_whitelist": FORMATS,
-        "codec_whitelist": _NO_DECODING,
-    }
+    allowed = {"protocol_whitelist": FILE_PROTOCOLS, "format_whitelist": FORMATS}
+    options = {**(wanted or {}), **allowed, "codec_whitelist": _NO_DECODING}
     target = f"file:{file}" if isinstance(file, Path) else file
     try:
         container = _open(target, options)
@@ -220,12 +217,8 @@ def open_address(
             with _with_video(opened) as container:
                 yield container
     else:
-        options |= {
-            "protocol_whitelist": "rtmp,rtmps,tcp,tls",
-            "format_whitelist": "flv,live_flv",
-            **_NO_DECODING_OF_FLV,
-            **wanted,
-        }
+        options |= {"protocol_whitelist": "rtmp,rtmps,tcp,tls", "format_whitelist": "flv,live_flv"}
+        options |= _NO_DECODING_OF_FLV | wanted
         with _with_video(_open(address, options, timeout=timeouts)) as container:
             yield container
 
@@ -428,17 +421,12 @@ def _shot_of(
     aspect = stream.sample_aspect_ratio or Fraction(1)
     if matrix and turns(*matrix):
         aspect = 1 / aspect
-    return Shot(
-        partial(pixels_of_video, picture, matrix, reformatter),
-        time_s,
-        gap,
-        path,
-        aspect=(aspect.numerator, aspect.denominator),
-        color=tuple(int(getattr(picture, field)) for field in _LOOKS),  # type: ignore[arg-type]
-        stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
-        came=when[0],
-        told=when[1],
-    )
+    shot = Shot(partial(pixels_of_video, picture, matrix, reformatter), time_s, gap, path)
+    shot.aspect = (aspect.numerator, aspect.denominator)
+    shot.came, shot.told = when
+    shot.color = tuple(int(getattr(picture, look)) for look in _LOOKS)  # type: ignore[assignment]
+    shot.stream_s = None if picture.pts is None else float(picture.pts * picture.time_base)
+    return shot
 
 
 def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:

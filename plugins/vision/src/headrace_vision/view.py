@@ -239,12 +239,8 @@ def _objects_of(frame: Frame) -> int:
 def _happened(index: EventIndex, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of the list of events, for JSON."""
     is_whole = index.look()
-    page = index.page(
-        asked,
-        since_s=float(asked.get("since", "-inf")),
-        until_s=float(asked.get("until", "inf")),
-        before=asked.get("before"),
-    )
+    since_s, until_s = float(asked.get("since", "-inf")), float(asked.get("until", "inf"))
+    page = index.page(asked, since_s=since_s, until_s=until_s, before=asked.get("before"))
     return {**page, "choices": index.choices(), "is_whole": is_whole}
 
 
