@@ -113,6 +113,8 @@ class EngineRules:
         for place in right:
             np.testing.assert_array_equal(np.asarray(batch[place]["result"]), -batch[place]["data"])
         assert not any("result" in batch[place] for place in (1, 3, 5, 6))
+        with pytest.raises(InputError):
+            pipe({"data": ONES[:2]})
 
     def test_results_own_their_memory(self, start):
         results = answers(start(NEG, X, Y), *({"data": k * ONES} for k in range(4)))
@@ -229,6 +231,16 @@ class EngineRules:
         caplog.clear()
         start(nodes, X, Y, [("over", np.int64(axis))], max=1)
         assert not caplog.text
+
+    def test_the_warm_up_runs_the_rows_of_a_file(self, start, tmp_path, caplog):
+        """Sums of zeros depend on no other row."""
+        np.save(tmp_path / "zeros.npy", np.zeros((2, 3), F32))
+        over = [("over", np.int64(0))]
+        nodes = [("CumSum", ["x", "over"], ["y"], {})]
+        start(nodes, X, Y, over, warm_up_input=str(tmp_path / "zeros.npy"))
+        assert not caplog.text
+        with pytest.raises(SetupError, match="cannot be read"):
+            start(nodes, X, Y, over, warm_up_input=str(tmp_path / "model0.onnx"))
 
     def test_row_sizes_fill_a_run_up_and_drop_the_results(self, start):
         """The graph multiplies by the number of its rows, so the answers tell it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from typing_extensions import NotRequired, TypedDict
@@ -48,8 +49,7 @@ class RowRunner:
         read: Reads a request. See `read_item`.
         signature: Inputs and outputs of the model.
         keys: The key of the request for each input.
-        options: The options that the user wrote: `TensorOptions`, or with ``unbatched``, ``output_device`` or
-            ``row_sizes``.
+        options: The options that the user wrote: `UnbatchedOptions`, maybe with ``output_device`` and ``row_sizes``.
         context: The context of the instance.
         alike: Gives what must be equal of the tensors of a run. None: the shape of their samples.
         unfit: Gives the errors of items that cannot run with the first of them, by their places. None: with
@@ -91,13 +91,15 @@ class RowRunner:
         free = any(port.batched and port.exact is None for port in signature.inputs)
         self._by_shape = options.ragged == "group" and (free or alike is not None)
         self._alike: Any = {} if alike is None else {"shape_of": alike}
-        refuses = options.ragged == "refuse" and free
-        self._unfit = self._unlike_first if unfit is None and refuses else unfit
+        self._unfit = unfit
+        if unfit is None and options.ragged == "refuse" and free:
+            batched = {port.name: keys[port.name] for port in signature.inputs if port.batched}
+            self._unfit = partial(_unlike_first, keys=batched)
         self._note = note
         self._cuts = signature.one_at_a_time or signature.high_rows is not None
         self.padding = prepare_padding(options, signature, context.logger)
-        self._read_item = read
-        self._read = read if self.padding.values is None else self._read_to_pad
+        pads = self.padding.values is not None
+        self._read = partial(_read_to_pad, read, signature, keys) if pads else read
         self._check_together()
 
     @property
@@ -150,11 +152,6 @@ class RowRunner:
             self._note(request, result)
         return None
 
-    def _read_to_pad(self, request: Request) -> Item:
-        item = self._read_item(request)
-        check_equal_axes(item, self.signature, self.keys)
-        return item
-
     def read(
         self, batch: Sequence[Request]
     ) -> tuple[list[Exception | None], list[Item], list[int]]:
@@ -204,11 +201,6 @@ class RowRunner:
                 if fitting:
                     runs.append(fitting)
         return runs
-
-    def _unlike_first(self, items: Sequence[Item]) -> dict[int, InputError]:
-        keys = {port.name: self.keys[port.name] for port in self.signature.inputs if port.batched}
-        refused = ((place, refuse_ragged(items[0], item, keys)) for place, item in enumerate(items))
-        return {place: error for place, error in refused if error is not None}
 
     def warm_up(
         self,
@@ -275,3 +267,16 @@ class RowRunner:
         outputs = {port.name: port.describe() for port in self.signature.outputs}
         ports = {"inputs": inputs, "outputs": outputs}
         return {**ports, "optional_inputs": optional} if optional else ports
+
+
+def _read_to_pad(
+    read: Callable[[Request], Item], signature: Signature, keys: Mapping[str, str], request: Request
+) -> Item:
+    item = read(request)
+    check_equal_axes(item, signature, keys)
+    return item
+
+
+def _unlike_first(items: Sequence[Item], keys: Mapping[str, str]) -> dict[int, InputError]:
+    refused = [(place, refuse_ragged(items[0], item, keys)) for place, item in enumerate(items)]
+    return {place: error for place, error in refused if error is not None}

@@ -136,7 +136,7 @@ class TensorrtInferTensor(headrace.Backend):
             wider = None
             if signature.high_rows == 1 < engine.profiles and not signature.one_at_a_time:
                 others = [(other, read(other)) for other in range(engine.profiles)]
-                widest = max(others, key=lambda found: found[1].high_rows or 0)
+                widest = max(others, key=lambda profile_of: profile_of[1].high_rows or 0)
                 if (widest[1].high_rows or 0) > 1:
                     wider = functools.partial(run_with, *widest)
         self.reads = runner.rows.reads
@@ -223,13 +223,13 @@ class TensorrtCat(headrace.Backend):
         """Find the `Gathering` of the TensorrtInferTensor before this.
 
         Raises:
-            SetupError: There is none, or its results are cut by ``crop``.
+            SetupError: There is none, or its results are cut to the lengths of requests.
         """
         self._gathering = gathering_of(context, "TensorrtCat")
         if self._gathering.runners[0].rows.padding.crops:
             raise SetupError(
-                "`crop` works on a TensorrtInferTensor without TensorrtCat",
-                hint="Leave crop out, or TensorrtCat and TensorrtSplit.",
+                "ragged = 'pad' cuts outputs to the lengths of a request, and TensorrtSplit does not",
+                hint="`crop` = {} leaves them as long as the padded inputs. Or leave TensorrtCat and TensorrtSplit out.",
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
         self._entered = context.request.entered
