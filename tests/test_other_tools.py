@@ -9,27 +9,21 @@ import re
 import signal
 import socket
 import subprocess
-import sys
-import venv
 from http.client import HTTPException
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
+from pages import Page, asked
 
 from headrace_serve import Server
 
-ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "docs" / "other_tools.md").read_text(encoding="utf-8")
-PROGRAMS = {
-    re.match(r"# (\S+)\n", block)[1]: block
-    for block in re.findall(r"```(?:python|toml)\n(.*?)```", TEXT, re.DOTALL)
-}
+PAGE = Page("docs/other_tools.md")
 INPUTS = [[1, 2, 3, 4], [0, 0, 0, 1], [-1.5, 2, 0.25, 8]]
 SCORES = [[40.0, 50.0], [6.0, 7.0], [53.0, 61.75]]
 """Worked out by hand: the products with the columns (0, 2, 4, 6) and (1, 3, 5, 7)."""
 
-VERSIONS = dict(re.findall(r"(LitServe|BentoML|Ray) (\d[\d.]*\d)", TEXT))
+VERSIONS = dict(re.findall(r"(LitServe|BentoML|Ray) (\d[\d.]*\d)", PAGE.text))
 
 
 def post(url: str, body: object) -> object:
@@ -40,21 +34,16 @@ def post(url: str, body: object) -> object:
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    for name, text in PROGRAMS.items():
-        (tmp_path / name).write_text(text, encoding="utf-8")
-    return tmp_path
+    return PAGE.write(tmp_path)
 
 
 def test_our_program_gives_the_scores(folder):
     with Server({"score": folder / "score.toml"}, port=0) as server:
         url = f"{server.url}/run/score"
         assert [post(url, {"input": one})["result"] for one in INPUTS] == SCORES
-        sent, shown = re.search(r"-d '(.*?)'\n(.*?)\n```", TEXT).groups()
-        answer = urlopen(
-            Request(url, sent.encode(), {"content-type": "application/json"}), timeout=300
-        )
-        with answer:
-            assert answer.read().decode() == shown
+        shown = {command: text for one in PAGE.all_blocks for command, text in one.commands.items()}
+        asking = PAGE.command("curl")
+        assert asked(asking, server.url, folder) == shown[asking].strip()
 
 
 PEERS = {
@@ -81,24 +70,9 @@ RAY = (
 
 @pytest.mark.peers
 @pytest.mark.parametrize("peer", PEERS)
-def test_their_program_gives_the_same(peer, folder, pytestconfig):
+def test_their_program_gives_the_same(peer, folder, peer_environment):
     (requirement, command), (path, body, score) = PEERS[peer]
-    programs = (
-        pytestconfig.rootpath
-        / ".pytest_cache"
-        / "environments"
-        / f"{peer}-{sys.version_info[1]}"
-        / "bin"
-    )
-    if not (programs / "complete").exists():
-        venv.create(programs.parent, with_pip=True, clear=True)
-        install = [programs / "python", "-m", "pip", "install", "-q", "--retries", "3"]
-        done = subprocess.run(
-            [*install, f"{requirement}=={VERSIONS[peer]}", "numpy"], capture_output=True, text=True
-        )
-        if done.returncode:
-            pytest.skip(f"{peer} cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-        (programs / "complete").touch()
+    programs = peer_environment(peer, f"{requirement}=={VERSIONS[peer]}", "numpy")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "streams.md"
+from pages import Page, run
 
 pytestmark = [
     pytest.mark.peers,
@@ -45,29 +41,11 @@ def module_of(folder, name, monkeypatch):
     return module
 
 
-def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp_path, monkeypatch):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    printed = []
-    part = tmp_path / "part.md"
-    part.write_text(
-        "## State between requests"
-        + PAGE.read_text("utf-8").partition("## State between requests")[2],
-        "utf-8",
-    )
-    for file, text in page_steps(part):
-        if file:
-            (tmp_path / file).write_text(text, encoding="utf-8")
-            continue
-        done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PATH": path},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        printed.append(done.stdout)
+def test_the_page_about_streams_finds_what_each_stream_has_alone(tmp_path, monkeypatch):
+    text = Page("docs/streams.md").text.partition("\n## State between requests")[2]
+    state = Page("docs/streams.md", text=text)
+    state.write(tmp_path)
+    printed = [run(command, tmp_path) for command in state.commands]
     page = module_of(tmp_path, "voice", monkeypatch)
     model = str(tmp_path / "voice" / "silero_vad" / "data" / "silero_vad.onnx")
     *_, in_process, served = printed
