@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from pages import Page
 
 from headrace._language.registry.registry import registry
 from headrace_testing import certify
@@ -93,9 +93,7 @@ def test_every_page_shows_a_backend_that_breaks_the_rule():
 @pytest.mark.parametrize("document", ["core/README.md", "docs/rules/README.md"])
 def test_the_class_that_a_document_shows_is_certified(document):
     made = {path.relative_to(ROOT).as_posix(): text for path, text in load_script().pages().items()}
-    text = made.get(document) or (ROOT / document).read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (program,) = [block for block in blocks if "BackendConformance" in block]
+    text = made.get(document, "")
     names: dict[str, type] = {}
-    exec(program, names)
+    exec(Page(document, text=text).block("python", "BackendConformance"), names)
     assert certify(names["ResizeMatConformance"]).certified

@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 import inspect
-import re
-from pathlib import Path
 
 import pytest
+from pages import Page
 
 import headrace_process
 import headrace_remote
 from headrace import PipelineConfig
 
-ROOT = Path(__file__).parent.parent
-PAGES = {
-    "process": ROOT / "libs" / "process" / "README.md",
-    "remote": ROOT / "plugins" / "remote" / "README.md",
-    "machines": ROOT / "docs" / "machines.md",
-}
+# What needs a cluster of Ray is run by the tests of headrace-ray.
+CONFIGURATIONS = [
+    block
+    for path in ("libs/process/README.md", "plugins/remote/README.md", "docs/machines.md")
+    for text in [Page(path).text.partition("\n## On a Ray cluster\n")[0]]
+    for block in Page(path, text=text).blocks("toml")
+]
 
 
-def blocks(language):
-    """Return the blocks of code in a language, with the page and the place on it as their names.
-
-    What needs a cluster of Ray is run by the tests of headrace-ray.
-    """
-    block_of = re.compile(rf"```{language}\n(.*?)```", re.DOTALL)
-    return [
-        pytest.param(block, id=f"{name}-{place}")
-        for name, page in PAGES.items()
-        for place, block in enumerate(
-            block_of.findall(page.read_text("utf-8").partition("\n## On a Ray cluster\n")[0])
-        )
-    ]
-
-
-@pytest.mark.parametrize("file", blocks("toml"))
+@pytest.mark.parametrize("file", CONFIGURATIONS)
 def test_the_configurations_are_valid(file, tmp_path, monkeypatch):
     monkeypatch.setenv("DECODE_KEY", "a key")
     for name in ("ca.pem", "model.onnx"):
