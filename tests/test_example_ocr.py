@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import Page, run_program, shell
 
 import headrace
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
+PAGE = Page("examples/ocr/README.md")
+EXAMPLE = PAGE.path.parent
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,22 @@ def test_the_schema_for_editors_accepts_the_configurations():
     for name in ("line.toml", "page.toml"):
         source = tomllib.loads((EXAMPLE / name).read_text(encoding="utf-8"))
         jsonschema.Draft202012Validator(json.loads(done.stdout)).validate(source)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
+def test_the_page_is_followed_with_two_of_its_pages(after_demo):
+    pages = after_demo / "examples" / "ocr" / "made" / "pages"
+    for page in pages.iterdir():
+        if page.name not in ("label.png", "form.png"):
+            page.unlink()
+    # The fixture has run the first, which would draw all pages again.
+    for command in PAGE.commands[PAGE.commands.index(PAGE.command("prepare.py")) + 1 :]:
+        done = shell(command, after_demo)
+        assert done.returncode == ("broken" in command), f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or ">" in command
+    assert (pages.parent / "drawn" / "form.png").exists()
+    assert run_program(PAGE.block("python"), after_demo)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe of POSIX")

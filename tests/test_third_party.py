@@ -11,9 +11,10 @@ import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import pages
 import pytest
+from pages import ROOT, Page
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "third_party"
 PLUGINS = {
     "headrace-denoise": "Denoise",
@@ -80,13 +81,15 @@ def test_it_was_made_from_the_template(name, tmp_path):
 def test_its_own_tests_pass(name, site, tmp_path):
     shutil.copytree(FOLDER / name, tmp_path / name)
     # The rules of the kit are what `headrace conformance` runs below.
-    apart = ("--ignore", "tests/test_conformance.py")
-    run("pytest", "-q", *apart, cwd=tmp_path / name, PYTHONPATH=site)
+    apart = "--ignore tests/test_conformance.py"
+    command = Page(FOLDER / name / "README.md").command("pytest")
+    pages.run(f"{command} -q {apart}", tmp_path / name, PYTHONPATH=site)
 
 
 def test_all_are_certified(site, tmp_path):
     certificate = tmp_path / "certificate.json"
-    run("headrace", "conformance", *PLUGINS, "--certificate", certificate, PYTHONPATH=site)
+    command = Page("examples/third_party/README.md").command("headrace conformance")
+    pages.run(f"{command} --certificate {certificate}", ROOT, PYTHONPATH=site)
     text = certificate.read_text(encoding="utf-8")
     assert json.loads(text)
     for backend in PLUGINS.values():
@@ -111,21 +114,17 @@ def test_nothing_heavy_is_loaded_to_check_a_configuration(site):
 
 
 def test_a_configuration_composes_them_with_cv_and_ort(site, example):
+    # As the command of the page, with other pictures.
+    command = Page("examples/third_party/README.md").command("third_party/line.toml")
     lines = example / "ocr" / "made" / "lines"
     names = [path.name for path in sorted(lines.glob("default-*"))]
     (lines.parent / "mixed").mkdir()
     for name in names:
         shutil.copyfile(lines / name, lines.parent / "mixed" / name)
     (lines.parent / "mixed" / "page.jpg").write_text("# No picture\n\nBut *Markdown*.\n" * 20)
-    done = run(
-        "headrace",
-        "run",
-        "--json",
-        example / "third_party" / "line.toml",
-        lines.parent / "mixed",
-        status=1,
-        PYTHONPATH=site,
-    )
+    command = command.replace("examples/", f"{example}/").replace("made/lines", "made/mixed")
+    done = pages.shell(f"{command} --json", example, PYTHONPATH=site)
+    assert done.returncode == 1, done.stderr
     answers = {Path(row["path"]).name: row for row in map(json.loads, done.stdout.splitlines())}
     table = (lines.parent / "expected.tsv").read_text(encoding="utf-8")
     expected = dict(row.split("\t") for row in table.splitlines())
