@@ -6,8 +6,6 @@ import csv
 import json
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from pages import Page, run
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "video"
 NEEDED = ("onnx", "trackers", "headrace_cv", "headrace_ort")
@@ -41,20 +40,10 @@ def example(tmp_path_factory):
 
 def run_commands(root, commands):
     """Run commands of the README; return what they print."""
-    printed = []
-    for command in commands:
-        words = command.split()
-        start = {"python": [sys.executable], "headrace": [sys.executable, "-m", "headrace_cli"]}
-        done = subprocess.run(
-            [*start[words[0]], *words[1:]], cwd=root, capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
-    return printed
+    return [run(command, root) for command in commands]
 
 
-TEXT = (FOLDER / "README.md").read_text(encoding="utf-8") if FOLDER.is_dir() else ""
-COMMANDS = [one for one in re.findall(r"^\$ (.+)$", TEXT, re.MULTILINE) if "pip" not in one]
+COMMANDS = [one for one in Page("examples/video/README.md").commands if "pip" not in one]
 
 
 @pytest.mark.slow
