@@ -22,7 +22,7 @@ import httpx
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
-from pages import Page, follow
+from pages import Page, follow, succeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,15 +48,6 @@ def patient_pip():
         for name, value in PIP.items():
             patch.setenv(name, value)
         yield
-
-
-def succeed(*command: object, **options) -> str:
-    """Run a command that must succeed, and give what it prints."""
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def shared(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:

@@ -13,7 +13,7 @@ import sys
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -45,12 +45,11 @@ class Block(NamedTuple):
         return named[1] if named else ""
 
     @property
-    def commands(self) -> dict[str, str]:
-        """Each command behind a ``$`` of a console, with the lines below it, which it prints."""
+    def commands(self) -> list[tuple[str, str]]:
+        """Each command behind a ``$`` of a console, and the lines below it, which it prints."""
         if self.language != "console":
-            return {}
-        found = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
-        return dict(found)
+            return []
+        return re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", self.text, re.MULTILINE)
 
 
 class Page:
@@ -75,7 +74,9 @@ class Page:
     def blocks(self, language: str, holding: str = "") -> list[str]:
         """Return the texts of the blocks in a language that hold this."""
         return [
-            one.text for one in self.all_blocks if one.language == language and holding in one.text
+            block.text
+            for block in self.all_blocks
+            if block.language == language and holding in block.text
         ]
 
     def block(self, language: str, holding: str = "") -> str:
@@ -86,23 +87,24 @@ class Page:
     @property
     def files(self) -> dict[str, str]:
         """The text of each block that is a file, by its path."""
-        return {one.file: one.text for one in self.all_blocks if one.file}
+        return {block.file: block.text for block in self.all_blocks if block.file}
 
     def write(self, folder: Path, *names: str) -> Path:
         """Write the files of the page, or those of these names, into a folder, and return that."""
         for name in names or self.files:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(self.files[name], encoding="utf-8")
+            path = folder / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(self.files[name], encoding="utf-8")
         return folder
 
     @property
     def commands(self) -> list[str]:
         """The commands of all consoles, in order."""
-        return [command for block in self.all_blocks for command in block.commands]
+        return [command for block in self.all_blocks for command, _ in block.commands]
 
     def command(self, holding: str) -> str:
         """Return the only command that holds this."""
-        (command,) = (one for one in self.commands if holding in one)
+        (command,) = (command for command in self.commands if holding in command)
         return command
 
     def rows(self) -> list[list[str]]:
@@ -183,6 +185,15 @@ def run(command: str, folder: Path, **environ: str) -> str:
     return done.stdout
 
 
+def succeed(*command: object, **options: Any) -> str:
+    """Run a command that must succeed, and give what it prints."""
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True, check=False, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def run_here(command: str, options: Mapping[str, Sequence[str]] = MappingProxyType({})) -> str:
     """Run a command of headrace in this process, with what its name has of more options; return what it printed."""
     from typer.testing import CliRunner
@@ -223,21 +234,17 @@ def follow(page: Page, folder: Path, path: Path, environ: dict[str, str]) -> lis
         else:
             told = block.language in ("console", "text") or block.text.startswith("# ")
             assert told, f"which file is it? {block.text}"
-        for command, prints in block.commands.items():
+        for command, prints in block.commands:
             parts += ["echo '== a command'", command]
             expected.append(prints)
     left_out = ("PYTHONPATH", "VIRTUAL_ENV", "HEADRACE_ENV", "PYTHON")
     environ = {name: value for name, value in environ.items() if name not in left_out}
     environ["PATH"] = os.pathsep.join([str(path), os.environ["PATH"]])
-    command = ["bash", "-c", "\n".join(parts)]
-    done = subprocess.run(
-        command, cwd=folder, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    printed = done.stdout.split("== a command\n")[1:]
-    for wanted, found in zip(expected, printed, strict=True):
-        same = doctest.OutputChecker().check_output(wanted, found, doctest.ELLIPSIS)
-        assert same or not wanted, f"{found}is not\n{wanted}"
+    told = succeed("bash", "-c", "\n".join(parts), cwd=folder, env=environ)
+    printed = told.split("== a command\n")[1:]
+    for wanted, output in zip(expected, printed, strict=True):
+        same = doctest.OutputChecker().check_output(wanted, output, doctest.ELLIPSIS)
+        assert same or not wanted, f"{output}is not\n{wanted}"
     return printed
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import made_pages
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from pages import ROOT, Page, check_printed, run
+from pages import ROOT, Page, check_printed, run, run_program, shell
 
 from headrace import PipelineConfig, errors
 from headrace._language.config.sections import NodeKeys
@@ -64,12 +66,12 @@ THEIRS = ("# with_omniback.py\n", "# voice.py\n", "# served.py\n", "# wsgi.py\n"
 
 
 def documents_of_the_clone() -> list[Path]:
-    found = []
+    pages = []
     for folder, inside, files in os.walk(ROOT):
         # Not the environments and caches, in which other tests may write meanwhile.
         inside[:] = [name for name in inside if not name.startswith(".") and name != "build"]
-        found += [Path(folder, name) for name in files if name.endswith(".md")]
-    return [page for page in found if not made_pages.is_made(page) and "{{" not in str(page)]
+        pages += [Path(folder, name) for name in files if name.endswith(".md")]
+    return [page for page in pages if not made_pages.is_made(page) and "{{" not in str(page)]
 
 
 def follower(page: Page) -> str:
@@ -116,20 +118,12 @@ def test_who_follows_a_document_runs_all_of_it():
 
 
 @pytest.fixture(scope="module")
-def run_program():
+def run_forked():
     """Give a function that runs a program as a process of its own, with every warning an error."""
-    interpreter = [sys.executable, "-W", "error"]
-
-    def run_anew(program, folder):
-        done = subprocess.run(
-            [*interpreter, "-c", program], cwd=folder, capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stderr, done.stdout
-
     if not hasattr(os, "fork"):
-        yield run_anew
+        yield run_program
         return
-    command = [*interpreter, Path(__file__).with_name("forked_programs.py")]
+    command = [sys.executable, "-W", "error", Path(__file__).with_name("forked_programs.py")]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **pipes) as process:
 
@@ -137,16 +131,33 @@ def run_program():
             process.stdin.write(json.dumps({"program": program, "folder": str(folder)}) + "\n")
             process.stdin.flush()
             status = int(process.stdout.readline())
-            return status, *((folder / name).read_text("utf-8") for name in ("stderr", "stdout"))
+            assert (status, (folder / "stderr").read_text("utf-8")) == (0, "")
+            check_printed(program, (folder / "stdout").read_text("utf-8"))
 
         yield run
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_of_a_document_runs_as_printed(program, run_program, tmp_path):
-    status, wrong, printed = run_program(program, tmp_path)
-    assert (status, wrong) == (0, "")
-    check_printed(program, printed)
+def test_a_program_of_a_document_runs_as_printed(program, run_forked, tmp_path):
+    run_forked(program, tmp_path)
+
+
+CONFIGURATIONS = [
+    pytest.param(text, id=f"{path}-{number}")
+    for path in ("libs/process/README.md", "plugins/remote/README.md", "docs/machines.md")
+    # test_ray_pages loads those that need Ray.
+    for number, text in enumerate(Page(path).blocks("toml"))
+    if "Ray" not in text
+]
+
+
+@pytest.mark.parametrize("text", CONFIGURATIONS)
+def test_a_configuration_of_a_document_is_valid(text, tmp_path, monkeypatch):
+    monkeypatch.setenv("DECODE_KEY", "a key")
+    for name in ("ca.pem", "model.onnx"):
+        (tmp_path / name).touch()
+    (tmp_path / "page.toml").write_text(text)
+    assert PipelineConfig.load(tmp_path / "page.toml").to_dict()
 
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)#:]*)(?:#([^)]*))?\)")
@@ -207,15 +218,9 @@ def test_pages_are_made_without_the_libraries_of_backends(texts):
         "import json, made_pages\n"
         "print(json.dumps({str(path): text for path, text in made_pages.pages().items()}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT / "scripts",
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    printed = run_program(program, ROOT / "scripts")
     made = {str(path): text for path, text in texts.items() if made_pages.is_made(path)}
-    assert json.loads(done.stdout) == made
+    assert json.loads(printed) == made
 
 
 def test_no_page_is_too_long_to_read(texts):
@@ -233,10 +238,9 @@ def test_no_page_is_too_long_to_read(texts):
 )
 def test_what_is_made_is_not_kept_by_git(texts):
     def told(*command):
-        done = subprocess.run(
-            ["git", *command], cwd=ROOT, capture_output=True, text=True, check=False
-        )
-        return {ROOT / name for name in done.stdout.splitlines()}
+        return {
+            ROOT / name for name in shell(f"git {shlex.join(command)}", ROOT).stdout.splitlines()
+        }
 
     made = {path for path in texts if made_pages.is_made(path)}
     assert len(made) > 100
@@ -257,11 +261,11 @@ def test_who_is_told_to_install_headrace_is_told_from_where():
 
 
 def test_the_policies_say_how_stable_the_version_is_that_is_here():
-    text = (ROOT / "docs" / "policies.md").read_text(encoding="utf-8")
+    text = Page("docs/policies.md").text
     (minor,) = re.findall(r"^## How stable is (\d+\.\d+)$", text, re.MULTILINE)
     assert version("headrace").startswith(f"{minor}.")
     major, number = minor.split(".")
-    said = text.partition(f"## How stable is {minor}\n")[2].partition("\n## ")[0]
+    said = Page("docs/policies.md", f"How stable is {minor}").text
     for later in (1, 2):
         assert f"{major}.{int(number) + later}" in said
 
@@ -280,7 +284,7 @@ SAYS = {
 
 @pytest.mark.parametrize("words", SAYS)
 def test_what_the_page_about_failures_quotes_is_what_the_error_says(words):
-    assert words in (ROOT / "docs" / "when_it_fails.md").read_text(encoding="utf-8")
+    assert words in Page("docs/when_it_fails.md").text
     with pytest.raises(errors.ConfigError) as caught:
         PipelineConfig.load(SAYS[words])
     assert words in str(caught.value)
@@ -289,42 +293,32 @@ def test_what_the_page_about_failures_quotes_is_what_the_error_says(words):
 COMMANDS = sorted({command for page in PAGES if not follower(page) for command in page.commands})
 
 
-@pytest.mark.parametrize("command", [one for one in COMMANDS if not run_elsewhere(one)])
+@pytest.mark.parametrize("command", [*itertools.filterfalse(run_elsewhere, COMMANDS)])
 def test_a_command_of_a_document_that_nobody_follows_runs(command):
     run(command, ROOT)
 
 
 def test_dev_alone_lists_its_commands():
-    done = subprocess.run([str(ROOT / "dev")], capture_output=True, text=True, check=True, cwd=ROOT)
+    listed = run("./dev", ROOT)
     for command in ("demo", "test", "docs", "check", "env", "wheels", "bench"):
-        assert re.search(rf"^  {command} ", done.stdout, re.MULTILINE)
+        assert re.search(rf"^  {command} ", listed, re.MULTILINE)
 
 
 def test_dev_refuses_an_unknown_command():
-    done = subprocess.run([str(ROOT / "dev"), "tst"], capture_output=True, text=True, check=False)
+    done = shell("./dev tst", ROOT)
     assert done.returncode == 2
     assert "tst" in done.stderr
 
 
 def test_the_shell_scripts_parse():
-    bash = shutil.which("bash")
-    assert bash is not None
     for script in ("dev", "scripts/check", ".ci/run"):
-        subprocess.run([bash, "-n", str(ROOT / script)], check=True)
-
-
-def codes_in(text: str) -> dict[str, str]:
-    found = {}
-    for line in text.partition("## Errors")[2].splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and cells[0].startswith("`"):
-            names, codes = (re.findall(r"`(\w+)`", cell) for cell in cells[:2])
-            found.update(zip(names, codes, strict=True))
-    return found
+        run(f"bash -n {script}", ROOT)
 
 
 def test_the_table_of_errors_is_that_of_the_module():
-    table = codes_in((ROOT / "core" / "README.md").read_text(encoding="utf-8"))
+    words = re.compile(r"`(\w+)`").findall
+    rows = Page("core/README.md", "Errors").rows()
+    table = {name: code for row in rows for name, code in zip(*map(words, row[:2]), strict=True)}
     classes = [
         getattr(errors, name)
         for name in errors.__all__
@@ -342,14 +336,14 @@ def test_every_error_stands_in_the_tree_of_its_module():
 
 
 def test_every_key_of_a_node_stands_in_the_documentation():
-    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
+    text = Page("core/README.md").text
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
     assert set(NodeKeys.model_fields) <= named
 
 
 def test_every_word_of_core_stands_in_the_documentation():
-    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
+    text = Page("core/README.md").text
     for name in CORE_BACKENDS:
         assert re.search(rf"`[^`]*\b{name}\b[^`]*`", text), name
 

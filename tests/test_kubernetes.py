@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -247,11 +246,7 @@ def options_of(words):
 
 @pytest.fixture(scope="module")
 def help_text():
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "serve", "--help"],
-        capture_output=True, text=True, check=True, env={"COLUMNS": "200", "PATH": ""},
-    )  # fmt: skip
-    return done.stdout
+    return run("headrace serve --help", ROOT, COLUMNS="200")
 
 
 @pytest.mark.parametrize(("container", "pod"), containers())
@@ -349,17 +344,3 @@ def test_the_threshold_is_measured_as_the_page_says(tmp_path):
 def test_the_page_of_the_folder_lists_every_file():
     listed = set(re.findall(r"\]\(([\w.]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8")))
     assert listed == {path.name for path in FOLDER.iterdir()} - {"README.md"}
-
-
-@pytest.mark.parametrize("page", [PAGE, FOLDER / "README.md"], ids=["docs", "folder"])
-def test_every_link_of_a_page_leads_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8"))
-    assert links
-    for target, anchor in links:
-        file = page.parent / target
-        assert file.exists(), target
-        if anchor:
-            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {
-                re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles
-            }

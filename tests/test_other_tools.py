@@ -41,7 +41,7 @@ def test_our_program_gives_the_scores(folder):
     with Server({"score": folder / "score.toml"}, port=0) as server:
         url = f"{server.url}/run/score"
         assert [post(url, {"input": one})["result"] for one in INPUTS] == SCORES
-        shown = {command: text for one in PAGE.all_blocks for command, text in one.commands.items()}
+        shown = dict(pair for block in PAGE.all_blocks for pair in block.commands)
         asking = PAGE.command("curl")
         assert asked(asking, server.url, folder) == shown[asking].strip()
 

@@ -81,7 +81,7 @@ def test_a_page_without_a_device(page, model, tmp_path, monkeypatch):
     for block in PAGES[page].all_blocks:
         if block.file:
             PAGES[page].write(tmp_path, block.file)
-        for command in () if block.mark == "gpu" else block.commands:
+        for command, _ in () if block.mark == "gpu" else block.commands:
             run_in_this_process(command)
 
 
@@ -90,7 +90,7 @@ def recipes(device: bool, pages: Iterable[str] = ("finding_faults",)) -> list[st
         command
         for page in pages
         for block in PAGES[page].all_blocks
-        for command in block.commands
+        for command, _ in block.commands
         if command.startswith("polygraphy ") and (block.mark == "gpu") == device
     ]
 
@@ -179,7 +179,7 @@ def test_a_page_on_a_device(page, model, tmp_path):
     for block in PAGES[page].all_blocks:
         if block.file:
             PAGES[page].write(tmp_path, block.file)
-        for command in block.commands:
+        for command, _ in block.commands:
             if command.startswith("nsys ") and not (
                 shutil.which("nsys") and shutil.which("headrace")
             ):

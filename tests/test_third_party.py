@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
-import subprocess
-import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,15 +26,8 @@ pytestmark = [
 ]
 
 
-def run(*command, cwd=ROOT, status=0, **environ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, **environ},
-    )
+def run(*command, cwd=ROOT, status=0, **environ):
+    done = pages.shell(shlex.join(["python", "-m", *map(str, command)]), cwd, **environ)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -103,14 +94,7 @@ def test_nothing_heavy_is_loaded_to_check_a_configuration(site):
         "assert 'headrace_denoise.backend' in sys.modules;"
         "assert not {'skimage', 'magika', 'numpy', 'onnxruntime'} & set(sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": site},
-    )
-    assert done.returncode == 0, done.stderr
+    pages.run(f"python -c {shlex.quote(code)}", ROOT, PYTHONPATH=site)
 
 
 def test_a_configuration_composes_them_with_cv_and_ort(site, example):

@@ -65,7 +65,7 @@ def test_the_live_page(tmp_path):
     (tmp_path / "pictures").mkdir()
     (tmp_path / "pictures" / "photo.jpg").write_bytes(bytes(100))
     offered = []
-    for command in [one for one in PAGE.commands if one.startswith("headrace ui")]:
+    for command in [ui for ui in PAGE.commands if ui.startswith("headrace ui")]:
         with serving(f"{command} --port 0", tmp_path) as url:
             assert httpx.get(f"{url}/ui").status_code == 200
             examples = httpx.get(f"{url}/ui/models.json").json()["examples"]
