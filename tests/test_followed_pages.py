@@ -32,9 +32,9 @@ def follow(environment, pip_environ, tmp_path):
 
 
 def test_the_page_about_hooks(follow, tmp_path):
-    _, info, doctor, explained, printed, slowest = follow("docs/hooks.md")
+    _, info, listed, explained, printed, slowest = follow("docs/hooks.md")
     assert info.startswith("headrace-watch 0.1.0: ok")
-    assert "ok: " in doctor
+    assert "ok: " in listed
     assert "headrace-watch" in explained
     names = ["photos/a.jpg", "photos/b.jpg", "photos/c.png"]
     assert [line.partition("\t")[0] for line in printed.splitlines()] == names
@@ -45,12 +45,12 @@ def test_the_page_about_hooks(follow, tmp_path):
 
 
 def test_the_page_about_publishing(follow):
-    *_, listed, doctor = follow("docs/policies.md")
+    *_, listed = follow("docs/policies.md")
     _, _, rest = listed.partition("\nheadrace-gauss-blur  0.1.0 ")
     row, certificate, *_ = rest.splitlines()
     assert row.split()[1:] == ["ok", "GaussBlur"]
     assert certificate.startswith("    certified by headrace-testing ")
-    assert "ok: " in doctor
+    assert "ok: " in listed
 
 
 def test_the_page_about_a_first_backend_leads_from_nothing_to_a_certificate(first_backend):

@@ -167,6 +167,7 @@ def test_the_switch_leaves_the_sentences_around_and_the_commands_that_stay():
         '# Word\n\n```console\n$ ./dev wheels\n$ export PIP_FIND_LINKS="$PWD/dist"\n$ pip install word\n```\n\n'
         "It is not on a package index yet: in a clone of the repository,\n"
         "`./dev install` makes an environment in which `pip` finds it.\n\n"
+        "In a clone, run `./dev install` first: then `pip` finds it.\n\n"
         "```console\n$ ./dev install serve vision\n$ . .venv/bin/activate\n```\n\n"
         "You need Python. It is not on a package index yet: [Install](../README.md#install)\nsays how.\n\nMore.\n"
     )

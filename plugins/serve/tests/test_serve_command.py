@@ -110,9 +110,10 @@ def test_freed_bodies_leave_their_memory_to_the_next_ones(tmp_path, start, monke
         (["missing.toml"], "error: model 'missing': no such file: 'missing.toml'"),
         (["a.toml", "a=a.toml"], "named twice"),
         (["--models", "none.toml"], "none.toml"),
+        (["both.toml"], "read as a pipeline\n  Write --models both.toml.\n"),
         (
             ["--models", "a.toml"],
-            "a.toml: it may hold only tables [models.NAME] and [memory], not backend",
+            "a.toml: backend: it may hold only tables [models.NAME] and [memory]",
         ),
         (["a:new=a.toml"], "a version is a whole number such as 2 or 10, got 'new'"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),

@@ -321,9 +321,9 @@ def test_several_workers_serve_no_state(written, how):
     path = written(WITH_STATE[how])
     headrace.PipelineConfig.load(path)  # alone it is right
     with pytest.raises(ConfigError, match="StateFul keeps a state in its process") as caught:
-        Settings(models=(written(STATELESS, "other.toml"), path), port=0).check()
+        Settings(models=(written(STATELESS, "other.toml"), path), port=0, processes=2).check()
     assert "proxy" in str(caught.value)
-    Settings(models=(written(STATELESS),), port=0).check()
+    Settings(models=(written(STATELESS),), port=0, processes=2).check()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes share a port on Linux")

@@ -34,7 +34,7 @@ def _is_corner(value: Any) -> bool:
     return (
         isinstance(value, (list, tuple))
         and len(value) == 2
-        and all(isinstance(one, (int, float)) and 0 <= one <= 1 for one in value)
+        and all(isinstance(number, (int, float)) and 0 <= number <= 1 for number in value)
     )
 
 

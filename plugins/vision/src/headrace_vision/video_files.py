@@ -29,19 +29,9 @@ if TYPE_CHECKING:
     from headrace_vision.timing import PictureTimes
 
 __all__ = [
-    "CAMERAS",
-    "MAX_DAMAGED_PACKETS",
-    "check_hardware",
-    "clock_of",
-    "has_times",
-    "open_address",
-    "open_camera",
-    "open_video",
-    "rate_of",
-    "video_shots",
-    "web_file",
-    "webp_shots",
-]
+    "CAMERAS", "MAX_DAMAGED_PACKETS", "check_hardware", "clock_of", "has_times", "open_address",
+    "open_camera", "open_video", "rate_of", "video_shots", "web_file", "webp_shots",
+]  # fmt: skip
 
 MAX_DAMAGED_PACKETS = 100
 """So many packets in a row that cannot be decoded lose a source."""
@@ -100,11 +90,9 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
     try:
         container = _open(target, options)
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise InputError(
-            "it cannot be read as image, animation or video",
-            expected="a file that FFmpeg, or the decoder of stills, knows by its content",
-            got=str(error),
-        ) from error
+        text = "it cannot be read as image, animation or video"
+        expected = "a file that FFmpeg, or the decoder of stills, knows by its content"
+        raise InputError(text, expected=expected, got=str(error)) from error
     return _with_video(container)
 
 
@@ -357,7 +345,7 @@ def video_shots(
     stream = container.streams.best("video")
     codec = stream.codec_context
     _set_up(codec, options, is_live=is_live)
-    begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
+    begin_s = max((begin for begin in (options.start, after_s) if begin is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
     said, is_empty, matrix = "no packet with one", True, None
@@ -395,11 +383,8 @@ def video_shots(
         shot.damaged = is_damaged
         yield shot
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
-        raise NoFrameError(
-            "the video has no frame",
-            expected="a frame that can be decoded; it may be cut off, or damaged",
-            got=said,
-        )
+        expected = "a frame that can be decoded; it may be cut off, or damaged"
+        raise NoFrameError("the video has no frame", expected=expected, got=said)
 
 
 def _pictures(
@@ -449,7 +434,7 @@ def _shot_of(
         gap,
         path,
         aspect=(aspect.numerator, aspect.denominator),
-        color=tuple(int(getattr(picture, one)) for one in _LOOKS),  # type: ignore[arg-type]
+        color=tuple(int(getattr(picture, field)) for field in _LOOKS),  # type: ignore[arg-type]
         stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
         came=when[0],
         told=when[1],
