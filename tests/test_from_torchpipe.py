@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from pages import Page
 
 import headrace
 from headrace._language.config.sections import NodeKeys
 from headrace._language.registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "from_torchpipe.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-BEFORE, AFTER = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+PAGE = Page("docs/from_torchpipe.md")
+BEFORE, AFTER = PAGE.blocks("toml")
 NAME = re.compile(r"[A-Z]\w+")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    lines = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:]]
+    return Page("docs/from_torchpipe.md", heading).rows()
 
 
 @pytest.fixture
@@ -59,7 +55,9 @@ def test_the_names_that_the_page_gives_in_place_of_others_are_there():
     letterbox = pytest.importorskip("headrace_cv.letterbox").LetterBoxMat
     words = {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
     given = [cell for row in rows("Backends") for cell in NAME.findall(row[1])]
-    kept = re.findall(r"`([A-Z]\w*)`", TEXT.partition("## Backends\n")[2].partition("apart")[0])
+    kept = re.findall(
+        r"`([A-Z]\w*)`", PAGE.text.partition("## Backends\n")[2].partition("apart")[0]
+    )
     assert len(given) > 20
     assert len(kept) > 15
     assert {*given, *kept} - words == set()

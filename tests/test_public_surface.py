@@ -9,6 +9,18 @@ import deprecations
 import public_names
 import pytest
 
+import headrace_process
+import headrace_remote
+
+
+@pytest.mark.parametrize("package", [headrace_process, headrace_remote])
+def test_all_names_of_a_package_resolve_and_are_listed(package):
+    assert sorted(package.__all__) == package.__all__ == dir(package)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    assert not hasattr(package, "nonsense")
+
+
 BEFORE = {
     "modules": {
         "m": {

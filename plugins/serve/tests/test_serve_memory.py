@@ -11,13 +11,13 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import ClassVar
 
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from pages import Page
 from serve_helpers import until
 from tritonclient.utils import InferenceServerException
 from typer.testing import CliRunner
@@ -84,8 +84,7 @@ def test_a_server_begins_with_those_that_fit(tmp_path, listen_first):
 
 
 def test_the_serving_file_of_the_page_is_served(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```toml\n(\[memory\].*?)```", page, re.DOTALL)
+    text = Page("docs/models.md").block("toml", "[memory]")
     for name in ("m0", "m1"):
         (tmp_path / f"{name}.toml").write_text('backend = "Identity"\n')
     path = written(tmp_path, text)
