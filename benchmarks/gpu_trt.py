@@ -92,16 +92,17 @@ class Bench(EngineBench):
         from headrace_tensors.device_arrays import DeviceArray, StreamRef
         from headrace_trt.gathering import Gathering
         from headrace_trt.memory import DevicePool, Stream
-        from headrace_trt.runner import Runner, RunSettings
+        from headrace_trt.options import InferOptions
+        from headrace_trt.runner import Runner
         from headrace_trt.signature import read_signature
 
         engine = self.built(tiny(self.folder), min=1, max=32, optimization_level=0)
         signature = read_signature(engine)
         stream = Stream(self.cuda)
-        settings = RunSettings(output_device="device")
+        options = InferOptions(output_device="device")
         runner = Runner(
             engine, self.cuda, stream.handle, profile=0, signature=signature, keys={"x": "data"},
-            settings=settings,
+            options=options, context=headrace.InitContext(),
         )  # fmt: skip
         gathering = Gathering(runner)
         pool = DevicePool(self.cuda, stream.handle)

@@ -8,10 +8,10 @@ from headrace.keys import DeviceStream
 from headrace_tensors import LOST_DEVICE, BatchAxisOptions
 
 NAMES = """
-BatchAxisOptions CONTENTS Crop DATATYPES DeviceArray Item LOST_DEVICE LostDevice Port RowSizes RowVerdict STRING Signature Steps TensorOptions TorchView UnbatchedOptions __version__
+BatchAxisOptions CONTENTS Crop DATATYPES DeviceArray EngineAdapter Item LOST_DEVICE LostDevice Padding Port RowRunner RowSizes RowVerdict STRING Signature Steps TensorOptions TorchView UnbatchedOptions __version__
 array_of_numbers batch_axis_hint batch_length bf16_bits bf16_values check_axes check_equal_axes check_followed check_padding check_rows choose_keys compare_rows concatenate counted_rows
-cropped cut_groups enter export_capsule find_crops gather group_items host_array invented_inputs is_lost is_plain join_elements joined lost_device marks_of
-numpy_dtype order_behind order_behind_torch pad_values padded padded_shape padded_shapes padding_fits prove_crops read_capsule read_elements read_item read_warm_up
+cropped cut_groups enter export_capsule find_crops gather group_items host_array invented_inputs is_lost is_plain join_elements joined lost_device marks_of named_results
+numpy_dtype order_behind order_behind_torch pad_values padded padded_shape padded_shapes padding_fits prepare_padding prove_crops read_capsule read_elements read_item read_warm_up
 refuse_masked refuse_other_axes refuse_ragged refuse_two_batches refuse_unknown rows_apart runs_of_lengths sizes_to_compare split_outputs split_raw text_of varint_of view_of_torch wait_for_callers warm_up_rows
 warning_of_padding with_rows
 """

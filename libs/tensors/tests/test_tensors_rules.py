@@ -392,6 +392,42 @@ def test_a_pad_value_is_a_number_or_a_table(value, said):
         BatchAxisOptions(pad_value=value)
 
 
+class EngineOptions(BatchAxisOptions):
+    """All options that meet others."""
+
+    output_device: str = "cpu"
+    cuda_graph: bool = False
+
+
+class ManyGraphsOptions(EngineOptions):
+    """Options of an engine that records a graph for each shape."""
+
+    cuda_graph_limit: int = 16
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cuda_graph": True, "ragged": "pad"}, "cuda_graph needs one shape"),
+        ({"unbatched": ("b", "a"), "batch_axis": {"a": 0}}, "'a' stands in `unbatched` and in"),
+        ({"unbatched": "all", "batch_axis": {"a": 0}}, "'a' stands in `unbatched` and in"),
+        ({"batch_axis": {"a": 1}, "output_device": "device"}, "arrays on the CPU only"),
+        ({"batch_axis": {"a": 1}, "cuda_graph": True}, "arrays on the CPU only"),
+    ],
+    ids=str,
+)
+def test_options_that_go_alone_are_refused_together(given, said):
+    for name, value in given.items():
+        assert getattr(EngineOptions(**{name: value}), name) == value
+    with pytest.raises(ValueError, match=said):
+        EngineOptions(**given)
+
+
+def test_an_engine_with_many_graphs_may_pad():
+    assert ManyGraphsOptions(cuda_graph=True, ragged="pad").cuda_graph
+    assert EngineOptions(batch_axis={"a": 0}, output_device="device").batch_axis == {"a": 0}
+
+
 def test_unbatched_is_a_list_or_all():
     assert BatchAxisOptions(unbatched="all").unbatched == "all"
     assert BatchAxisOptions(unbatched=["a"]).unbatched == ("a",)

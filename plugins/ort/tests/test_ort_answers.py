@@ -27,40 +27,6 @@ def run(backend, *requests):
     return [request["result"] for request in batch]
 
 
-@pytest.fixture
-def nms(save):
-    """Boxes that are left over, of all rows together: ``[num_selected, 3]``."""
-
-    def write(first):
-        return save(
-            [("NonMaxSuppression", ["boxes", "scores", "k", "iou", "least"], ["selected"], {})],
-            [("boxes", T.FLOAT, [first, 3, 4]), ("scores", T.FLOAT, [first, 1, 3])],
-            [("selected", T.INT64, ["num_selected" if first else None, 3])],
-            [("k", np.int64([10])), ("iou", F32([0.5])), ("least", F32([0.5]))],
-        )
-
-    return write
-
-
-@pytest.mark.parametrize("first", ["batch", None, 1], ids=["named", "without names", "fixed"])
-def test_rows_that_belong_to_the_whole_run_are_refused_and_given_whole_when_named(
-    start, nms, first
-):
-    path = nms(first)
-    with pytest.raises(SetupError, match="selected") as caught:
-        start(path)
-    assert "`unbatched`" in caught.value.hint
-    assert "batch_axis" not in caught.value.hint
-    boxes = F32([[0, 0, 1, 1], [0, 5, 1, 6], [0, 9, 1, 10]])
-    backend = start(path, unbatched=["selected"])
-    assert backend.max == 1
-    for scores in ([0.9, 0.8, 0], [0, 0, 0], [0.9, 0, 0]):
-        request = {"boxes": boxes, "scores": F32([scores])}
-        (found,) = run(backend, request)
-        (expected,) = bare(path, {name: one[None] for name, one in request.items()})
-        np.testing.assert_array_equal(found, expected)
-
-
 def test_a_fixed_axis_in_front_of_the_batch_is_told(start, one_to_one):
     path = one_to_one(["batch", 4, 2], op="Transpose", out_shape=[4, "batch", 2], perm=[1, 0, 2])
     with pytest.raises(SetupError, match=r"output y \[4, 'batch', 2\]") as caught:
@@ -197,41 +163,6 @@ def test_all_may_be_without_batch_axis(start, save):
     assert backend.max == 1
     (found,) = run(backend, {"a": a, "b": b})
     np.testing.assert_array_equal(found, bare(path, {"a": a, "b": b})[0])
-
-
-@pytest.fixture
-def masked(save):
-    """The sum of the ids where the mask is 1, and the ids, which keep the length of the text."""
-    return save(
-        [
-            ("Mul", ["ids", "mask"], ["kept"], {}),
-            ("ReduceSum", ["kept", "axes"], ["sum"], {"keepdims": 0}),
-        ],
-        [("ids", T.INT64, ["batch", "length"]), ("mask", T.INT64, ["batch", "length"])],
-        [("sum", T.INT64, ["batch"]), ("kept", T.INT64, ["batch", "length"])],
-        [("axes", np.int64([1]))],
-    )
-
-
-def text(length):
-    return {"ids": np.full(length, 5), "mask": np.ones(length, np.int64)}
-
-
-def test_a_padded_request_gets_what_it_gets_alone(start, masked, caplog):
-    backend = start(masked, ragged="pad", pad_value={"ids": 1}, pad_multiple=8)
-    assert not caplog.text
-    for request, found in zip(map(text, (2, 4)), run(backend, text(2), text(4)), strict=True):
-        expected = bare(masked, {name: one[None] for name, one in request.items()})
-        assert found["sum"] == expected[0][0]
-        np.testing.assert_array_equal(found["kept"], expected[1][0])
-    (rows,) = run(
-        backend, {**{name: np.stack([one] * 2) for name, one in text(3).items()}, "request_size": 2}
-    )
-    assert rows["kept"].shape == (2, 3)
-    long = start(masked, ragged="pad", pad_value={"ids": 1}, crop={})
-    assert [one["kept"].tolist() for one in run(long, text(2), text(4))] == [[5, 5, 0, 0], [5] * 4]
-    start(masked, ragged="pad", pad_value=1)
-    assert "pad_value = {ids = 1.0}" in caplog.text
 
 
 def test_an_output_without_names_is_cut_like_the_input_that_crop_names(start, one_to_one):
@@ -380,18 +311,6 @@ with headrace.pipe({"backend": "OnnxTensor", "model": model, "arena": arena == "
         pipe({"data": np.zeros((3, 100 + 4 * number, 690 - 3 * number), np.float32)})
     print(kept() - before)
 """
-
-
-@pytest.mark.parametrize(
-    "given", [{"pad_value": 1}, {"pad_value": {"nobody": 1}}, {"pad_multiple": 8}, {"crop": {}}]
-)
-@pytest.mark.parametrize("ragged", [{}, {"ragged": "refuse"}])
-def test_an_option_of_padding_without_padding_is_refused(one_to_one, given, ragged):
-    config = {"backend": "OnnxTensor", "model": str(one_to_one(["n", 3])), **given, **ragged}
-    (name,) = given
-    with pytest.raises(ConfigError, match=f"`{name}` is for ragged = 'pad', and ragged is"):
-        headrace.PipelineConfig.load(config)
-    headrace.PipelineConfig.load({**config, "ragged": "pad"})
 
 
 @pytest.mark.slow
@@ -641,51 +560,3 @@ def test_an_output_of_all_rows_against_all_is_refused_unless_requests_run_alone(
     texts = np.stack([b, 2 * b, 3 * b])
     found = run(shared, {"a": a, "b": texts}, {"a": 2 * a, "b": texts})
     assert [one.tolist() for one in found] == [[6, 12, 18], [12, 24, 36]]
-
-
-@pytest.mark.parametrize("name", ["n", None])
-def test_rows_multiplied_by_themselves_have_two_batch_axes(start, save, name):
-    path = save(
-        [("Transpose", ["x"], ["t"], {"perm": [1, 0]}), ("MatMul", ["x", "t"], ["y"], {})],
-        [("x", T.FLOAT, [name, 3])],
-        [("y", T.FLOAT, [name, name])],
-    )
-    with pytest.raises(SetupError, match="two batch axes"):
-        start(path)
-
-
-def test_a_masked_array_is_refused_by_name(start, one_to_one):
-    backend = start(one_to_one(["n", 2]))
-    masked = np.ma.masked_array(F32([1, 2]), mask=[True, False])
-    for value, more in ((masked, {}), ([masked], {"request_size": 1})):
-        (error,) = backend([{"data": value, **more}])
-        assert isinstance(error, InputError)
-        assert (error.got, error.key) == ("numpy.ma.MaskedArray", "data")
-        assert "filled" in error.hint
-    assert run(backend, {"data": masked.filled(7)})[0].tolist() == [7, 2]
-
-
-def test_row_sizes_fill_a_run_up_and_drop_the_results(save, start):
-    """The model multiplies by the number of its rows, so the answers tell it."""
-    nodes = [
-        ("Shape", ["x"], ["shape"], {"start": 0, "end": 1}),
-        ("Cast", ["shape"], ["rows"], {"to": int(T.FLOAT)}),
-        ("Mul", ["x", "rows"], ["y"], {}),
-    ]
-    path = save(nodes, [("x", T.FLOAT, ["n", 3])], [("y", T.FLOAT, ["n", 3])])
-    backend = start(path, row_sizes=[8, 1, 4])
-    x = np.arange(30, dtype=np.float32).reshape(10, 3)
-    for count, ran in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (10, 10)):
-        batch = [{"data": row} for row in x[:count]]
-        assert backend(batch) is None
-        assert np.array_equal([one["result"] for one in batch], x[:count] * ran)
-        batch = [{"data": x[: count - 1], "request_size": count - 1}, {"data": x[count - 1]}]
-        assert backend(batch[count == 1 :]) is None
-        assert np.array_equal(batch[1]["result"], x[count - 1] * ran)
-    whole = save(
-        [("ReduceSum", ["x"], ["y"], {"keepdims": 0})],
-        [("x", T.FLOAT, ["n", 3])],
-        [("y", T.FLOAT, [])],
-    )
-    with pytest.raises(SetupError, match="`row_sizes` fills up runs"):
-        start(whole, row_sizes=[4], unbatched=["y"])

@@ -41,16 +41,6 @@ def matmul(save):
 
 
 @pytest.fixture
-def concat(save):
-    """Two inputs side by side, and their sum."""
-    return save(
-        [("Concat", ["a", "b"], ["both"], {"axis": 1}), ("Add", ["a", "b"], ["sum"], {})],
-        [("a", T.FLOAT, ["n", 2]), ("b", T.FLOAT, ["n", 2])],
-        [("both", T.FLOAT, ["n", 4]), ("sum", T.FLOAT, ["n", 2])],
-    )
-
-
-@pytest.fixture
 def pooled(save):
     """A convolution along the width, then the sum of all of it: zeros at the end add nothing."""
     return save(
@@ -64,24 +54,14 @@ def pooled(save):
     )
 
 
-def test_samples_are_stacked_and_results_have_no_batch_axis(start, matmul):
-    path, weights = matmul
-    samples = [np.float32([k, 1, 2, 3]) for k in range(5)]
-    for sample, result in zip(
-        samples, results(start(path), [{"data": s} for s in samples]), strict=True
-    ):
-        assert result.shape == (3,)
-        np.testing.assert_allclose(result, sample @ weights)
-
-
-def test_rows_are_concatenated_with_samples_and_keep_their_axis(start, matmul):
-    path, weights = matmul
-    rows = np.arange(8, dtype=np.float32).reshape(2, 4)
-    batch = [{"data": rows[0]}, {"data": rows, "request_size": 2}, {"data": rows[:1]}]
-    got = results(start(path), batch)
-    assert [array.shape for array in got] == [(3,), (2, 3), (1, 3)]
-    np.testing.assert_allclose(got[1], rows @ weights)
-    np.testing.assert_allclose(got[2], rows[:1] @ weights)
+@pytest.fixture
+def concat(save):
+    """Two inputs side by side, and their sum."""
+    return save(
+        [("Concat", ["a", "b"], ["both"], {"axis": 1}), ("Add", ["a", "b"], ["sum"], {})],
+        [("a", T.FLOAT, ["n", 2]), ("b", T.FLOAT, ["n", 2])],
+        [("both", T.FLOAT, ["n", 4]), ("sum", T.FLOAT, ["n", 2])],
+    )
 
 
 def bare(path, feeds):
@@ -248,14 +228,6 @@ def test_results_own_their_memory(start, one_to_one):
     assert not np.shares_memory(result, alone)
 
 
-def test_several_inputs_read_the_keys_named_like_them(start, concat):
-    batch = [{"data": None, "a": np.float32([k, k]), "b": np.float32([1, 2])} for k in range(3)]
-    got = results(start(concat), batch)
-    assert list(got[2]) == ["both", "sum"]
-    assert got[2]["both"].tolist() == [2, 2, 1, 2]
-    assert got[2]["sum"].tolist() == [3, 4]
-
-
 def test_a_request_for_several_inputs_needs_no_data_and_what_is_missing_is_named(concat):
     one = np.float32([1, 2])
     with headrace.pipe({"backend": "OnnxTensor", "model": str(concat), "max": 4}) as pipe:
@@ -269,41 +241,6 @@ def test_a_request_for_several_inputs_needs_no_data_and_what_is_missing_is_named
         with pytest.raises(InputError) as caught:
             pipe({"mask": one})
         assert caught.value.key == "data"
-
-
-def test_inputs_and_outputs_can_be_renamed_and_picked(start, concat):
-    request = {"data": np.float32([1, 2]), "mask": np.float32([3, 4])}
-    names = {"inputs": {"a": "data", "b": "mask"}}
-    assert results(start(concat, outputs=["sum"], **names), [dict(request)])[0].tolist() == [4, 6]
-    (both,) = results(start(concat, outputs=["sum", "both"], **names), [dict(request)])
-    assert list(both) == ["sum", "both"]
-    with pytest.raises(SetupError, match="input 'b' would be read from the key 'result'"):
-        start(concat, inputs={"b": "result"})
-
-
-def test_a_bad_item_fails_alone(start, matmul):
-    good = np.ones(4, np.float32)
-    batch = [
-        {"data": good},
-        {"data": np.ones(5, np.float32)},
-        {},
-        {"data": good.astype(np.float64)},
-        {"data": np.ones((1, 1, 4), np.float32)},
-        {"data": good},
-    ]
-    outcomes = start(matmul[0])(batch)
-    assert [type(outcome) for outcome in outcomes[1:5]] == [InputError] * 4
-    assert outcomes[0] is None
-    assert outcomes[5] is None
-    assert batch[0]["result"].tolist() == batch[5]["result"].tolist()
-    assert not any("result" in request for request in batch[1:5])
-    shape, missing, dtype, rank = outcomes[1:5]
-    assert {error.key for error in outcomes[1:5]} == {"data"}
-    assert shape.expected.startswith("float32 [4] (one sample) or float32 [*, 4]")
-    assert shape.got == "float32 [5]"
-    assert missing.got is None
-    assert dtype.got == "float64 [4]"
-    assert rank.expected == shape.expected
 
 
 @pytest.mark.parametrize(
@@ -498,24 +435,6 @@ def test_an_output_without_the_rows_of_the_batch_is_an_error_for_plain_samples_t
     assert "result" not in batch[1]
 
 
-def test_arrays_without_batch_axis_make_requests_run_one_at_a_time(start, save):
-    path = save(
-        [("Add", ["x", "bias"], ["y"], {}), ("Reshape", ["x", "shape"], ["flat"], {})],
-        [("x", T.FLOAT, ["n", 2]), ("bias", T.FLOAT, [2])],
-        [("y", T.FLOAT, ["n", 2]), ("flat", T.FLOAT, ["m"])],
-        [("shape", np.int64([-1]))],
-    )
-    backend = start(path, unbatched=["flat"])
-    assert backend.max == 1
-    request = {"data": 0, "x": np.float32([0, 5]), "bias": np.float32([1, 1])}
-    (result,) = results(backend, [request])
-    assert result["y"].tolist() == [1, 6]
-    assert result["flat"].tolist() == [0, 5]
-    with pytest.raises(SetupError, match="output flat") as caught:
-        start(path)
-    assert "unbatched" in caught.value.hint
-
-
 def test_a_whole_output_of_a_fixed_batch_is_computed_of_the_rows_of_one_request(start, save):
     path = save(
         [("ReduceSum", ["x"], ["sum"], {"keepdims": 0}), ("Neg", ["x"], ["y"], {})],
@@ -534,34 +453,6 @@ def test_a_whole_output_of_a_fixed_batch_is_computed_of_the_rows_of_one_request(
     alone = start(path, unbatched=["sum"], outputs=["y"])
     found = results(alone, [{"data": row} for row in rows])
     np.testing.assert_array_equal(found, -rows)
-
-
-def widths(*lengths):
-    return [{"data": np.full((1, n), n, np.float32)} for n in lengths]
-
-
-def test_ragged_items_are_refused_padded_or_grouped(start, pooled):
-    batch = widths(3, 5, 3)
-    outcomes = start(pooled, ragged="refuse")(batch)
-    assert isinstance(outcomes[1], InputError)
-    assert outcomes[1].key == "data"
-    assert "ragged" in outcomes[1].hint
-    assert [batch[k]["result"].tolist() for k in (0, 2)] == [[18], [18]]
-    for ragged in ("pad", "group"):
-        got = results(start(pooled, ragged=ragged), widths(3, 5, 3))
-        assert [array.tolist() for array in got] == [[18], [50], [18]]
-    got = results(start(pooled), widths(3, 5, 3))
-    assert [array.tolist() for array in got] == [[18], [50], [18]], "group is the default"
-
-
-def test_padding_has_a_value_and_a_multiple(start, one_to_one):
-    options = {"ragged": "pad", "pad_value": -1, "pad_multiple": 4, "crop": {}}
-    backend = start(one_to_one(["n", 2, "w"]), **options)
-    batch = [{"data": np.zeros((2, n), np.float32)} for n in (1, 5)]
-    short, long = results(backend, batch)
-    assert short[0].tolist() == [0] + [-1] * 7
-    assert long[1].tolist() == [0] * 5 + [-1] * 3
-    assert results(backend, [{"data": np.zeros((2, 4), np.float32)}])[0].shape == (2, 4)
 
 
 @pytest.mark.parametrize("others", [[], [("y", T.FLOAT, ["n", 2])]], ids=len)

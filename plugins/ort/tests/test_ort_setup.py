@@ -295,29 +295,6 @@ def test_types_numpy_cannot_hold_are_setup_errors(start, save, kind):
         start(path)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "fits"),
-    [
-        (T.INT64, -1, True),
-        (T.UINT8, -1, False),
-        (T.UINT8, 0.5, False),
-        (T.UINT8, float("inf"), False),
-        (T.FLOAT, float("inf"), True),
-        (T.FLOAT16, 1e6, False),
-        (T.BOOL, 1, True),
-        (T.BOOL, 2, False),
-        (T.STRING, 0, False),
-    ],
-)
-def test_the_padding_must_fit_the_dtype(start, one_to_one, kind, value, fits):
-    path = one_to_one(["n", "w"], dtype=kind)
-    if fits:
-        start(path, ragged="pad", pad_value=value)
-    else:
-        with pytest.raises(SetupError, match="cannot be padded with"):
-            start(path, ragged="pad", pad_value=value)
-
-
 @pytest.mark.parametrize("options", [{"inputs": {"imput": "data"}}, {"outputs": ["output1"]}])
 def test_an_unknown_name_is_told_the_nearest_one(start, save, options):
     path = save(

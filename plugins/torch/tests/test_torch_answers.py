@@ -12,25 +12,6 @@ from headrace_torch.module import TorchModule
 HERE = f"{Path(__file__)}:"
 
 
-class Kept(torch.nn.Module):
-    """The rows whose first number is above a half, of all rows together."""
-
-    def forward(self, x):
-        return x[x[:, 0] > 0.5]
-
-
-class TimeFirst(torch.nn.Module):
-    def forward(self, x):
-        return x.transpose(0, 1)
-
-
-class Biased(torch.nn.Module):
-    """Adds a bias for the whole run, and gives the mean of all rows, too."""
-
-    def forward(self, x, bias):
-        return {"y": x + bias, "mean": x.mean()}
-
-
 class Masked(torch.nn.Module):
     def forward(self, ids, mask):
         return {"sum": (ids * mask).sum(1), "ids": ids * mask}
@@ -41,54 +22,6 @@ class Divides(torch.nn.Module):
         if float(x.max()) <= 1:
             raise ValueError("this is no real input")
         return x * 2
-
-
-@pytest.mark.parametrize("name", ["Kept", "TimeFirst"])
-def test_outputs_that_do_not_follow_the_rows_are_refused(bench, name):
-    with pytest.raises(SetupError, match="output 'output'") as caught:
-        bench().start(TorchModule, module=f"{HERE}{name}", shape="4")
-    assert "`unbatched`" in caught.value.hint
-
-
-def test_an_output_that_unbatched_names_is_given_whole(bench):
-    one = bench()
-    backend = one.start(TorchModule, module=f"{HERE}Kept", shape="2", unbatched=["output"])
-    assert backend.max == 1
-    rows = torch.tensor([[0.9, 1], [0.1, 2], [0.8, 3]])
-    (found,) = one.run(backend, {"data": rows, "request_size": 3})
-    torch.testing.assert_close(found, rows[[0, 2]])
-    (none,) = one.run(backend, {"data": rows[1]})
-    assert none.shape == (0, 2)
-
-
-def test_inputs_without_batch_axis_share_a_run_where_they_are_equal(bench):
-    one = bench()
-    options = {"module": f"{HERE}Biased", "outputs": ["y"], "unbatched": ["bias"]}
-    backend = one.start(TorchModule, shape={"x": "3", "bias": "3"}, **options)
-    assert backend.max is None
-    bias = torch.tensor([1.0, 2, 3])
-    batch = [{"x": k * torch.ones(3), "bias": bias + (k == 1)} for k in range(3)]
-    for found, request in zip(one.run(backend, *batch), batch, strict=True):
-        torch.testing.assert_close(found, request["x"] + request["bias"])
-
-
-def text(length):
-    return {"ids": torch.full((length,), 5), "mask": torch.ones(length, dtype=torch.int64)}
-
-
-def test_each_input_is_padded_with_its_own_value_and_the_output_is_cut_again(bench):
-    one = bench()
-    options = {"module": f"{HERE}Masked", "ragged": "pad", "pad_value": {"ids": 1}}
-    shape = {"ids": "int64:-1", "mask": "int64:-1"}
-    backend = one.start(TorchModule, shape=shape, **options)
-    for found, length in zip(one.run(backend, text(2), text(4)), (2, 4), strict=True):
-        assert found["sum"] == 5 * length
-        assert found["ids"].tolist() == [5] * length
-    long = one.start(TorchModule, shape=shape, crop={}, **options)
-    assert [found["ids"].tolist() for found in one.run(long, text(2), text(4))] == [
-        [5, 5, 0, 0],
-        [5] * 4,
-    ]
 
 
 def test_a_program_tells_which_axes_of_its_outputs_are_cut(bench, tmp_path):
@@ -233,28 +166,11 @@ def test_arrays_of_the_host_go_to_the_device_unless_that_is_refused(bench):
         assert found["ids"].tolist() == [1, 0, 3]
 
 
-class Strided(torch.nn.Module):
-    """A convolution over time with steps of 4."""
-
-    def forward(self, x):
-        return torch.nn.functional.conv1d(x[:, None], torch.ones(1, 1, 4), stride=4)[:, 0]
-
-
 class AllAgainstAll(torch.nn.Module):
     """Each row times each other."""
 
     def forward(self, x):
         return x @ x.T
-
-
-def test_a_padded_sample_gets_as_many_frames_as_alone(bench):
-    one = bench()
-    backend = one.start(TorchModule, module=f"{HERE}Strided", shape="-1", ragged="pad")
-    samples = [torch.ones(n) for n in (4, 7, 8, 19, 41)]
-    for found, sample in zip(
-        one.run(backend, *({"data": x} for x in samples)), samples, strict=True
-    ):
-        assert found.shape == Strided()(sample[None])[0].shape
 
 
 def test_an_output_of_all_rows_against_all_is_refused(bench, tmp_path):
@@ -268,12 +184,3 @@ def test_an_output_of_all_rows_against_all_is_refused(bench, tmp_path):
     alone = bench(most=1)
     backend = alone.start(TorchModule, model=tmp_path / "model.pt2")
     assert alone.run(backend, {"data": torch.ones(5)})[0].tolist() == [5]
-
-
-def test_a_masked_array_is_refused_by_name(bench):
-    one = bench()
-    backend = one.start(TorchModule, module=f"{HERE}Strided", shape="4")
-    (error,) = one.outcomes(
-        backend, {"data": np.ma.masked_array(np.float32([1, 2, 3, 4]), mask=True)}
-    )
-    assert error.got == "numpy.ma.MaskedArray"

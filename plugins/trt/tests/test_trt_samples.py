@@ -11,6 +11,7 @@ import pytest
 from fake_device import FakeCuda, FakeEngine, FakeLibrary, nothing_left
 from onnx import TensorProto as T
 
+import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import gather
 from headrace_tensors.device_arrays import StreamRef
@@ -20,7 +21,8 @@ from headrace_trt.cuda import CudaError
 from headrace_trt.engine import Engine
 from headrace_trt.gathering import Gathering
 from headrace_trt.memory import DevicePool
-from headrace_trt.runner import Runner, RunSettings
+from headrace_trt.options import InferOptions
+from headrace_trt.runner import Runner
 from headrace_trt.signature import read_signature
 from headrace_trt.spans import SpannedRunner, Spans
 from headrace_trt.tools import benching
@@ -62,7 +64,7 @@ class Machine:
             make = functools.partial(SpannedRunner, spans=spans)
         self.runner = make(
             engine, self.cuda, self.stream, profile=0, signature=read_signature(engine),
-            keys={"x": "data"}, settings=RunSettings(**settings),
+            keys={"x": "data"}, options=InferOptions(**settings), context=headrace.InitContext(),
         )  # fmt: skip
         self.gathering = Gathering(self.runner)
         self.pool = DevicePool(self.cuda, self.stream, 0)

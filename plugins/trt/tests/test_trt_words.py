@@ -15,34 +15,6 @@ pytest.importorskip("onnxruntime")
 
 
 @BOTH
-def test_a_batch_of_samples_rows_and_wrong_ones(device, plan, pipe, linear, backend):
-    model, expected = linear
-    p = pipe(backend=backend, model=str(plan(model, {"x": ((1, 3), (4, 3), (8, 3))})), max=8)
-    one, two = samples(2)
-    rows = np.stack([two, one, two])
-    requests = [
-        {"data": one},
-        {"data": np.float64(one)},
-        {"data": rows, "request_size": 3},
-        {"data": one[:2]},
-        {"data": two.tolist()},
-        {"nothing": 1, "data": "text"},
-    ]
-    with pytest.raises(RequestsFailed) as caught:
-        p(requests)
-    errors = caught.value.errors
-    assert [type(e) for e in errors] == [
-        type(None), InputError, type(None), InputError, type(None), InputError,
-    ]  # fmt: skip
-    assert "float32 [3] (one sample) or float32 [1..8, 3]" in str(errors[1])
-    assert errors[3].key == "data"
-    assert np.allclose(requests[0]["result"], expected(one))
-    assert requests[0]["result"].shape == (2,)
-    assert np.allclose(requests[2]["result"], expected(rows))
-    assert np.allclose(requests[4]["result"], expected(two))
-
-
-@BOTH
 def test_results_own_their_memory_and_all_is_given_back(device, plan, pipe, linear, backend):
     model, expected = linear
     made = plan(model, {"x": ((1, 3), (4, 3), (8, 3))})
@@ -181,39 +153,6 @@ def test_ragged_batches(device, plan, pipe, image, backend, ragged):
 
 
 @BOTH
-@pytest.mark.parametrize(("value", "fits"), [(7, True), (0.5, False), (-1, False), (256, False)])
-def test_the_padding_must_fit_the_type(device, plan, pipe, save, backend, value, fits):
-    ports = [("x", T.UINT8, ["n", "w"])], [("y", T.UINT8, ["n", "w"])]
-    made = plan(save([("Identity", ["x"], ["y"], {})], *ports), {"x": ((1, 1), (4, 4), (8, 8))})
-    config = {
-        "backend": backend,
-        "model": str(made),
-        "max": 8,
-        "ragged": "pad",
-        "crop": {},
-        "pad_value": value,
-    }
-    if not fits:
-        with pytest.raises(SetupError, match=r"input 'x' is uint8 .* cannot be padded with"):
-            pipe(**config)
-        return
-    short, _ = pipe(**config)([{"data": np.ones(n, np.uint8)} for n in (1, 3)])
-    assert short["result"].tolist() == [1, 7, 7]
-
-
-@BOTH
-def test_padding_is_infinite_where_the_type_is(device, plan, pipe, save, backend):
-    ports = [("x", T.FLOAT, ["n", "w"])], [("y", T.FLOAT, ["n", "w"])]
-    made = plan(save([("Identity", ["x"], ["y"], {})], *ports), {"x": ((1, 1), (4, 4), (8, 8))})
-    config = {"backend": backend, "model": str(made), "max": 8, "ragged": "pad", "crop": {}}
-    p = pipe(**config, pad_value=float("-inf"))
-    short, _ = p([{"data": np.ones(n, np.float32)} for n in (1, 2)])
-    assert short["result"].tolist() == [1, float("-inf")]
-    with pytest.raises(SetupError, match=r"cannot be padded with 1e\+39"):
-        pipe(**config, pad_value=1e39)
-
-
-@BOTH
 def test_an_array_on_the_device_is_never_padded(device, plan, pipe, image, backend):
     from fake_device import OnDevice
 
@@ -252,30 +191,6 @@ def test_shapes_outside_of_the_profile_fail_alone_and_say_the_range(
         p([good, bad])
     assert "float32 [3, 4..9, 4..9]" in str(caught.value.errors[1])
     assert good["result"].shape == (2, 4, 4)
-
-
-@BOTH
-def test_several_inputs_and_outputs_by_name(device, plan, pipe, save, backend):
-    model = save(
-        [("Add", ["a", "b"], ["s"], {}), ("Mul", ["a", "k"], ["m"], {})],
-        [("a", T.FLOAT, ["n", 2]), ("b", T.FLOAT, ["n", 2]), ("k", T.FLOAT, [])],
-        [("s", T.FLOAT, ["n", 2]), ("m", T.FLOAT, ["n", 2])],
-    )
-    made = plan(model, {"a": ((1, 2), (4, 2), (8, 2)), "b": ((1, 2), (4, 2), (8, 2))})
-    p = pipe(backend=backend, model=str(made), max=8, inputs={"b": "other"})
-    assert sorted(p.describe()["nodes"]["main"]["range"]) == [1, 8]
-    a, b = np.float32([1, 2]), np.float32([3, 4])
-    requests = [{"a": a * i, "other": b, "k": i % 2 + 1} for i in range(5)]
-    for i, request in enumerate(p(requests)):
-        assert request["result"]["s"].tolist() == (a * i + b).tolist()
-        assert request["result"]["m"].tolist() == (a * i * (i % 2 + 1)).tolist()
-    with pytest.raises(InputError) as caught:
-        p({"a": a, "k": 1})
-    assert caught.value.key == "other"
-    only = pipe(backend=backend, model=str(made), max=8, inputs={"b": "other"}, outputs=["m"])
-    assert only({"a": a, "other": b, "k": 3})["result"].tolist() == [3, 6]
-    with pytest.raises(SetupError, match="'b' would be read from the key 'result'"):
-        pipe(backend=backend, model=str(made), max=8, inputs={"b": "result"})
 
 
 @BOTH

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace_tensors.options import BatchAxisOptions, RowSizes, TensorOptions, UnbatchedOptions
     from headrace_tensors.padding import (
         Crop,
+        Padding,
         Steps,
         check_padding,
         find_crops,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         padded_shape,
         padded_shapes,
         padding_fits,
+        prepare_padding,
         warning_of_padding,
     )
     from headrace_tensors.ports import (
@@ -68,7 +70,8 @@ if TYPE_CHECKING:
         text_of,
         with_rows,
     )
-    from headrace_tensors.results import check_rows, cropped, split_outputs
+    from headrace_tensors.results import check_rows, cropped, named_results, split_outputs
+    from headrace_tensors.running import EngineAdapter, RowRunner
     from headrace_tensors.torch_views import TorchView, order_behind_torch, view_of_torch
     from headrace_tensors.warming import (
         check_followed,
@@ -87,9 +90,12 @@ __all__ = [
     "BatchAxisOptions",
     "Crop",
     "DeviceArray",
+    "EngineAdapter",
     "Item",
     "LostDevice",
+    "Padding",
     "Port",
+    "RowRunner",
     "RowSizes",
     "RowVerdict",
     "Signature",
@@ -127,6 +133,7 @@ __all__ = [
     "joined",
     "lost_device",
     "marks_of",
+    "named_results",
     "numpy_dtype",
     "order_behind",
     "order_behind_torch",
@@ -135,6 +142,7 @@ __all__ = [
     "padded_shape",
     "padded_shapes",
     "padding_fits",
+    "prepare_padding",
     "prove_crops",
     "read_capsule",
     "read_elements",
@@ -170,14 +178,15 @@ _HOME = {
     "lengths": "prove_crops runs_of_lengths",
     "lost": "LOST_DEVICE LostDevice is_lost lost_device",
     "options": "BatchAxisOptions RowSizes TensorOptions UnbatchedOptions",
-    "padding": "Crop Steps check_padding find_crops pad_values padded padded_shape "
-    "padded_shapes padding_fits warning_of_padding",
+    "padding": "Crop Padding Steps check_padding find_crops pad_values padded padded_shape "
+    "padded_shapes padding_fits prepare_padding warning_of_padding",
     "ports": "Port STRING Signature batch_axis_hint batch_length choose_keys counted_rows "
     "refuse_other_axes refuse_two_batches refuse_unknown",
     "protocol": "CONTENTS DATATYPES bf16_bits bf16_values join_elements read_elements split_raw "
     "varint_of",
     "reading": "Item check_axes check_equal_axes read_item text_of with_rows",
-    "results": "check_rows cropped split_outputs",
+    "results": "check_rows cropped named_results split_outputs",
+    "running": "EngineAdapter RowRunner",
     "torch_views": "TorchView order_behind_torch view_of_torch",
     "warming": "check_followed invented_inputs read_warm_up warm_up_rows",
 }

@@ -134,7 +134,9 @@ def _attempts(
             for lengths in bases:
                 for one, length in zip(groups, lengths, strict=True):
                     one.choose(length, max(1, step))
-                yield groups, max(1, step)
+                # Lengths that are all alike would prove nothing: a narrow range may hold but one multiple.
+                if all(one.low == one.high or one.tried[0] < one.tried[2] for one in groups):
+                    yield groups, max(1, step)
 
 
 def _groups(signature: Signature, *, tied: bool) -> list[_Group]:

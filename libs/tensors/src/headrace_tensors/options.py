@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 import headrace
+from headrace_tensors.combinations import check_together
 
 __all__ = ["BatchAxisOptions", "RowSizes", "TensorOptions", "UnbatchedOptions"]
 
@@ -87,14 +88,8 @@ class TensorOptions(headrace.Options):
         return once(names)
 
     @model_validator(mode="after")
-    def _pads(self) -> Any:
-        given = {"pad_value": self.pad_value != 0, "pad_multiple": self.pad_multiple != 1}
-        given["crop"] = self.crop is not None
-        for name, is_given in given.items():
-            if is_given and self.ragged != "pad":
-                raise ValueError(
-                    f"`{name}` is for ragged = 'pad', and ragged is {self.ragged!r}: set ragged = 'pad', or leave it out"
-                )
+    def _fit_together(self) -> Any:
+        check_together(self)
         return self
 
 
@@ -118,7 +113,7 @@ RowSizes = Annotated[
     tuple[Annotated[int, Field(ge=1)], ...],
     Field(
         description="The only numbers of rows with which the model runs: a run of fewer is filled up to the next "
-        "with copies of its last row, whose results are dropped; more than the largest run as they are. Default: any.",
+        "with copies of its last row, whose results are dropped; more than the largest run as they are. Default: any. Not beside `batch_sizes`.",
     ),
 ]
 """The option ``row_sizes`` of the engines that are slow after a change of the shape, see `Signature.with_sizes`."""
@@ -132,10 +127,3 @@ class BatchAxisOptions(UnbatchedOptions):
         description="Which axis is the batch axis, counted from 0, per input or output where it is "
         "not the first (the state of a recurrent model), or where its name tells otherwise.",
     )
-
-    @model_validator(mode="after")
-    def _one_place(self) -> Any:
-        both = sorted(set(self.unbatched) & self.batch_axis.keys())
-        if both and self.unbatched != "all":
-            raise ValueError(f"{both[0]!r} stands in `unbatched` and in `batch_axis`")
-        return self

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import InputError, SetupError
@@ -10,6 +11,7 @@ from headrace_tensors.host_arrays import numpy_dtype
 from headrace_tensors.ports import refuse_unknown
 
 if TYPE_CHECKING:
+    import logging
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Crop",
+    "Padding",
     "Steps",
     "check_padding",
     "find_crops",
@@ -27,6 +30,7 @@ __all__ = [
     "padded_shape",
     "padded_shapes",
     "padding_fits",
+    "prepare_padding",
     "warning_of_padding",
 ]
 
@@ -97,7 +101,9 @@ def check_padding(ports: Iterable[Port], values: Mapping[str, float]) -> None:
         SetupError: The input holds strings, or a dtype that its value does not fit.
     """
     for port in ports:
-        if _free(port) and not padding_fits(port.dtype, values[port.name]):
+        if _free(port) and not padding_fits(
+            str(port.dtype).removeprefix("torch."), values[port.name]
+        ):
             raise SetupError(
                 f"input {port.name!r} is {port.text()}: it cannot be padded with {values[port.name]}"
             )
@@ -263,3 +269,40 @@ def find_crops(
 
 def _free_places(port: Port) -> list[int]:
     return [place for place, length in enumerate(port.sample_shape) if length is None]
+
+
+class Padding(NamedTuple):
+    """How the samples of a run are padded, and its outputs cut again.
+
+    Attributes:
+        values: The value with which each input is padded. None: no sample is padded.
+        multiple: The lengths of dynamic axes become multiples of it.
+        crops: The axes to cut, by output.
+    """
+
+    values: Mapping[str, float] | None = None
+    multiple: int = 1
+    crops: Mapping[str, Sequence[Crop]] = MappingProxyType({})
+
+
+def prepare_padding(
+    options: Any, signature: Signature, logger: logging.Logger | logging.LoggerAdapter[Any]
+) -> Padding:
+    """Return the padding that the options ask for.
+
+    Args:
+        options: ``ragged``, ``pad_value``, ``pad_multiple`` and ``crop`` of `TensorOptions`.
+        signature: Inputs and outputs of the model.
+        logger: Gets a warning where one number pads several inputs.
+
+    Raises:
+        SetupError: An input cannot hold its value, or an option names what the model does not have.
+    """
+    if options.ragged != "pad":
+        return Padding()
+    values = pad_values(options.pad_value, signature.inputs, signature.label)
+    check_padding(signature.inputs, values)
+    warning = warning_of_padding(options.pad_value, signature.inputs)
+    if warning is not None:
+        logger.warning("%s", warning)
+    return Padding(values, options.pad_multiple, find_crops(signature, options.crop))

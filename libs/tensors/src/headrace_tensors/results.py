@@ -9,7 +9,7 @@ from headrace_tensors.joining import copied
 from headrace_tensors.ports import batch_axis_hint, counted_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from headrace_tensors.ports import Port, Signature
     from headrace_tensors.reading import Item
 
-__all__ = ["check_rows", "cropped", "split_outputs"]
+__all__ = ["check_rows", "cropped", "named_results", "split_outputs"]
 
 
 def check_rows(port: Port, shape: Sequence[int], rows: int) -> None:
@@ -116,3 +116,16 @@ def split_outputs(
             result.append(part)
             start += item.rows
     return results
+
+
+def named_results(rows: Iterable[Sequence[Any]], ports: Sequence[Port]) -> list[Any]:
+    """Return what each request gets: the array of the only output, or a dict of arrays by output name.
+
+    Args:
+        rows: For each request its array of each output.
+        ports: The outputs.
+    """
+    if len(ports) == 1:
+        return [arrays[0] for arrays in rows]
+    names = [port.name for port in ports]
+    return [dict(zip(names, arrays, strict=True)) for arrays in rows]

@@ -6,40 +6,19 @@ import contextlib
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import NotRequired, TypedDict
-
 import headrace
-from headrace.errors import InputError, SetupError
+from headrace.errors import SetupError
 from headrace.keys import RESERVED
 from headrace_ort.model_file import read_facts, warning_of_batch_dependence
 from headrace_ort.options import OnnxOptions
-from headrace_tensors import (
-    check_equal_axes,
-    check_padding,
-    choose_keys,
-    concatenate,
-    enter,
-    find_crops,
-    group_items,
-    pad_values,
-    padded_shapes,
-    prove_crops,
-    read_item,
-    read_warm_up,
-    refuse_ragged,
-    runs_of_lengths,
-    split_outputs,
-    wait_for_callers,
-    warm_up_rows,
-    warning_of_padding,
-)
+from headrace_tensors import RowRunner, choose_keys, enter, read_item, wait_for_callers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable
 
     from headrace.keys import Request
     from headrace_ort.model_file import WeightFiles
-    from headrace_tensors import Item, Signature
+    from headrace_tensors import Signature
 
 __all__ = ["OnnxTensor"]
 
@@ -80,20 +59,16 @@ class OnnxTensor(headrace.Backend):
 
     _session: Any = None
     _runner: Any = None
+    """The runner on a CUDA device. None: the session gets arrays on the CPU."""
     _place: Any = None
-    _on_device: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    _adapter: Any = None
+    _current: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     """Restores the current CUDA device of the caller's thread, since ONNX Runtime changes it."""
-    _run_options: Any = None
-    _store: Any = None
+    _graph_sizes: Iterable[int] = ()
+    """The numbers of rows of which the warm-up captures graphs."""
     _run_samples: Callable[[list[Request]], bool] | None = None
     _weights: WeightFiles | None = None
-    _seen: tuple[Mapping[str, Any], int] = {}, 0
-    """Inputs with which the warm-up has run, and their number of rows."""
-    _signature: Signature
-    _keys: dict[str, str]
-    _options: OnnxOptions
-    _shared_by: str | None
-    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
+    _rows: Any = None
     _built: dict[str, Any]
 
     @classmethod
@@ -133,46 +108,24 @@ class OnnxTensor(headrace.Backend):
         onnxruntime = builds.import_runtime()
         from headrace_ort import session, signature
         from headrace_ort.opening import open_session
-        from headrace_ort.values import read_on_cpu
 
-        self._value = read_on_cpu
-        self._options = options
-        self._logger, self._entered = context.logger, context.request.entered
-        self._store = context.store.node
+        self._options, self._entered = options, context.request.entered
         opened = open_session(options, context)
         self._session, self._place, self._weights = opened.session, opened.place, opened.weights
-        if opened.place is not None:
-            self._on_device = opened.place.current()
-        run_options = partial(session.run_options, opened.log_level)
-        self._run_options = run_options()
-        self._signature = signature.read_signature(
+        read = signature.read_signature(
             self._session,
             outputs=options.outputs,
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
             shared=context.batch.max != 1,
         ).with_sizes(options.row_sizes)
-        ports = self._signature.inputs
-        self._keys = choose_keys(self._signature, options.inputs, RESERVED)
-        self.reads = _reads(self._signature, self._keys)
-        self._pads: dict[str, float] | None = None
-        self._crops = {}
-        if options.ragged == "pad":
-            self._pads = pad_values(options.pad_value, ports)
-            check_padding(ports, self._pads)
-            self._crops = find_crops(self._signature, options.crop)
-            warning = warning_of_padding(options.pad_value, ports)
-            if warning is not None:
-                context.logger.warning("%s", warning)
-        # If the model fixes the shape of all samples, they need not be compared.
-        free = any(port.batched and port.exact is None for port in ports)
-        self._refuses = options.ragged == "refuse" and free
-        self._by_shape = options.ragged == "group" and free
+        if opened.place is not None:
+            self._current = opened.place.current()
+        self._rows = self._bind(read, context, partial(session.run_options, opened.log_level))
+        self.reads = self._rows.reads
         self._set_range(context)
-        self._bind(options, context, run_options)
-        batched = {port.name for port in ports if port.batched}
-        inputs = self._signature.as_inputs()
-        inputs = {name: about for name, about in inputs.items() if name in batched}
+        batched = {port.name for port in read.inputs if port.batched}
+        inputs = {name: about for name, about in read.as_inputs().items() if name in batched}
         context.store.scope.get_or_create("inputs", lambda: inputs)
         self._built = {
             "onnxruntime": onnxruntime.__version__,
@@ -185,51 +138,50 @@ class OnnxTensor(headrace.Backend):
 
     def _bind(
         self,
-        options: OnnxOptions,
+        signature: Signature,
         context: headrace.InitContext,
         run_options: Callable[[], Any],
-    ) -> None:
-        """Make the runner for a CUDA device, or the fast function for plain samples on the CPU."""
-        self._sizes = self._signature.sizes or context.batch.sizes, context.batch.max
-        alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
-        self._shared_by = None if alone else context.node_name
-        if self._place is None:
+    ) -> RowRunner:
+        """Make the runner for a CUDA device, or for arrays on the CPU, with the fast function for plain samples."""
+        from headrace_ort.on_cpu import CpuRunner
+        from headrace_ort.values import read_on_cpu
+
+        options, place = self._options, self._place
+        keys = choose_keys(signature, options.inputs, RESERVED)
+        if place is None:
             from headrace_ort.plain_samples import runner_of_samples
             from headrace_ort.session import bare_run
 
             self._run_samples = runner_of_samples(
-                self._signature, self._keys, bare_run(self._session), self._run_options
+                signature, keys, bare_run(self._session), run_options()
             )
-            return
-        if any(port.axis for port in (*self._signature.inputs, *self._signature.outputs)):
-            if options.output_device == "device" or options.cuda_graph:
-                raise SetupError(
-                    "batch_axis goes with arrays on the CPU only",
-                    hint="Leave output_device and cuda_graph out, or export the batch axis in front.",
-                )
+        elif any(port.axis for port in (*signature.inputs, *signature.outputs)):
             self._place = None
-            return
-        self._check_crops()
-        self._runner = self._place.runner(
-            self._session,
-            self._signature,
-            to_cpu=options.output_device == "cpu",
-            run_options=run_options,
-            sizes=self._signature.sizes or context.batch.sizes or (),
-        )
-        context.batch.at_end(self._runner.end)
+        else:
+            from headrace_ort.on_device import sizes_to_capture
 
-    def _check_crops(self) -> None:
-        crops = [crop for found in self._crops.values() for crop in found]
-        on_device = self._place is not None and self._options.output_device == "device"
-        if on_device and any(crop.axis != 1 for crop in crops):
-            raise SetupError(
-                "on the device only the first axis of samples is cut to the lengths of a request",
-                hint="crop = {} leaves outputs as long as the padded inputs; output_device = 'cpu' cuts all.",
+            sizes = signature.sizes or context.batch.sizes
+            if options.cuda_graph:
+                self._graph_sizes = sizes_to_capture(sizes, context.batch.max)
+            self._adapter = self._runner = place.runner(
+                self._session,
+                signature,
+                to_cpu=options.output_device == "cpu",
+                run_options=run_options,
+                sizes=sizes or (),
+                current=self._current,
             )
+            context.batch.at_end(self._runner.end)
+        if self._runner is None:
+            current = None if place is None else self._current
+            self._adapter = CpuRunner(self._session, signature, run_options(), current)
+        value = read_on_cpu if self._runner is None else place.read
+        empty = self._runner is None
+        read = partial(read_item, signature=signature, keys=keys, read=value, takes_empty=empty)
+        return RowRunner(self._adapter, read, signature, keys, options, context)
 
     def _set_range(self, context: headrace.InitContext) -> None:
-        signature = self._signature
+        signature = self._rows.signature
         rows = signature.rows
         if signature.one_at_a_time and (rows is None or signature.fills):
             self.min, self.max = 1, 1
@@ -248,200 +200,31 @@ class OnnxTensor(headrace.Backend):
             self._weights.check()
         if self._run_samples is not None and self._run_samples(batch):  # on the CPU only
             return None
-        self._wait(batch)
-        if len(batch) == 1:
-            try:
-                item = self._read(batch[0])
-            except InputError as error:
-                return [error]
-            batch[0]["result"] = self._run([item])[0]
-            return None
-        outcomes: list[Exception | None] = [None] * len(batch)
-        items: list[Item] = []
-        places: list[int] = []
-        for place, request in enumerate(batch):
-            try:
-                items.append(self._read(request))
-            except InputError as error:
-                outcomes[place] = error
-            else:
-                places.append(place)
-        for group in group_items(items, self._signature.inputs, by_shape=self._by_shape):
-            members = self._alike(group, items, places, outcomes) if self._refuses else group
-            results = self._run([items[i] for i in members])
-            for i, result in zip(members, results, strict=True):
-                batch[places[i]]["result"] = result
-        return outcomes if len(places) < len(batch) or any(outcomes) else None
-
-    def _wait(self, batch: list[Request]) -> None:
         if self._place is not None:
             self._place.behind.clear()
             wait_for_callers(batch, self._entered, self._place.stream)
-
-    def _read(self, request: Request) -> Item:
-        """Read a request; if its arrays will be padded, axes of one name must be equal before."""
-        value = self._value if self._place is None else self._place.read
-        on_host = self._runner is None
-        item = read_item(request, self._signature, self._keys, value, takes_empty=on_host)
-        if self._pads is not None:
-            check_equal_axes(item, self._signature, self._keys)
-        return item
-
-    def _alike(
-        self,
-        group: Sequence[int],
-        items: Sequence[Item],
-        places: Sequence[int],
-        outcomes: list[Exception | None],
-    ) -> list[int]:
-        """Give the members of a group whose samples have the shape of its first; the others get an error as outcome."""
-        if len(group) == 1:
-            return list(group)
-        keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
-        members = []
-        for i in group:
-            error = refuse_ragged(items[group[0]], items[i], keys)
-            if error is None:
-                members.append(i)
-            else:
-                outcomes[places[i]] = error
-        return members
-
-    def _run(self, items: Sequence[Item]) -> list[Any]:
-        """Run items that fit together and give the result of each."""
-        signature, multiple = self._signature, self._options.pad_multiple
-        padded = padded_shapes(items, signature, multiple) if self._crops else None
-        if self._runner is not None:
-            with self._on_device:
-                results: list[Any] = self._runner.run(
-                    items,
-                    pads=self._pads,
-                    pad_multiple=multiple,
-                    crops=self._crops,
-                    padded=padded,
-                )
-            return results
-        feeds = {}
-        total = signature.filled(sum(item.rows for item in items))
-        for port in signature.inputs:
-            if port.name not in items[0].tensors:
-                continue
-            arrays = [item.tensors[port.name] for item in items]
-            feeds[port.name] = (
-                concatenate(
-                    arrays,
-                    port,
-                    rows=total,
-                    pad_value=None if self._pads is None else self._pads[port.name],
-                    pad_multiple=multiple,
-                )
-                if port.batched
-                else arrays[0]
-            )
-        outputs = self._run_feeds(feeds)
-        for place in signature.passed:
-            outputs[place] = outputs[place].copy()
-        found = split_outputs(
-            outputs, items, signature, rows=total, crops=self._crops, padded=padded
-        )
-        names = [port.name for port in signature.outputs]
-        if len(names) == 1:
-            return [row[0] for row in found]
-        return [dict(zip(names, row, strict=True)) for row in found]
-
-    def _run_feeds(self, feeds: dict[str, Any]) -> list[Any]:
-        names = [port.name for port in self._signature.outputs]
-        with self._on_device:
-            outputs: list[Any] = self._session.run(names, feeds, self._run_options)
-        return outputs
+        outcomes: list[Exception | None] | None = self._rows.forward(batch)
+        return outcomes
 
     def warm_up(self) -> None:
         """Run one row and two, and refuse outputs that do not follow the rows; capture graphs with cuda_graph."""
-        options, signature = self._options, self._signature
-        real = None
-        if options.warm_up_input is not None:
-            real = read_warm_up(options.warm_up_input, signature)
-        told = [port.name for port in signature.outputs]
-        if options.unbatched != "all":
-            told = list(options.unbatched)
-        warm_up_rows(
-            self._outputs_of,
-            signature,
-            self._logger,
-            real=real,
-            told=told,
-            free_axes=self._runner is None,
-            node=None if options.output_device == "device" else self._shared_by,
-            most=self._sizes[1],
-            sizes=self._sizes[0],
-            bounded=self._runner is None,
-            shared=self._sizes[1] != 1,
-        )
-        if self._pads is not None:
-            run = runs_of_lengths(self._outputs_of, signature, self._pads, real)
-            self._crops = self._store.get_or_create(
-                ("headrace_ort.crops", repr(options)),
-                lambda: prove_crops(run, signature, options, real=real, most=self._sizes[1]),
-            )
-            self._check_crops()
+        on_host = self._runner is None
+        self._rows.warm_up(self._adapter.outputs_of, free_axes=on_host, bounded=on_host)
         if self._runner is not None:
-            from headrace_ort.on_device import sizes_to_capture
-
-            sizes = sizes_to_capture(*self._sizes) if options.cuda_graph else ()
-            with self._on_device:
-                self._built["cuda_graphs"] = self._runner.warm_up(sizes)
-                # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
-                for rows in signature.sizes if self._seen[1] else ():
-                    self._runner.outputs_of(*self._seen, filled=rows)
-
-    def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
-        """Run inputs whose batch axis is in front, and return each output, or its shape where it is on the device."""
-        if self._runner is not None:
-            if self._seen[1] not in range(1, rows):
-                self._seen = feeds, rows  # the fewest rows, which fit into all sizes
-            with self._on_device:
-                outputs: list[Any] = self._runner.outputs_of(feeds, rows)
-            return outputs
-        made = {
-            port.name: concatenate([feeds[port.name]], port) if port.batched else feeds[port.name]
-            for port in self._signature.inputs
-            if port.name in feeds
-        }
-        return self._run_feeds(made)
+            self._built["cuda_graphs"] = self._runner.warm_up(self._graph_sizes)
 
     def describe(self) -> dict[str, Any]:
         """Return providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""
-        signature = self._signature
-        inputs: dict[str, Any] = {}
-        optional: dict[str, Any] = {}
-        for port in signature.inputs:
-            if port.name in self._keys:
-                about = {"key": self._keys[port.name], **port.describe()}
-                (optional if port.optional else inputs)[port.name] = about
-        outputs = {port.name: port.describe() for port in signature.outputs}
+        signature = self._rows.signature
         batch = {"batch": signature.rows, "one_at_a_time": signature.one_at_a_time}
-        found = {**self._built, **batch, "inputs": inputs, "outputs": outputs}
-        return {**found, "optional_inputs": optional} if optional else found
+        return {**self._built, **batch, **self._rows.describe()}
 
     def close(self) -> None:
         """Drop the session; a shared session lives until the node's last instance drops it."""
-        with self._on_device:
+        with self._current:
             if self._runner is not None:
                 self._runner.close()
-            self._session = self._run_options = self._runner = self._run_samples = None
-            self._store = None
+            self._session = self._runner = self._adapter = None
+            self._run_samples = self._rows = None
         if self._weights is not None:
             self._weights.close()
-
-
-def _reads(signature: Signature, keys: Mapping[str, str]) -> tuple[str, ...] | type:
-    """Return the keys that requests hold; those of optional inputs need not be there."""
-    needed = [keys[port.name] for port in signature.inputs if not port.optional]
-    optional = [keys[port.name] for port in signature.inputs if port.optional and port.name in keys]
-    if not optional:
-        return tuple(dict.fromkeys(needed))
-    kinds: dict[str, Any] = {
-        **dict.fromkeys(optional, NotRequired[Any]),
-        **dict.fromkeys(needed, Any),
-    }
-    return TypedDict("Reads", kinds)  # type: ignore[operator, no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -12,13 +13,21 @@ from headrace.errors import BackendError, SetupError
 from headrace_ort import cuda
 from headrace_ort.device_memory import Cut, DeviceMemory, in_place, pad_items
 from headrace_ort.graphs import Graph, Graphs
-from headrace_tensors import Item, batch_axis_hint, counted_rows, numpy_dtype, split_outputs
+from headrace_tensors import (
+    Item,
+    batch_axis_hint,
+    counted_rows,
+    named_results,
+    numpy_dtype,
+    padded_shapes,
+    split_outputs,
+)
 from headrace_tensors.device_arrays import DeviceArray, StreamRef
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from headrace_tensors import Crop, Port, Signature
+    from headrace_tensors import Padding, Port, Signature
 
 __all__ = ["DeviceRunner", "outputs_last"]
 
@@ -35,7 +44,7 @@ def outputs_last() -> bool:
 
 
 class DeviceRunner:
-    """Runs one session for one instance on one device.
+    """Runs one session for one instance on one device: the `EngineAdapter` of CUDA and TensorRT providers.
 
     Args:
         session: The session, on a CUDA or TensorRT provider.
@@ -47,7 +56,10 @@ class DeviceRunner:
         shared: Whether several instances use the session, which then computes on a stream of its own.
         sizes: The numbers of rows that runs may have. A batch is filled up to the next one. Empty: any.
         kind: ONNX Runtime's name of the kind of device.
+        current: Makes the device current in this thread for a block, since ONNX Runtime changes it.
     """
+
+    settle = None
 
     def __init__(  # noqa: PLR0913 - all by name
         self,
@@ -61,7 +73,12 @@ class DeviceRunner:
         shared: bool = False,
         sizes: Sequence[int] = (),
         kind: str = "cuda",
+        current: contextlib.AbstractContextManager[None],
     ) -> None:
+        self.cut_axes = None if to_cpu else frozenset({1})
+        self._current = current
+        # Inputs with which the warm-up has run, and their number of rows.
+        self._seen: tuple[Mapping[str, Any], int] = {}, 0
         self._session, self._signature = session, signature
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
@@ -74,7 +91,6 @@ class DeviceRunner:
         self._options.add_run_config_entry(_GRAPH, _NO_CAPTURE)
         if not to_cpu and not shared:
             self._options.add_run_config_entry(_UNFINISHED, "1")
-        self._names = [port.name for port in signature.outputs]
         self._kept: list[Any] = []
         self._memory = DeviceMemory(signature, ordinal, stream, self._kept, kind)
         self._done = cuda.make_event(ordinal)
@@ -89,33 +105,21 @@ class DeviceRunner:
 
     # One batch.
 
-    def run(
-        self,
-        items: Sequence[Item],
-        *,
-        pads: Mapping[str, float] | None = None,
-        pad_multiple: int = 1,
-        crops: Mapping[str, Sequence[Crop]] | None = None,
-        padded: Mapping[str, Sequence[int]] | None = None,
-    ) -> list[Any]:
+    def run(self, items: Sequence[Item], padding: Padding) -> list[Any]:
         """Run items in one batch. Give the result of each.
-
-        Args:
-            items: The items. Their samples have one shape, or are padded to one.
-            pads: The value with which dynamic axes are padded, by input. None: no axis is padded.
-            pad_multiple: With ``pads``: axes are padded up to a multiple of this length.
-            crops: The axes to crop, by output. See `headrace_tensors.cropped`.
-            padded: With ``crops``: the shape to which the samples of each input were padded.
 
         Raises:
             BackendError: ONNX Runtime or CUDA refused the run, or an output does not have the rows of the batch.
             InstanceLostError: The device can run nothing more in this process.
         """
-        self._cut = Cut(crops or {}, padded or {}, items)
-        if pads is not None:
-            items = pad_items(items, self._signature.inputs, pads, pad_multiple)
+        values, multiple, crops = padding
+        shapes = padded_shapes(items, self._signature, multiple) if crops else {}
+        self._cut = Cut(crops, shapes, items)
+        if values is not None:
+            items = pad_items(items, self._signature.inputs, values, multiple)
         try:
-            return self._run(items)
+            with self._current:
+                return self._run(items)
         except Exception as error:
             lost = cuda.lost_device(error)
             if lost is None:
@@ -136,9 +140,7 @@ class DeviceRunner:
             rows = self._signature.rows or next((n for n in self._sizes if n >= rows), rows)
             outputs = self._run_bound(items, rows)
         results = self._results(outputs, items, rows, copied=graph is not None)
-        if len(self._names) == 1:
-            return [result[0] for result in results]
-        return [dict(zip(self._names, result, strict=True)) for result in results]
+        return named_results(results, self._signature.outputs)
 
     def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
         binding = self._binding
@@ -326,7 +328,7 @@ class DeviceRunner:
 
     # Graphs.
 
-    def capture(self, sizes: Sequence[int]) -> None:
+    def capture(self, sizes: Iterable[int]) -> None:
         """Capture a graph per number of rows.
 
         Raises:
@@ -371,28 +373,34 @@ class DeviceRunner:
             ) from error
         return graph
 
-    def outputs_of(
-        self, feeds: Mapping[str, Any], rows: int, *, filled: int | None = None
-    ) -> list[Any]:
-        """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device.
+    def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
+        """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
+        if self._seen[1] not in range(1, rows):
+            self._seen = feeds, rows  # the fewest rows, which fit into all sizes
+        return self._outputs_of(feeds, rows, rows)
 
-        ``filled``, if it is more, is the number of rows up to which copies of the last one fill the run.
-        """
+    def _outputs_of(self, feeds: Mapping[str, Any], rows: int, filled: int) -> list[Any]:
+        """Run inputs; copies of the last row fill the run up."""
         item = Item(feeds, rows, sample=False)
         self._cut = Cut({}, {}, (item,))
         try:
-            outputs = self._run_bound([item], max(rows, filled or 0))
-            return [one if self._to_cpu else tuple(one.shape()) for one in outputs]
+            with self._current:
+                outputs = self._run_bound([item], max(rows, filled))
+            return [output if self._to_cpu else tuple(output.shape()) for output in outputs]
         finally:
             self.end()
 
-    def warm_up(self, sizes: Sequence[int]) -> list[int]:
+    def warm_up(self, sizes: Iterable[int]) -> list[int]:
         """Capture graphs of the given sizes; none: no graphs. Return the numbers of rows that were captured."""
-        self._memory.warm_up()
-        if sizes:
-            fixed = self._signature.rows
-            self.capture([fixed] if fixed is not None else sizes)
-        self.end()
+        with self._current:
+            self._memory.warm_up()
+            if sizes:
+                fixed = self._signature.rows
+                self.capture([fixed] if fixed is not None else sizes)
+            self.end()
+        # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
+        for rows in self._signature.sizes if self._seen[1] else ():
+            self._outputs_of(*self._seen, rows)
         return self.sizes
 
     @property

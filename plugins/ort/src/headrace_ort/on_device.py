@@ -79,6 +79,7 @@ class Place:
         to_cpu: bool,
         run_options: Callable[[], Any],
         sizes: Sequence[int] = (),
+        current: contextlib.AbstractContextManager[None],
     ) -> DeviceRunner:
         """Make the runner of a session at this place; the arguments are those of `DeviceRunner`."""
         return DeviceRunner(
@@ -90,6 +91,7 @@ class Place:
             run_options=run_options,
             shared=self.shared,
             sizes=sizes,
+            current=current,
         )
 
     def current(self) -> contextlib.AbstractContextManager[None]:

@@ -41,10 +41,14 @@ class Reader:
         keys: The key of the request for each input name.
         place: Device and stream of the instance.
         dtype: The dtype to which floating inputs are cast. None: they are not cast.
+        strict: Whether arrays in the memory of the host are refused by an instance on another device.
+
+    Attributes:
         pads: The value with which axes may be padded, by input, which each tensor must be able to hold. None: no axis
             is padded.
-        strict: Whether arrays in the memory of the host are refused by an instance on another device.
     """
+
+    pads: Mapping[str, float] | None = None
 
     def __init__(
         self,
@@ -53,11 +57,10 @@ class Reader:
         *,
         place: Place,
         dtype: torch.dtype | None = None,
-        pads: Mapping[str, float] | None = None,
         strict: bool = True,
     ) -> None:
         self._signature, self._keys, self._place = signature, keys, place
-        self._dtype, self._pads, self._strict = dtype, pads, strict
+        self._dtype, self._strict = dtype, strict
 
     def read(self, request: Mapping[str, Any]) -> Item:
         """Read the inputs of a model from a request.
@@ -79,8 +82,6 @@ class Reader:
             is_sample=self._place.is_sample,
             text=described,
         )
-        if self._pads is not None:
-            tensors.check_equal_axes(item, self._signature, self._keys)
         if self._dtype is None:
             return item
         # An error shows the request's own dtype, so they are cast only now.
@@ -100,7 +101,7 @@ class Reader:
         own = (
             self._dtype if self._dtype is not None and tensor.is_floating_point() else tensor.dtype
         )
-        pad_value = None if self._pads is None else self._pads[port.name]
+        pad_value = None if self.pads is None else self.pads[port.name]
         if pad_value is not None and not padding_fits(dtype_name(own), pad_value):
             expected = f"a dtype that holds pad_value = {pad_value}"
             raise refused("this cannot be padded", expected, tensor, key)

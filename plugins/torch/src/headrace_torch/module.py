@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BackendError, InputError, SetupError
-from headrace_tensors import (
-    choose_keys,
-    cropped,
-    group_items,
-    padded_shapes,
-    prove_crops,
-    read_warm_up,
-)
+from headrace.errors import BackendError, SetupError
+from headrace_tensors import RowRunner, choose_keys, read_warm_up
 from headrace_torch._tensor_backend import TensorBackend
 from headrace_torch.module_options import TorchModuleOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     import torch
 
     from headrace import InitContext
     from headrace.keys import Request
-    from headrace_tensors import Crop, Item
+    from headrace_tensors import Item
 
 __all__ = ["TorchModule"]
 
@@ -60,7 +54,8 @@ class TorchModule(TensorBackend):
 
     _runner: Any = None
     _owner: Any = None
-    _store: Any = None
+    _rows: Any = None
+    _adapter: Any = None
     _built: dict[str, Any]
 
     @classmethod
@@ -81,6 +76,7 @@ class TorchModule(TensorBackend):
         import torch
 
         from headrace_torch import running, signature
+        from headrace_torch.adapter import TorchAdapter, alike_tensors, unlike_first
         from headrace_torch.devices import device_name
         from headrace_torch.items import Reader
         from headrace_torch.tensors import dtype_name
@@ -101,25 +97,9 @@ class TorchModule(TensorBackend):
                 model.returned, options.outputs, completed, shared=context.batch.max != 1
             )
         self._options, self._signature, self._logger = options, completed, context.logger
-        self._store, self._limit = context.store.node, context.batch.max
+        self._limit = context.batch.max
         self._keys = choose_keys(completed, options.inputs)
-        self.reads = tuple(dict.fromkeys(self._keys.values()))
         self._dtype = running.DTYPES.get(options.dtype or "")
-        self._pads: dict[str, float] | None = None
-        self._crops: dict[str, tuple[Crop, ...]] = {}
-        if options.ragged == "pad":
-            from headrace_torch.padding import crops_of, pads_of
-
-            self._pads = pads_of(completed, options.pad_value, self._dtype, context.logger)
-            self._crops = crops_of(completed, model.returned, options.outputs, options.crop)
-        self._read = Reader(
-            completed,
-            self._keys,
-            place=self._place,
-            dtype=self._dtype,
-            pads=self._pads,
-            strict=device.type == "cpu",
-        ).read
         self.min, self.max = completed.low_rows, completed.high_rows
         if completed.rows is not None:
             self.min = self.max = completed.rows
@@ -134,8 +114,31 @@ class TorchModule(TensorBackend):
             compile_mode=options.compile_mode,
         )
         self._sizes = context.batch.sizes, self._most(context)
-        alone = self._sizes[1] == 1 or context.instance_index > 0  # one instance speaks for all
-        self._shared_by = None if alone else context.node_name
+        self._adapter = TorchAdapter(
+            self._runner, completed, self._place, halve=options.halve_on_oom
+        )
+        reader = Reader(
+            completed,
+            self._keys,
+            place=self._place,
+            dtype=self._dtype,
+            strict=device.type == "cpu",
+        )
+        keys = {port.name: self._keys[port.name] for port in completed.inputs if port.batched}
+        unlike = partial(unlike_first, keys=keys, padded=options.ragged == "pad")
+        self._rows = RowRunner(
+            self._adapter,
+            reader.read,
+            signature.as_run(completed, model.returned, options, self._dtype),
+            self._keys,
+            options,
+            context,
+            alike=alike_tensors,
+            unfit=None if options.ragged == "group" else unlike,
+            note=self._place.note_axis,
+        )
+        reader.pads = self._rows.padding.values
+        self.reads = self._rows.reads
         self._publish_inputs(context)
         own = self._runner.likely_dtype
         self._built = {
@@ -244,8 +247,8 @@ class TorchModule(TensorBackend):
                 logger=self._logger,
                 shared=self._limit != 1,
             )
-            if found.get("outputs") and self._shared_by is not None:
-                place, node = self._place, self._shared_by
+            place, node = self._place, self._rows.shared_by
+            if found.get("outputs") and node is not None:
                 warn_of_batch_dependence(
                     self._runner,
                     self._signature,
@@ -256,7 +259,7 @@ class TorchModule(TensorBackend):
                     dtype=self._dtype,
                     real=real,
                 )
-            if self._pads is not None:
+            if self._rows.padding.values is not None:
                 self._prove_crops(real)
         self._built.update(found)
 
@@ -279,46 +282,20 @@ class TorchModule(TensorBackend):
             self._runner,
             self._signature,
             self._place,
-            self._pads or {},
+            self._rows.padding.values,
             dtype=self._dtype,
             real=real,
         )
-        self._crops = self._store.get_or_create(
-            ("headrace_torch.crops", repr(self._options)),
-            lambda: prove_crops(run, self._signature, self._options, real=real, most=self._limit),
-        )
+        self._rows.prove(run, real)
 
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the model on all requests of the batch that are valid."""
         failure = self._run_at_once(batch)
         if failure is True:
             return None
-        outcomes: list[Exception | None] = [None] * len(batch)
-        items: list[Item] = []
-        places: list[int] = []
-        for place, request in enumerate(batch):
-            try:
-                items.append(self._read(request))
-            except InputError as error:
-                outcomes[place] = error
-            else:
-                places.append(place)
-        if not items:
-            return outcomes
-        by_shape = self._options.ragged == "group"
-        ports = self._signature.inputs
-        for group in group_items(items, ports, by_shape=by_shape, shape_of=_alike_tensors):
-            members = self._alike(group, items, places, outcomes)
-            tried = failure if isinstance(failure, BackendError) else None
-            results = self._run_items([items[i] for i in members], tried)
-            for i, result in zip(members, results, strict=True):
-                if isinstance(result, Exception):
-                    outcomes[places[i]] = result
-                else:
-                    batch[places[i]]["result"] = result
-                    if not items[i].sample:
-                        self._place.note_axis(batch[places[i]], result)
-        return outcomes if any(outcomes) else None
+        self._adapter.tried = failure or None
+        outcomes: list[Exception | None] | None = self._rows.forward(batch)
+        return outcomes
 
     def _run_at_once(self, batch: list[Request]) -> bool | BackendError:
         """Run samples that are the rows of one tensor, or that can be stacked to one.
@@ -343,10 +320,6 @@ class TorchModule(TensorBackend):
                 request["result"] = {name: one[index] for name, one in outputs.items()}
         return True
 
-    def _filled(self, rows: int) -> int:
-        """Return with how many rows to run ``rows`` rows: the model's fixed number, or at least its smallest."""
-        return self._signature.rows or max(rows, self._signature.low_rows)
-
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:
         if self._dtype is None or whole.dtype is self._dtype or not whole.is_floating_point():
             return whole
@@ -361,7 +334,7 @@ class TorchModule(TensorBackend):
             return None, False
         if self._signature.one_at_a_time or not self._signature.inputs[0].batched:
             return None, False
-        if self._options.ragged == "pad" or len(batch) != self._filled(len(batch)):
+        if self._options.ragged == "pad" or len(batch) != self._adapter.filled(len(batch)):
             return None, False  # axes may have to be padded to a multiple, or rows to be filled up
         whole = self._place.carried(batch)
         new = whole is None
@@ -372,68 +345,6 @@ class TorchModule(TensorBackend):
         from headrace_torch.items import fits
 
         return (whole if fits(whole, self._signature.inputs[0], self._dtype) else None), new
-
-    def _alike(
-        self,
-        group: Sequence[int],
-        items: Sequence[Item],
-        places: Sequence[int],
-        outcomes: list[Exception | None],
-    ) -> list[int]:
-        """Return the members of a group that can run with its first one; the others get an error as outcome."""
-        from headrace_torch.items import refuse_ragged
-
-        keys = {port.name: self._keys[port.name] for port in self._signature.inputs if port.batched}
-        padded = self._options.ragged == "pad"
-        members = []
-        for i in group:
-            error = refuse_ragged(items[group[0]], items[i], keys, padded=padded)
-            if error is None:
-                members.append(i)
-            else:
-                outcomes[places[i]] = error
-        return members
-
-    def _run_items(self, items: Sequence[Item], tried: BackendError | None) -> list[Any]:
-        """Run items that fit together. Return a result or an exception for each.
-
-        Args:
-            items: The items.
-            tried: The error of an earlier run of all items, for which memory was not enough. None: there was none.
-        """
-        from headrace_torch.running import halved
-
-        halve = self._options.halve_on_oom
-        return halved(self._once, items, self._place.device, halve=halve, tried=tried)
-
-    def _once(self, items: Sequence[Item]) -> list[Any]:
-        """Run items in one batch, and give each its rows."""
-        from headrace_torch.padding import gathered
-
-        rows = self._filled(sum(item.rows for item in items))
-        pads, multiple = self._pads, self._options.pad_multiple
-        tensors = [
-            gathered(port, items, rows, self._place, pads=pads, pad_multiple=multiple)
-            for port in self._signature.inputs
-        ]
-        outputs = self._runner.run(tensors, rows, new=len(items) > 1)
-        padded = (
-            padded_shapes(items, self._signature, self._options.pad_multiple) if self._crops else {}
-        )
-        whole, results = self._signature.whole, []
-        start = 0
-        for item in items:
-            place = slice(start, start + item.rows)
-            found = {}
-            for name, one in outputs.items():
-                if whole and whole & {name, "all"}:
-                    found[name] = one
-                    continue
-                part = cropped(one[place], self._crops.get(name, ()), item, padded)
-                found[name] = part[0] if item.sample else part
-            results.append(next(iter(found.values())) if len(found) == 1 else found)
-            start += item.rows
-        return results
 
     def describe(self) -> dict[str, Any]:
         """Return torch's version, the device, the precision, the loaded model with its options, its inputs and outputs.
@@ -450,10 +361,5 @@ class TorchModule(TensorBackend):
         """Release the graphs and the model; a shared model lives until the node is closed."""
         if self._runner is not None:
             self._runner.close()
-        self._runner = self._owner = self._store = None
+        self._runner = self._owner = self._rows = self._adapter = None
         super().close()
-
-
-def _alike_tensors(tensor: Any) -> tuple[Any, ...]:
-    """Return what tensors that share a run have in common."""
-    return tensor.shape[1:], tensor.dtype

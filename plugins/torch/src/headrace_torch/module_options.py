@@ -113,8 +113,6 @@ class TorchModuleOptions(UnbatchedOptions):
             raise ValueError("args and weights belong to module")
         if self.cuda_graph and self.compile in ("reduce-overhead", "max-autotune"):
             raise ValueError(f"compile = {self.compile!r} makes CUDA graphs of its own")
-        if self.cuda_graph and self.ragged == "pad":
-            raise ValueError("cuda_graph needs one shape, ragged = 'pad' makes several")
         return self
 
     @property

@@ -3,83 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from headrace.errors import SetupError
-from headrace_tensors import find_crops, pad_values, padding_fits, warning_of_padding
 from headrace_torch.items import joined
-from headrace_torch.signature import declared_outputs
-from headrace_torch.tensors import dtype_name
 from headrace_torch.transfer import moved_in
 from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace_tensors import Crop, Item
+    from headrace_tensors import Item
     from headrace_torch.place import Place
     from headrace_torch.running import Runner
     from headrace_torch.signature import Port, Signature
 
-__all__ = ["crops_of", "gathered", "pads_of", "runs_of_lengths"]
-
-
-def pads_of(
-    signature: Signature,
-    pad_value: float | Mapping[str, float],
-    cast: torch.dtype | None,
-    logger: logging.Logger,
-) -> dict[str, float]:
-    """Return the value with which each input is padded.
-
-    Args:
-        signature: The inputs.
-        pad_value: The option.
-        cast: The dtype to which floating inputs are cast. None: they are not cast.
-        logger: Gets a warning where one number pads several inputs.
-
-    Raises:
-        SetupError: The dtype of an input with dynamic axes cannot hold its value, or a name is unknown.
-    """
-    pads = pad_values(pad_value, signature.inputs)
-    warning = warning_of_padding(pad_value, signature.inputs)
-    if warning is not None:
-        logger.warning("%s", warning)
-    for port in signature.inputs:
-        dtype = port.dtype
-        if dtype is None or port.shape is None or None not in port.shape[1:]:
-            continue
-        if cast is not None and dtype.is_floating_point:
-            dtype = cast
-        if not padding_fits(dtype_name(dtype), pads[port.name]):
-            raise SetupError(
-                f"input {port.name!r} is {port.text()}: it cannot be padded with {pads[port.name]}"
-            )
-    return pads
-
-
-def crops_of(
-    signature: Signature,
-    returned: Any,
-    wanted: Sequence[str] | None,
-    crop: Mapping[str, str] | None,
-) -> dict[str, tuple[Crop, ...]]:
-    """Return the axes of outputs to cut to the lengths of a request. See `headrace_tensors.find_crops`.
-
-    Args:
-        signature: The inputs.
-        returned: What a program returns, with tensors that have shapes, but no values. None: it is not known.
-        wanted: The names of the outputs to give. None: all.
-        crop: The option.
-
-    Raises:
-        SetupError: The option names what the model does not have.
-    """
-    outputs = declared_outputs(returned, wanted, crop)
-    return find_crops(replace(signature, outputs=outputs), crop)
+__all__ = ["gathered", "runs_of_lengths"]
 
 
 def runs_of_lengths(

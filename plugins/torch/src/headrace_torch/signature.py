@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Port",
     "Signature",
+    "as_run",
     "declared_outputs",
     "lengths_of",
     "named_outputs",
@@ -154,6 +155,27 @@ def declared_outputs(
     ]
     ports += [Port(name, ()) for name in named or () if name not in found]
     return tuple(ports)
+
+
+def as_run(
+    signature: Signature, returned: Any, options: Any, cast: torch.dtype | None
+) -> Signature:
+    """Return the signature with the dtypes of a run, and with the outputs that a program declares.
+
+    Args:
+        signature: The inputs.
+        returned: What a program returns, with tensors that have shapes, but no values. None: it is not known.
+        options: ``outputs`` and ``crop`` of `TorchModuleOptions`.
+        cast: The dtype to which floating inputs are cast. None: they are not cast.
+    """
+    inputs = tuple(
+        replace(port, dtype=cast)
+        if cast is not None and port.dtype is not None and port.dtype.is_floating_point
+        else port
+        for port in signature.inputs
+    )
+    outputs = declared_outputs(returned, options.outputs, options.crop)
+    return replace(signature, inputs=inputs, outputs=outputs)
 
 
 def lengths_of(shape: Iterable[Any]) -> tuple[int | None, ...]:

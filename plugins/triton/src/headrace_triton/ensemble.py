@@ -42,6 +42,13 @@ class Step(NamedTuple):
         return self.model if self.version == -1 else f"{self.model}:{self.version}"
 
 
+def _steps_of(config: dict[str, Any]) -> list[Step]:
+    return [
+        Step(step["model_name"], step["model_version"], step["input_map"], step["output_map"])
+        for step in config["ensemble_scheduling"]["step"]
+    ]
+
+
 class TritonEnsemble(headrace.Backend):
     """Call models as soon as their tensors are there, as an ensemble of Triton does.
 
@@ -86,14 +93,16 @@ class TritonEnsemble(headrace.Backend):
             )
         self._models, self._context = models, context.request
         self._config = config = json.loads(options.config)
-        self._steps = [
-            Step(step["model_name"], step["model_version"], step["input_map"], step["output_map"])
-            for step in config["ensemble_scheduling"]["step"]
-        ]
+        self._steps = _steps_of(config)
         self._optional = optional_names(config)
         self._inputs = [port["name"] for port in config["input"]]
         self._outputs = [port["name"] for port in config["output"]]
         self.reads = tuple(name for name in self._inputs if name not in self._optional)
+
+    @staticmethod
+    def called_models(options: Any) -> set[str]:
+        """Return the models that it calls, which count with it in a budget of memory."""
+        return {step.title for step in _steps_of(json.loads(options.config))}
 
     def forward(self, batch: list[Request]) -> list[Any]:
         """Begin each request. Its last model ends it."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError, NoMemoryError, SetupError, is_out_of_memory
 from headrace_tensors import numpy_dtype
 from headrace_trt.logs import collecting, recent_errors
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_trt.memory import Block, DevicePool
     from headrace_trt.signature import Port
 
-__all__ = ["ContextMemory", "Execution", "make_allocator"]
+__all__ = ["ContextMemory", "Execution", "SharedScratch", "make_allocator"]
 
 
 @dataclass
@@ -196,7 +197,9 @@ class Execution:
             for allocator in self._allocators.values():
                 if allocator.error is not None:  # TensorRT itself only says that it got no memory
                     raise allocator.error
-            raise BackendError(f"{self._engine.label} could not be run: {recent_errors()}")
+            why = RuntimeError(recent_errors())
+            cls = NoMemoryError if is_out_of_memory(why) else BackendError
+            raise cls(f"{self._engine.label} could not be run: {why}")
 
     def close(self) -> None:
         """Release the context. Its work must be done."""
@@ -244,3 +247,16 @@ def make_allocator(library: Any, pool: DevicePool) -> Any:
             self.shape = tuple(int(n) for n in shape)
 
     return Allocator()
+
+
+class SharedScratch:
+    """Scratch memory that all instances of a node share; one of them runs at a time."""
+
+    def __init__(self, engine: Engine, cuda: Cuda) -> None:
+        self.memory = ContextMemory.for_engine(engine, cuda)
+        # Reentrant, because a thread may use two runners in one batch; both queue their work on the same stream.
+        self.lock = threading.RLock()
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self.memory.close()

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace.keys import Request
-    from headrace_tensors import Item
     from headrace_trt.grouping import Run
     from headrace_trt.runner import Runner
 
@@ -22,9 +21,8 @@ __all__ = ["Gathered", "Gathering"]
 
 @dataclass(frozen=True)
 class Gathered:
-    """A concatenated batch that does not fit one run: its items, and the runs into which they are divided."""
+    """A concatenated batch that does not fit one run: the runs into which it is divided."""
 
-    items: Sequence[Item]
     runs: Sequence[Run]
 
 
@@ -63,7 +61,7 @@ class Gathering:
             return self.runners[0]
         if len(self.runners) == 1:
             self.runners.append(self._wider())
-            self.runners[1].crops = self.runners[0].crops
+            self.runners[1].rows.padding = self.runners[0].rows.padding
         return self.runners[1]
 
     def gather(self, batch: Sequence[Request]) -> list[Exception | None] | None:
@@ -87,19 +85,21 @@ class Gathering:
             for request in batch:
                 request["result"] = gathered
             return None
-        outcomes, items, places = runner.read(batch)
-        runs = runner.planned(items, places, outcomes)
+        rows = runner.rows
+        outcomes, items, places = rows.read(batch)
+        plan = rows.plan(items, places, outcomes)
+        runs = [runner.run_of([items[i] for i in members], rows.padding) for members in plan]
         self._rows = tuple(run.rows for run in runs)
-        for number, run in enumerate(runs):
+        for number, members in enumerate(plan):
             start = 0
-            for i in run.members:
+            for i in members:
                 item = items[i]
                 identity = id(batch[places[i]])
                 self._layout[identity] = (number, start, item.rows, item.sample)
                 start += item.rows
-        value: Any = Gathered(items, runs)
+        value: Any = Gathered(runs)
         if len(runs) == 1:
-            pointers = runner.place(runs[0], items)
+            pointers = runner.place(runs[0])
             value = self._arrays(runs[0], pointers)
             self._placed = (value, runs[0], pointers)
         for place, outcome in enumerate(outcomes):
@@ -125,15 +125,13 @@ class Gathering:
         if placed is not None and data is placed[0]:
             _, run, pointers = placed
             fetched = self._runner.run_placed(run, pointers)
-            self._runner.settle_for_host()
+            self._runner.settle()
             request["result"] = self._whole_result(run, fetched)
             return True
         if type(data) is Gathered:
             runner = self._runner
-            pairs = [
-                (run, runner.run_placed(run, runner.place(run, data.items))) for run in data.runs
-            ]
-            runner.settle_for_host()
+            pairs = [(run, runner.run_placed(run, runner.place(run))) for run in data.runs]
+            runner.settle()
             request["result"] = [self._whole_result(run, outputs) for run, outputs in pairs]
             return True
         return False

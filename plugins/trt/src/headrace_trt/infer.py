@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import BackendError, SetupError
-from headrace_tensors import (
-    check_padding,
-    choose_keys,
-    enter,
-    pad_values,
-    wait_for_callers,
-    warning_of_padding,
-)
+from headrace_tensors import choose_keys, enter, wait_for_callers
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,
@@ -28,13 +21,12 @@ from headrace_trt.words import (
 )
 
 if TYPE_CHECKING:
-    import logging
     from collections.abc import Callable, Iterator
 
     from headrace.keys import Request
     from headrace_tensors import Signature
     from headrace_trt.gathering import Gathering
-    from headrace_trt.runner import Runner, RunSettings
+    from headrace_trt.runner import Runner
 
 __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
 
@@ -82,8 +74,6 @@ class TensorrtInferTensor(headrace.Backend):
 
     _runner: Runner | None = None
     _gathering: Gathering | None = None
-    _shared_by: str | None
-    """The node whose requests share runs; None if its `max` is 1, or another instance compares them."""
 
     @classmethod
     def auto_instances(cls, options: InferOptions, device: str | None, threads: int) -> int | None:
@@ -92,16 +82,12 @@ class TensorrtInferTensor(headrace.Backend):
 
     def init(self, options: InferOptions, context: headrace.InitContext) -> None:  # noqa: PLR0915
         """Make an execution context of the engine before this, on the instance's stream."""
+        from headrace_trt.execution import SharedScratch
         from headrace_trt.gathering import Gathering
-        from headrace_trt.runner import Runner, SharedScratch
+        from headrace_trt.runner import Runner
         from headrace_trt.signature import read_signature
 
-        self._options, self._logger = options, context.logger
         self._entered = context.request.entered
-        alone = context.batch.max == 1 or context.instance_index > 0  # one instance speaks for all
-        self._shared_by = None if alone else context.node_name
-        self._sizes = context.batch.sizes, context.batch.max
-        self._store = context.store.node
         with device_errors_in_setup():
             engine = engine_of(context)
             cuda, ordinal = cuda_for(context)
@@ -125,7 +111,6 @@ class TensorrtInferTensor(headrace.Backend):
                 scratch = context.store.node.get_or_create(
                     ("headrace_trt.scratch", id(engine)), lambda: SharedScratch(engine, cuda)
                 )
-            settings = _settings(options, signature, context.logger)
             self._stream = stream = stream_of(context, cuda, ordinal)
             make: Callable[..., Runner] = Runner
             if context.span is not None:
@@ -142,7 +127,8 @@ class TensorrtInferTensor(headrace.Backend):
                     profile=profile,
                     signature=signature,
                     keys=keys,
-                    settings=settings,
+                    options=options,
+                    context=context,
                     scratch=scratch,
                 )
 
@@ -150,10 +136,10 @@ class TensorrtInferTensor(headrace.Backend):
             wider = None
             if signature.high_rows == 1 < engine.profiles and not signature.one_at_a_time:
                 others = [(other, read(other)) for other in range(engine.profiles)]
-                widest = max(others, key=lambda found: found[1].high_rows or 0)
+                widest = max(others, key=lambda profile_of: profile_of[1].high_rows or 0)
                 if (widest[1].high_rows or 0) > 1:
                     wider = functools.partial(run_with, *widest)
-        self.reads = tuple(dict.fromkeys(keys.values()))
+        self.reads = runner.rows.reads
         if signature.one_at_a_time:
             self.min = self.max = signature.least_rows
         else:
@@ -171,17 +157,7 @@ class TensorrtInferTensor(headrace.Backend):
         """
         if self._runner is not None:
             with _device_errors():
-                options, outputs = self._options, self._runner.signature.outputs
-                told = options.unbatched
-                self._runner.warm_up(
-                    self._logger,
-                    told=[port.name for port in outputs] if told == "all" else told,
-                    real=options.warm_up_input,
-                    node=self._shared_by,
-                    most=self._sizes[1],
-                    sizes=self._sizes[0],
-                    store=self._store,
-                )
+                self._runner.warm_up()
 
     def forward(self, batch: list[Request]) -> list[Exception | None] | None:
         """Run the engine on all valid requests, or on the batch of TensorrtCat."""
@@ -247,13 +223,13 @@ class TensorrtCat(headrace.Backend):
         """Find the `Gathering` of the TensorrtInferTensor before this.
 
         Raises:
-            SetupError: There is none, or its results are cut by ``crop``.
+            SetupError: There is none, or its results are cut to the lengths of requests.
         """
         self._gathering = gathering_of(context, "TensorrtCat")
-        if self._gathering.runners[0].crops:
+        if self._gathering.runners[0].rows.padding.crops:
             raise SetupError(
-                "`crop` works on a TensorrtInferTensor without TensorrtCat",
-                hint="Leave crop out, or TensorrtCat and TensorrtSplit.",
+                "ragged = 'pad' cuts outputs to the lengths of a request, and TensorrtSplit does not",
+                hint="`crop` = {} leaves them as long as the padded inputs. Or leave TensorrtCat and TensorrtSplit out.",
             )
         self.reads = tuple(dict.fromkeys(self._gathering.keys.values()))
         self._entered = context.request.entered
@@ -324,20 +300,3 @@ def _device_errors() -> Iterator[None]:
         yield
     except CudaError as error:
         raise request_error(error) from error
-
-
-def _settings(options: InferOptions, signature: Signature, logger: logging.Logger) -> RunSettings:
-    """Return the options of a run.
-
-    Raises:
-        SetupError: Inputs cannot be padded with what the options say.
-    """
-    from headrace_trt.runner import RunSettings
-
-    if options.ragged == "pad":
-        check_padding(signature.inputs, pad_values(options.pad_value, signature.inputs, "engine"))
-        warning = warning_of_padding(options.pad_value, signature.inputs)
-        if warning is not None:
-            logger.warning("%s", warning)
-    fields = RunSettings.__dataclass_fields__
-    return RunSettings(**{name: getattr(options, name) for name in fields})

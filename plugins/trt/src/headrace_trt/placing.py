@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,11 @@ from headrace_tensors.device_arrays import DeviceArray, item_bytes
 from headrace_trt.memory import ALIGNMENT, Buffer, close_all
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from headrace_tensors import Item, Signature
+    from headrace_tensors import Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.grouping import Run
     from headrace_trt.memory import PinnedArena
@@ -33,7 +34,6 @@ class InputBuffers:
         cuda: The CUDA runtime.
         signature: Inputs and outputs of the engine.
         arena: Pinned memory for rows from the host.
-        pads: The value with which samples are padded at the end of their axes, by input.
         in_place: Whether an array on the device that already fits may be used without a copy.
         moved: Called when a buffer has got another address.
 
@@ -47,26 +47,23 @@ class InputBuffers:
         signature: Signature,
         arena: PinnedArena,
         *,
-        pads: Mapping[str, float],
         in_place: bool,
         moved: Callable[[], None],
     ) -> None:
         self._cuda = cuda
         self._signature = signature
         self._arena = arena
-        self._pads = pads
         self._in_place = in_place
         self._moved = moved
         self.before_copies: Callable[[], object] = bool
         self._buffers = {port.name: Buffer(cuda) for port in signature.inputs if not port.is_shape}
         self._values: dict[str, NDArray[Any]] = {}
 
-    def place(self, run: Run, items: Sequence[Item], stream: int) -> dict[str, int]:
+    def place(self, run: Run, stream: int) -> dict[str, int]:
         """Put the tensors of a run into memory from which the engine reads them.
 
         Args:
             run: The run.
-            items: The items of the batch. ``run.members`` are places in it.
             stream: The stream on which copies are queued.
 
         Returns:
@@ -75,10 +72,9 @@ class InputBuffers:
         Raises:
             CudaError: The device is out of memory, or a copy failed.
         """
-        members = [items[i] for i in run.members]
         pointers = {}
         for port in self._signature.inputs:
-            tensors = [item.tensors[port.name] for item in members]
+            tensors = [item.tensors[port.name] for item in run.items]
             shape = run.shapes[port.name]
             if port.is_shape:
                 values = np.ascontiguousarray(tensors[0])
@@ -88,7 +84,8 @@ class InputBuffers:
                 pointers[port.name] = tensors[0].pointer
             else:
                 chosen = tensors if port.batched else tensors[:1]
-                pointers[port.name] = self._copied(port, chosen, shape, stream)
+                pad_value = 0.0 if run.pads is None else run.pads[port.name]
+                pointers[port.name] = self._copied(port, chosen, shape, pad_value, stream)
         return pointers
 
     def place_samples(self, port: Port, values: Sequence[Any], stream: int) -> int:
@@ -162,7 +159,12 @@ class InputBuffers:
         return buffer.pointer
 
     def _copied(
-        self, port: Port, tensors: Sequence[Any], shape: tuple[int, ...], stream: int
+        self,
+        port: Port,
+        tensors: Sequence[Any],
+        shape: tuple[int, ...],
+        pad_value: float,
+        stream: int,
     ) -> int:
         itemsize = item_bytes(port.dtype)
         row_bytes = itemsize
@@ -176,7 +178,8 @@ class InputBuffers:
         for count, group in groupby(tensors, partial(_rows_on_device, batched=port.batched)):
             members = list(group)
             if not count:
-                first = self._from_host(port, members, shape, target, first, row_bytes, stream)
+                place = target + first * row_bytes
+                first += self._from_host(port, members, shape, pad_value, place, stream)
                 continue
             self.before_copies()
             sources = [tensor.pointer for tensor in members]
@@ -193,23 +196,23 @@ class InputBuffers:
         port: Port,
         arrays: Sequence[NDArray[Any]],
         shape: tuple[int, ...],
+        pad_value: float,
         target: int,
-        first: int,
-        row_bytes: int,
         stream: int,
     ) -> int:
-        """Put arrays of the host together in pinned memory, copy them at once, and return the next row."""
+        """Put arrays of the host together in pinned memory, copy them at once, and return how many rows they have."""
         count = sum(len(array) for array in arrays) if port.batched else 1
-        pointer, view = self._arena.take(count * row_bytes)
-        whole = view.view(numpy_dtype(port.dtype))
-        whole = whole.reshape((count, *shape[1:]) if port.batched else shape)
-        if not port.batched:
-            whole[...] = arrays[0]
+        whole_shape = (count, *shape[1:]) if port.batched else shape
+        nbytes = item_bytes(port.dtype) * math.prod(whole_shape)
+        pointer, view = self._arena.take(nbytes)
+        whole = view.view(numpy_dtype(port.dtype)).reshape(whole_shape)
+        if port.batched:
+            self._fill(whole, arrays, pad_value)
         else:
-            self._fill(whole, arrays, self._pads[port.name])
+            whole[...] = arrays[0]
         self.before_copies()
-        self._cuda.queue_copy(target + first * row_bytes, pointer, count * row_bytes, stream)
-        return first + count
+        self._cuda.queue_copy(target, pointer, nbytes, stream)
+        return count
 
     def _fill(self, whole: NDArray[Any], arrays: Sequence[NDArray[Any]], pad_value: float) -> None:
         row = 0

@@ -6,64 +6,56 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace_tensors import DeviceArray, check_rows, cropped, rows_apart
+from headrace_tensors import DeviceArray, check_rows, cropped, named_results, rows_apart
 from headrace_tensors.joining import copied
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.keys import Request
     from headrace_tensors import Crop, Item
     from headrace_trt.grouping import Run
     from headrace_trt.signature import Port
 
-__all__ = ["check_run", "hand_out", "hand_out_samples", "rows_of", "whole"]
+__all__ = ["check_run", "hand_out_samples", "results_of", "rows_of", "whole"]
 
 
-def hand_out(
+def results_of(
     run: Run,
     ports: Sequence[Port],
     outputs: Sequence[Any],
-    items: Sequence[Item],
-    requests: Sequence[Request],
-    crops: Mapping[str, Sequence[Crop]] | None = None,
-) -> None:
-    """Write the results of one run into its requests.
+    crops: Mapping[str, Sequence[Crop]],
+) -> Iterator[Any]:
+    """Give the result of each item of one run, once the stream is synchronised.
 
     Args:
-        run: The run, whose members are places in ``items`` and ``requests``.
+        run: The run.
         ports: The wanted outputs of the engine.
         outputs: The array of each of these outputs.
-        items: The items of the batch.
-        requests: The requests of the items.
-        crops: The axes to crop, by output. See `headrace_tensors.cropped`. None: nothing is cut.
+        crops: The axes to crop, by output. See `headrace_tensors.cropped`.
 
     Raises:
         BackendError: An output does not have the rows of the batch.
     """
     check_run(run, ports, outputs)
-    names = [port.name for port in ports]
     padded = {name: shape[1:] for name, shape in run.shapes.items()} if crops else {}
-    known = [
-        (port.batched, output, crops.get(port.name, ()) if crops else ())
-        for port, output in zip(ports, outputs, strict=True)
-    ]
-    start = 0
-    for i in run.members:
-        item = items[i]
-        stop = start + item.rows
-        parts = []
-        for batched, output, cut in known:
-            if not batched:
-                parts.append(whole(output))
-            elif cut:
-                parts.append(_cut(output[start:stop], cut, item, padded))
-            else:
-                parts.append(rows_of(output, start, stop, sample=item.sample))
-        requests[i]["result"] = (
-            parts[0] if len(parts) == 1 else dict(zip(names, parts, strict=True))
-        )
-        start = stop
+
+    def rows() -> Iterator[list[Any]]:
+        start = 0
+        for item in run.items:
+            stop = start + item.rows
+            parts = []
+            for port, output in zip(ports, outputs, strict=True):
+                if not port.batched:
+                    parts.append(whole(output))
+                elif cuts := crops.get(port.name):
+                    parts.append(_cut(output[start:stop], cuts, item, padded))
+                else:
+                    parts.append(rows_of(output, start, stop, sample=item.sample))
+            yield parts
+            start = stop
+
+    yield from named_results(rows(), ports)
 
 
 def _cut(rows: Any, crops: Sequence[Crop], item: Item, padded: Mapping[str, Sequence[int]]) -> Any:
@@ -81,13 +73,10 @@ def hand_out_samples(
     """
     check_run(run, ports, outputs)
     columns = [_samples(output, run.rows) for output in outputs]
-    if len(columns) == 1:
-        for request, part in zip(requests, columns[0], strict=True):
-            request["result"] = part
-        return
-    names = [port.name for port in ports]
-    for request, parts in zip(requests, zip(*columns, strict=True), strict=True):
-        request["result"] = dict(zip(names, parts, strict=True))
+    for request, result in zip(
+        requests, named_results(zip(*columns, strict=True), ports), strict=True
+    ):
+        request["result"] = result
 
 
 def _samples(value: Any, count: int) -> list[Any]:

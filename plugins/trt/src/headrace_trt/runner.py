@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import BackendError, InputError, SetupError
-from headrace_tensors import (
-    Item,
-    find_crops,
-    pad_values,
-    prove_crops,
-    read_warm_up,
-    runs_of_lengths,
-    warm_up_rows,
-)
+from headrace.errors import BackendError
+from headrace_tensors import Item, RowRunner
 from headrace_tensors.device_arrays import StreamRef
 from headrace_trt.execution import ContextMemory, Execution
 from headrace_trt.graphs import GraphCache
-from headrace_trt.grouping import Run, plan_runs
+from headrace_trt.grouping import Run, not_padded, run_shapes
 from headrace_trt.items import Reader, zeros
 from headrace_trt.memory import PinnedArena, close_all
 from headrace_trt.outputs import Outputs, Raw, nbytes_of
 from headrace_trt.placing import InputBuffers
-from headrace_trt.results import hand_out, hand_out_samples
-from headrace_trt.run_settings import RunSettings, SharedScratch
+from headrace_trt.results import hand_out_samples, results_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from headrace import InitContext
+    from headrace.errors import InputError
     from headrace.keys import Request
-    from headrace_tensors import Crop, Signature
+    from headrace_tensors import Padding, Signature
     from headrace_trt.cuda import Cuda
     from headrace_trt.engine import Engine
+    from headrace_trt.execution import SharedScratch
+    from headrace_trt.options import InferOptions
 
-__all__ = ["RunSettings", "Runner", "SharedScratch"]
+__all__ = ["Runner"]
 
 
 class Runner:
-    """Runs requests with one execution context on one stream, in one thread.
+    """Runs requests with one execution context on one stream, in one thread: the `EngineAdapter` of TensorRT.
 
     Args:
         engine: The engine.
@@ -48,15 +41,19 @@ class Runner:
         profile: The index of the optimization profile.
         signature: Inputs and outputs of the engine under that profile.
         keys: The key of the request for each input name.
-        settings: How requests are run.
+        options: The options of ``TensorrtInferTensor``.
+        context: The context of the instance.
         scratch: Scratch memory for ``context_memory = "shared"``.
 
+    Attributes:
+        rows: What all engines do with a batch.
+
     Raises:
-        SetupError: A context cannot be made.
+        SetupError: A context cannot be made, or samples not be padded as the options say.
         CudaError: The device is out of memory.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but four by name
         self,
         engine: Engine,
         cuda: Cuda,
@@ -65,7 +62,8 @@ class Runner:
         profile: int,
         signature: Signature,
         keys: Mapping[str, str],
-        settings: RunSettings,
+        options: InferOptions,
+        context: InitContext,
         scratch: SharedScratch | None = None,
     ) -> None:
         self.signature = signature
@@ -74,15 +72,25 @@ class Runner:
         self._cuda = cuda
         self._stream = StreamRef(stream)
         self._profile = profile
-        self._settings = settings
+        self._options = options
         self._scratch = scratch
         self._locked = False
         self._pending = False
         self._kept: list[Any] = []
         self._sample_runs: dict[int, Run] = {}
-        self.crops = find_crops(signature, settings.crop) if settings.ragged == "pad" else {}
-        self._check_crops()
         self._reader = Reader(signature, keys, cuda, lambda: self._stream.handle, engine.ordinal)
+        on_device = options.output_device == "device"
+        self.cut_axes = frozenset[int]() if on_device else None
+        self.rows = RowRunner(
+            self,
+            self._reader.read,
+            signature,
+            keys,
+            options,
+            context,
+            unfit=self._not_padded if options.ragged == "pad" else None,
+            of_engine=(id(engine), profile),
+        )
         self._arena = PinnedArena(cuda)
         self._graph_memory: ContextMemory | None = None
         self._execution: Execution | None = None
@@ -91,8 +99,7 @@ class Runner:
             cuda,
             signature,
             self._arena,
-            pads=pad_values(settings.pad_value, signature.inputs, "engine"),
-            in_place=not settings.cuda_graph,
+            in_place=not options.cuda_graph,
             moved=self._address_changed,
         )
         self.outputs = Outputs(
@@ -101,7 +108,7 @@ class Runner:
             self._stream,
             self._arena,
             ordinal=engine.ordinal,
-            on_device=settings.output_device == "device",
+            on_device=on_device,
         )
         try:
             self._prepare()
@@ -109,26 +116,22 @@ class Runner:
             self.close()
             raise
 
-    def _check_crops(self) -> None:
-        if self.crops and self._settings.output_device == "device":
-            raise SetupError(
-                "outputs on the device are not cut to the lengths of a request",
-                hint="crop = {} leaves them as long as the padded inputs; output_device = 'cpu' cuts.",
-            )
+    def _not_padded(self, items: Sequence[Item]) -> dict[int, InputError]:
+        return not_padded(items, self.signature, self._options.pad_multiple, self.keys)
 
     def _prepare(self) -> None:
-        if self._settings.cuda_graph:
+        if self._options.cuda_graph:
             # The contexts of all graphs run one after the other on one stream, so they share one scratch memory.
             if self._scratch is None:
                 self._graph_memory = ContextMemory.for_engine(self._engine, self._cuda)
-            limit = self._settings.cuda_graph_limit
+            limit = self._options.cuda_graph_limit
             self._graphs = GraphCache(self._cuda, self._stream.handle, limit, self._context)
         else:
             self._execution = self._context()
 
     def _context(self) -> Execution:
         memory = self._scratch.memory if self._scratch is not None else self._graph_memory
-        strategy = self._settings.context_memory if memory is None else "user_managed"
+        strategy = self._options.context_memory if memory is None else "user_managed"
         return Execution(
             self._engine,
             self._profile,
@@ -156,24 +159,35 @@ class Runner:
         if samples is not None:
             run, pointers = samples
             outputs = self.run_placed(run, pointers)
-            self.settle_for_host()
+            self.settle()
             hand_out_samples(run, self.signature.outputs, outputs, batch)
             return None
-        outcomes, items, places = self.read(batch)
-        runs = self.planned(items, places, outcomes)
-        fetched = [self.run_placed(run, self.place(run, items)) for run in runs]
-        self.settle_for_host()
-        requests = [batch[place] for place in places]
-        for run, outputs in zip(runs, fetched, strict=True):
-            hand_out(run, self.signature.outputs, outputs, items, requests, self.crops)
-        return outcomes if any(outcomes) else None
+        return self.rows.forward(batch)
+
+    def run(self, items: Sequence[Item], padding: Padding) -> Iterator[Any]:
+        """Queue a run of items. Give the result of each once the stream is synchronised.
+
+        Raises:
+            BackendError: The engine refused the run, or an output does not have the rows of the batch.
+            CudaError: The device failed, or is out of memory.
+        """
+        run = self.run_of(items, padding)
+        outputs = self.run_placed(run, self.place(run))
+        return results_of(run, self.signature.outputs, outputs, padding.crops)
+
+    def run_of(self, items: Sequence[Item], padding: Padding) -> Run:
+        """Return the run of items that fit together."""
+        rows = sum(item.rows for item in items)
+        filled = self.signature.filled(rows)
+        multiple = 0 if padding.values is None else padding.multiple
+        shapes = run_shapes(items, self.signature, filled, multiple)
+        return Run(items, rows, filled, shapes, padding.values)
 
     def place_samples(self, batch: Sequence[Request]) -> tuple[Run, dict[str, int]] | None:
         """Put a batch with one valid sample per request, the most frequent case, into the input buffer.
 
         Returns:
-            The run and the address of its input. None for any other batch, which `read`, `planned`
-            and `place` take.
+            The run and the address of its input. None for any other batch, which `rows` takes.
 
         Raises:
             CudaError: The device failed, or is out of memory.
@@ -202,53 +216,19 @@ class Runner:
         ):
             (port,) = signature.inputs
             shape = (filled, *(port.exact or ()))
-            found = Run(tuple(range(count)), count, filled, {port.name: shape})
+            found = Run((), count, filled, {port.name: shape})
             self._sample_runs[count] = found
         return found
 
-    def read(
-        self, batch: Sequence[Request]
-    ) -> tuple[list[Exception | None], list[Item], list[int]]:
-        """Read requests.
-
-        Returns:
-            An outcome per request, the items of the valid requests, and the places of these in ``batch``.
-        """
-        outcomes: list[Exception | None] = [None] * len(batch)
-        items, places = [], []
-        for place, request in enumerate(batch):
-            try:
-                items.append(self._reader.read(request))
-            except InputError as error:
-                outcomes[place] = error
-            else:
-                places.append(place)
-        return outcomes, items, places
-
-    def planned(
-        self, items: Sequence[Item], places: Sequence[int], outcomes: list[Exception | None]
-    ) -> list[Run]:
-        """Divide items into runs; an item that fits into no run gets its error in ``outcomes``."""
-        runs, errors = plan_runs(
-            items,
-            self.signature,
-            ragged=self._settings.ragged,
-            pad_multiple=self._settings.pad_multiple,
-            keys=self.keys,
-        )
-        for i, error in errors.items():
-            outcomes[places[i]] = error
-        return runs
-
-    def place(self, run: Run, items: Sequence[Item]) -> dict[str, int]:
+    def place(self, run: Run) -> dict[str, int]:
         """Put the rows of a run into the input buffers. Return the address of each input.
 
         Raises:
             CudaError: The device failed, or is out of memory.
         """
         self._begin()
-        self._kept.append(items)
-        return self._inputs.place(run, items, self._stream.handle)
+        self._kept.append(run.items)
+        return self._inputs.place(run, self._stream.handle)
 
     def run_placed(self, run: Run, pointers: Mapping[str, int]) -> list[Any]:
         """Queue a run on the filled input buffers, and the copies of its outputs. Return the arrays, not filled yet.
@@ -315,7 +295,7 @@ class Runner:
 
     # The end of a batch.
 
-    def settle_for_host(self) -> None:
+    def settle(self) -> None:
         """Wait for the stream if the results are numpy arrays, which the CPU reads.
 
         Raises:
@@ -347,56 +327,15 @@ class Runner:
             self._locked = False
             self._scratch.lock.release()
 
-    def warm_up(
-        self,
-        logger: logging.Logger | None = None,
-        *,
-        told: Sequence[str] = (),
-        real: Path | None = None,
-        node: str | None = None,
-        most: int | None = None,
-        sizes: Sequence[int] | None = None,
-        store: Any = None,
-    ) -> None:
+    def warm_up(self) -> None:
         """Run few rows, and zeros at the profile's best and largest shapes.
-
-        Args:
-            logger: Gets a warning if the engine refuses random inputs. None: the logger of this module.
-            told: Outputs of which the user has said that they have no batch axis.
-            real: A file of inputs to run in place of random ones.
-            node: The node, for a warning that results depend on other rows. None: its requests never share a run.
-            most: The largest batch of the node, in rows. None: it is not known.
-            sizes: The node's `batch_sizes`.
-            store: The node's store. Keeps how outputs follow unequal lengths, for all instances with this profile. None: nothing is kept.
 
         Raises:
             BackendError: The engine refuses a shape.
             SetupError: An output does not follow the rows, or the lengths of padded samples.
             CudaError: The device is out of memory.
         """
-        found = None if real is None else read_warm_up(real, self.signature)
-        logger = logger or logging.getLogger("headrace.trt")
-        warm_up_rows(
-            self._outputs_of,
-            self.signature,
-            logger,
-            real=found,
-            told=told,
-            node=None if self.outputs.on_device else node,
-            most=most,
-            sizes=sizes,
-            bounded=False,
-            shared=most != 1,
-        )
-        values = pad_values(self._settings.pad_value, self.signature.inputs, "engine")
-        run = runs_of_lengths(self._outputs_of, self.signature, values, found)
-
-        def prove() -> dict[str, tuple[Crop, ...]]:
-            return prove_crops(run, self.signature, self._settings, real=found, most=most)
-
-        key = ("headrace_trt.crops", id(self._engine), self._profile, repr(self._settings))
-        self.crops = prove() if store is None else store.get_or_create(key, prove)
-        self._check_crops()
+        self.rows.warm_up(self.outputs_of)
         for which in ("best", "high"):
             self._run_alone(zeros(self.signature, which))
 
@@ -404,17 +343,18 @@ class Runner:
         """Run one item, and return each output, or its shape where it is on the device."""
         shapes = {name: tuple(tensor.shape) for name, tensor in item.tensors.items()}
         try:
-            run = Run((0,), item.rows, item.rows, shapes)
-            outputs = self.run_placed(run, self.place(run, [item]))
+            run = Run((item,), item.rows, item.rows, shapes)
+            outputs = self.run_placed(run, self.place(run))
             self._inputs.warm_up(self._stream.handle)
             if self.outputs.on_device:
                 return [tuple(output.shape) for output in outputs]
-            self.settle_for_host()
+            self.settle()
             return [output.copy() for output in outputs]
         finally:
             self.finish()
 
-    def _outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
+    def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
+        """Run inputs by name, and return each output, or its shape where it is on the device."""
         best = zeros(self.signature, "best").tensors
         decide = {port.name: best[port.name] for port in self.signature.inputs if port.is_shape}
         return self._run_alone(Item({**feeds, **decide}, rows, sample=False))
@@ -422,18 +362,14 @@ class Runner:
     def describe(self) -> dict[str, Any]:
         """Return profile, range and the signature. JSON-able."""
         signature = self.signature
-        inputs = {
-            port.name: {"key": self.keys[port.name], **port.describe()} for port in signature.inputs
-        }
         return {
             "profile": self._profile,
             "rows": [signature.low_rows, signature.high_rows],
             "one_at_a_time": signature.one_at_a_time,
-            "inputs": inputs,
-            "outputs": {port.name: port.describe() for port in signature.outputs},
-            "output_device": self._settings.output_device,
-            "cuda_graph": self._settings.cuda_graph,
-            "context_memory": self._settings.context_memory,
+            **self.rows.describe(),
+            "output_device": self._options.output_device,
+            "cuda_graph": self._options.cuda_graph,
+            "context_memory": self._options.context_memory,
         }
 
     def close(self) -> None:

@@ -119,9 +119,9 @@ class SpannedRunner(Runner):
         self._spans.mark("copy out")
         return fetched
 
-    def settle_for_host(self) -> None:
+    def settle(self) -> None:
         """Wait for the stream if the results are numpy arrays, and then report the spans."""
-        super().settle_for_host()
+        super().settle()
         if not self._pending:
             self._spans.report()
 
@@ -135,10 +135,10 @@ class SpannedRunner(Runner):
             raise
         self._spans.report()
 
-    def warm_up(self, *args: Any, **more: Any) -> None:
+    def warm_up(self) -> None:
         """Run rows without reporting spans."""
         with self._spans.silence():
-            super().warm_up(*args, **more)
+            super().warm_up()
 
     def close(self) -> None:
         """Give everything back."""

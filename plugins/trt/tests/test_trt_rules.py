@@ -1,0 +1,34 @@
+"""The rules that all engines keep, on a device of host memory."""
+
+import pytest
+from engine_rules import EngineRules
+from trt_expressions import GATHERED, SHORT
+
+pytest.importorskip("onnxruntime")
+ROWS, LENGTHS = (1, 4, 8), (4, 20, 50)
+
+
+class TestRules(EngineRules):
+    expression = SHORT
+
+    @pytest.fixture(autouse=True)
+    def on_device(self, device, plan):
+        self.plan = plan
+
+    def config(self, path, inputs):
+        ranges = {}
+        for name, _, shape in inputs:
+            axes = [
+                ROWS if n == "n" else LENGTHS if isinstance(n, str) else (n,) * 3 for n in shape
+            ]
+            ranges[name] = tuple(zip(*axes, strict=True))
+        made = self.plan(path, ranges, name=f"{path.stem}.plan")
+        return {"backend": self.expression, "model": str(made)}
+
+
+class TestGatheredRules(TestRules):
+    """The same between TensorrtCat and TensorrtSplit, which cut nothing."""
+
+    expression = GATHERED
+    test_each_input_is_padded_with_its_value_and_outputs_are_cut_again = None
+    test_a_padded_sample_gets_as_many_frames_as_alone = None
