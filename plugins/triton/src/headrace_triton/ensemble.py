@@ -183,10 +183,8 @@ class _Run:
             return
         answers = [*parts, *([done.result()] if done.result() or not parts else [])]
         if len(answers) != 1:
-            problem = (
-                f"model {step.title!r} gave {len(answers)} answers to an ensemble, which takes one"
-            )
-            self._finish(BackendError(problem))
+            problem = f"model {step.title!r} gave {len(answers)} answers to an ensemble"
+            self._finish(BackendError(f"{problem}, which takes one"))
             return
         with self._lock:
             for key, name in step.outputs.items():

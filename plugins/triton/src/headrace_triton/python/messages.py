@@ -251,9 +251,8 @@ class ResponseSender:
         if self._incoming.over:
             return
         problem = "the model has dropped a request without an answer"
-        self._incoming.end(
-            None, ContractError(problem, hint="Send the final flag, or return a response.")
-        )
+        hint = "Send the final flag, or return a response."
+        self._incoming.end(None, ContractError(problem, hint=hint))
 
 
 class ResponseIterator:

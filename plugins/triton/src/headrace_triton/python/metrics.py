@@ -150,9 +150,8 @@ class Metric:
 
 
 def _wrong(problem: str) -> Exception:
-    from headrace_triton.python.tensors import (
-        TritonModelException,
-    )  # it needs numpy, the server does not
+    # It needs numpy, and the server does not.
+    from headrace_triton.python.tensors import TritonModelException
 
     return TritonModelException(problem)
 

@@ -35,13 +35,8 @@ def missing_names(code: bytes) -> Iterator[Found]:
         SyntaxError: It is no Python of this version. ValueError: it has a zero byte.
     """
     nodes = [*ast.walk(ast.parse(code))]
-    modules = {
-        alias.asname or alias.name
-        for node in nodes
-        if isinstance(node, ast.Import)
-        for alias in node.names
-        if alias.name == _MODULE
-    }
+    imports = (alias for node in nodes if isinstance(node, ast.Import) for alias in node.names)
+    modules = {alias.asname or alias.name for alias in imports if alias.name == _MODULE}
     for node in nodes:
         if not isinstance(node, (ast.ImportFrom, ast.Attribute)):
             continue
