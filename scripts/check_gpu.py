@@ -104,7 +104,8 @@ def main(arguments: list[str]) -> int:
         write_metadata(Path(temporary))
         settings = Path(temporary) / "pytest.ini"
         settings.write_text(SETTINGS, encoding="utf-8")
-        path = [temporary, *map(str, sources()), os.environ.get("PYTHONPATH", "")]
+        beside = [ROOT / "scripts", ROOT / "tests", ROOT / "libs" / "tensors" / "tests"]
+        path = [temporary, *map(str, [*beside, *sources()]), os.environ.get("PYTHONPATH", "")]
         environ = {
             "HEADRACE_TORCH_DEVICE": "cuda:0",
             **os.environ,
