@@ -86,11 +86,11 @@ def without_frames(error: Exception) -> Exception:
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            waiting += [one.__cause__, one.__context__]
+        link = waiting.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            waiting += [link.__cause__, link.__context__]
     return error
 
 
@@ -101,12 +101,12 @@ def as_backend_error(error: Exception, device: torch.device) -> Exception:
     """
     if is_out_of_memory(error):
         said = " ".join(str(error).split())
-        found = BackendError(
+        failure = BackendError(
             f"out of memory on {device}: {said}{_free(device)}",
             hint="A smaller `max` or fewer instances need less; so does `dtype = 'float16'`.",
         )
-        found.__cause__ = without_frames(error)
-        return found
+        failure.__cause__ = without_frames(error)
+        return failure
     if is_lost(error):
         lost = InstanceLostError(
             f"{device} can run nothing more in this process: {str(error).splitlines()[0]}",
