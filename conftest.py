@@ -54,6 +54,10 @@ SPREAD = ("testing/tests/test_testing_conformance_shelf.py",)
 """Files whose tests share nothing and take minutes together: a process of xdist has single tests of them, after all others."""
 
 
+CONFORMANCE = re.compile(r"[^:]*_conformance\.py::[^:]*Conformance(?=::)")
+"""A conformance class."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Give a process whole files with ``--dist loadfile``, but for those of `SPREAD`."""
@@ -61,7 +65,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if nodeid.startswith(SPREAD) else super()._split_scope(nodeid)
+            if nodeid.startswith(SPREAD):
+                return nodeid
+            # The rules of a class share what they build, and the classes of a file nothing.
+            by_class = CONFORMANCE.match(nodeid)
+            return by_class[0] if by_class else super()._split_scope(nodeid)
 
         def schedule(self) -> None:
             super().schedule()

@@ -5,7 +5,7 @@
 FROM python:3.12-slim
 COPY dist /wheels
 RUN pip install --no-cache-dir --find-links /wheels "headrace[cli]" headrace-cv headrace-torch headrace-serve
-RUN headrace plugins doctor
+RUN headrace plugins list --check
 USER nobody
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s CMD ["python", "-c", "from urllib.request import urlopen; urlopen('http://127.0.0.1:8000/v2/health/ready', timeout=2)"]

@@ -27,7 +27,10 @@ _CLONES = re.compile(r"(?<=^\$ git clone )\S+$", re.MULTILINE)
 
 # A sentence of its own says it: a paragraph, a line of comment, or one that follows another sentence. It ends where a line or
 # another sentence begins, for there are points in names of files, too.
-_TOLD = r"[^.\n]* not on a package index yet: .*?\."
+_TOLD = (
+    r"(?:[^.\n]* not on a package index yet: |In a clone(?: of Headrace)?, (?:run )?`\./dev install(?: \w+)?` )"
+    r".*?\."
+)
 _FOLLOWS = re.compile(rf"(?<=[.)]) {_TOLD}(?=\s)", re.DOTALL)
 _ALONE = re.compile(rf"^{_TOLD}(?:\n+|$| )", re.DOTALL | re.MULTILINE)
 _LINES = re.compile(

@@ -31,6 +31,7 @@ MORE = {
         "tests/test_callers_streams_on_gpu.py",
         "tests/test_device_spans.py",
         "tests/test_models_on_gpu.py",
+        "libs/models/tests/test_models_devices.py",
     ),
     "trt": (
         "tests/test_tensorrt_pages.py",

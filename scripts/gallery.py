@@ -1,6 +1,6 @@
 """The page docs/gallery.md, and the graphs and results of examples: python scripts/gallery.py [--graphs] [--into FOLDER].
 
-Graphs (``*.svg``) are those of `headrace explain`, which needs no model: an example is copied, and an empty file stands where a
+Graphs (``*.mmd``) are those of `headrace explain`, which needs no model: an example is copied, and an empty file stands where a
 model would be. Run as a program, this writes them into docs/gallery or the folder. Without ``--graphs`` it also prepares and runs
 the examples that a CPU can run, in a copy, and writes their results (``*.txt``) and pictures (``*.webp``). The page shows all three.
 """
@@ -31,7 +31,7 @@ FOLDER = ROOT / "docs" / "gallery"
 HEAD = """\
 # Gallery
 
-What the examples of the repository make: a picture, the whole configuration, its graph as `headrace explain --graph svg` draws it, and what is
+What the examples of the repository make: a picture, the whole configuration, its graph as `headrace explain --graph mermaid` writes it, and what is
 printed. Graphs are those of a machine with four cores. Made of the examples; a test runs again what a CPU can run.
 """
 
@@ -194,7 +194,7 @@ def copied(folder: Path) -> Path:
 
 
 def graph_of(examples: Path, config: str) -> str:
-    """Return the graph of a configuration in a copy of the examples, as SVG; files that it lacks are made empty."""
+    """Return the graph of a configuration in a copy of the examples, for Mermaid; files that it lacks are made empty."""
     import headrace
     from headrace_cli.graph import FORMATS
 
@@ -204,7 +204,7 @@ def graph_of(examples: Path, config: str) -> str:
     letters.write_text("[]", encoding="utf-8")  # decoder.py reads it when it is imported
     for _ in range(2):
         try:
-            return FORMATS["svg"](headrace.explain(path))
+            return FORMATS["mermaid"](headrace.explain(path)) + "\n"
         except headrace.errors.ConfigError as error:
             for problem in error.problems:
                 lost = problem.message.partition("no such file: ")[2].strip("'")
@@ -234,7 +234,7 @@ def graphs() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder, cores("4"):
         examples = copied(Path(folder))
         return {
-            f"{one.name}.svg": graph_of(examples, one.config if one.graph is None else one.graph)
+            f"{one.name}.mmd": graph_of(examples, one.config if one.graph is None else one.graph)
             for one in EXAMPLES
             if one.graph != ""
         }
@@ -255,7 +255,8 @@ def page() -> str:
             lines += [f"![{one.title}](gallery/{one.name}.webp)", ""]
         lines += ["```toml", f"# examples/{one.config}", config, "```", ""]
         if one.graph != "":
-            lines += [f"![The graph of {one.config}](gallery/{one.name}.svg)", ""]
+            graph = (FOLDER / f"{one.name}.mmd").read_text(encoding="utf-8").rstrip()
+            lines += ["```mermaid", graph, "```", ""]
         result = (FOLDER / f"{one.name}.txt").read_text(encoding="utf-8").rstrip()
         lines += ["```text", f"$ {short(one.command)}", result, "```", ""]
     return "\n".join(lines)

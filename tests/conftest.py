@@ -22,6 +22,7 @@ import httpx
 import pytest
 from filelock import FileLock
 from packaging.requirements import Requirement
+from pages import Page, follow, succeed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,7 +39,6 @@ PIP = {
     # What is not imported need not be compiled. pip reads the variable as the value of "compile".
     "PIP_NO_COMPILE": "0",
 }
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -48,15 +48,6 @@ def patient_pip():
         for name, value in PIP.items():
             patch.setenv(name, value)
         yield
-
-
-def succeed(*command: object, **options) -> str:
-    """Run a command that must succeed, and give what it prints."""
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def shared(tmp_path_factory, name: str, make: Callable[[Path], None]) -> Path:
@@ -175,9 +166,8 @@ def first_backend(pip_environ, tmp_path_factory) -> Path:
         for name in ("a.jpg", "b.png"):
             cv2.imwrite(str(folder / "photos" / name), np.full((40, 60, 3), 100, np.uint8))
         began = seconds_of_children()
-        blocks = tmp_path_factory.mktemp("blocks")
-        page = ROOT / "docs" / "first_backend.md"
-        printed = follow_page(page, folder, Path(sys.executable).parent, pip_environ, blocks)
+        page = Page("docs/first_backend.md")
+        printed = follow(page, folder, Path(sys.executable).parent, pip_environ)
         saved = {"printed": printed, "seconds": seconds_of_children() - began}
         (folder / "printed.json").write_text(json.dumps(saved), encoding="utf-8")
 
@@ -230,55 +220,25 @@ def after_demo(ocr_made, tmp_path) -> Path:
     return folder
 
 
-def steps(page: Path) -> list[tuple[str, str]]:
-    """Return each step of a page: ("", command), or (path, content) of a file to write.
+@pytest.fixture(scope="session")
+def peer_environment(pytestconfig) -> Callable[..., Path]:
+    """Return a function that gives the folder of programs of an environment with other packages, and makes it once."""
 
-    A command stands in a block ``console`` after ``$ ``. Every other block is a file, whose first
-    line is a comment with its path; ``text`` is for what is printed.
-    """
-    found = []
-    for language, body in BLOCK.findall(page.read_text(encoding="utf-8")):
-        if language == "console":
-            found += [("", line[2:]) for line in body.splitlines() if line.startswith("$ ")]
-        elif language != "text":
-            first, _, content = body.partition("\n")
-            assert first.startswith("# "), f"a block does not say which file it is: {first}"
-            found.append((first[2:], content.lstrip("\n")))
-    return found
+    def make(name: str, *requirements: str) -> Path:
+        home = pytestconfig.rootpath / ".pytest_cache" / "environments"
+        home /= f"{name}-{sys.version_info[1]}"
+        if not (home / "complete").exists():
+            venv.create(home, with_pip=True, clear=True)
+            install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
+            done = subprocess.run(
+                [*install, *requirements], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                pytest.skip(f"{name} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
+            (home / "complete").touch()
+        return home / "bin"
 
-
-@pytest.fixture
-def page_steps() -> Callable[[Path], list[tuple[str, str]]]:
-    """See `steps`."""
-    return steps
-
-
-def follow_page(
-    page: Path, work: Path, path: Path, pip_environ: dict[str, str], blocks: Path
-) -> list[str]:
-    """Follow a page in a shell, in the folder ``work``; give what each command printed."""
-    parts = ["set -euo pipefail"]
-    for number, (file, text) in enumerate(steps(page)):
-        if file:
-            (blocks / str(number)).write_text(text, encoding="utf-8")
-            parts.append(f"mkdir -p \"$(dirname '{file}')\"; cp '{blocks / str(number)}' '{file}'")
-        else:
-            parts += ["echo '== a command'", text]
-    left_out = ("PYTHONPATH", "VIRTUAL_ENV", "HEADRACE_ENV", "PYTHON")
-    environ = {
-        **{name: value for name, value in pip_environ.items() if name not in left_out},
-        "PATH": os.pathsep.join([str(path), os.environ["PATH"]]),
-    }
-    printed = succeed("bash", "-c", "\n".join(parts), cwd=work, env=environ)
-    return printed.split("== a command\n")[1:]
-
-
-@pytest.fixture
-def follow(pip_environ, tmp_path) -> Callable[..., list[str]]:
-    """See `follow_page`."""
-    blocks = tmp_path / "blocks"
-    blocks.mkdir()
-    return lambda page, work, path: follow_page(page, work, path, pip_environ, blocks)
+    return make
 
 
 def free_ports(count: int) -> list[int]:
@@ -292,21 +252,10 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def tritonserver(pytestconfig) -> Path:
+def tritonserver(peer_environment) -> Path:
     """Return Triton's program, in an environment that is made if need be."""
-    name = f"PyTriton-{sys.version_info[1]}"
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
-    if not (home / "complete").exists():
-        venv.create(home, with_pip=True, clear=True)
-        install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
-        page = (ROOT / "docs" / "from_triton.md").read_text(encoding="utf-8")
-        version = re.search(r"PyTriton\s+(\d[\d.]*\d)", page)[1]
-        needs = [f"nvidia-pytriton=={version}", "numpy"]
-        done = subprocess.run([*install, *needs], capture_output=True, text=True, check=False)
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1]
-            pytest.skip(f"PyTriton cannot be installed here: {said}")
-        (home / "complete").touch()
+    version = re.search(r"PyTriton\s+(\d[\d.]*\d)", Page("docs/from_triton.md").text)[1]
+    home = peer_environment("PyTriton", f"nvidia-pytriton=={version}", "numpy").parent
     found = [*home.rglob("tritonserver/bin/tritonserver")]
     if not found:
         pytest.skip("this PyTriton brings no Triton for this machine")

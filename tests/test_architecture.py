@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
-import pkgutil
 import re
 import subprocess
 import sys
@@ -208,18 +207,6 @@ def test_each_distribution_has_a_reader_and_the_first_line_of_its_readme_names_i
         title, _, first, *_ = (folder / "README.md").read_text(encoding="utf-8").split("\n")
         assert title.startswith("# headrace")
         assert re.match(r"For [^:.]+: ", first), folder
-
-
-def test_the_modules_that_the_architecture_names_are_there():
-    text = (ROOT / "docs" / "internals.md").read_text(encoding="utf-8")
-    _, _, table = text.partition("## Where each decision lives")
-    named = re.findall(r"`(_?[a-z]\w*(?:\.\w+)*)`", table.partition("## The life of")[0])
-    core = {path.stem for path in (ROOT / "core" / "src" / "headrace").iterdir()}
-    found = [f"headrace.{name}" for name in named if name.partition(".")[0] in core]
-    found += [name for name in named if name.startswith("headrace_")]
-    assert len(found) > 40
-    for name in found:
-        pkgutil.resolve_name(name)
 
 
 def test_the_files_that_the_architecture_names_are_there():

@@ -67,15 +67,15 @@ def site(wheel, tmp_path) -> Path:
     return tmp_path / "site"
 
 
-def doctor(site: Path, status: int = 0) -> tuple[dict, list[str]]:
+def checked(site: Path, status: int = 0) -> tuple[dict, list[str]]:
     """Return the row of the plugin, and what is wrong with it."""
-    whole = json.loads(headrace(site, "plugins", "doctor", "--json", status=status))
+    whole = json.loads(headrace(site, "plugins", "list", "--check", "--json", status=status))
     (row,) = [one for one in whole["plugins"] if one["distribution"] == NAME]
     return row, [one["reason"] for one in whole["findings"] if one["distribution"] == NAME]
 
 
 def test_the_wheel_of_a_certified_plugin_says_so(site):
-    row, reasons = doctor(site)
+    row, reasons = checked(site)
     assert (row["state"], reasons) == ("ok", [])
     assert row["certificate"]["backends"] == ["GaussBlur"]
     assert row["certificate"]["python"] == ".".join(map(str, sys.version_info[:3]))
@@ -90,7 +90,7 @@ def test_one_changed_byte_of_a_module_is_told(site):
     code[code.index(b".")] = ord("!")  # in its docstring
     module.write_bytes(code)
     changed = "headrace_gauss_blur/compute.py changed after it was certified"
-    row, reasons = doctor(site, status=1)
+    row, reasons = checked(site, status=1)
     assert (row["state"], row["certificate"], reasons) == ("modified", None, [changed])
     assert "certified by" not in headrace(site, "plugins", "list")
 
@@ -103,7 +103,7 @@ def test_another_major_version_of_a_library_is_told(site):
     libraries["numpy"] = "1.26.4" if not have.startswith("1.") else "2.0"
     file.write_text(json.dumps(certificate), encoding="utf-8")
     reason = f"it was certified with numpy {libraries['numpy']}, installed is {have}"
-    assert doctor(site)[1] == [reason]
+    assert checked(site)[1] == [reason]
 
 
 def test_without_the_file_the_wheel_is_built_all_the_same(source, tmp_path):

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
-import subprocess
-import sys
 from importlib.metadata import entry_points
-from pathlib import Path
 
 import pytest
+from pages import ROOT, Page, shell
 
 from headrace._language.registry.registry import registry
 from headrace_testing import certify
 from headrace_testing.conformance import rules
-
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def load_script():
@@ -38,12 +33,7 @@ def test_words_of_core_that_run_requests_are_certified(point):
 
 def test_words_of_core_are_offered_for_certification_as_those_of_plugins_are():
     assert {"Identity", "S", "Sequential"} <= {point.name for point in WORDS}
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "conformance", "Identity", "IoC", "--json"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell("headrace conformance Identity IoC --json", ROOT)
     found = {c["backend"]: c["certified"] for c in json.loads(done.stdout)["certificates"]}
     assert (done.returncode, found) == (1, {"Identity": True, "IoC": False})
 
@@ -52,13 +42,7 @@ def test_words_of_core_are_offered_for_certification_as_those_of_plugins_are():
 def test_a_backend_and_a_distribution_are_certified_without_an_exception(tmp_path):
     """All others of headrace-cv are in its own tests, rule by rule."""
     out = tmp_path / "certificate.json"
-    asked = ["cv:CropMat", "headrace-ort", "--certificate", str(out)]
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "conformance", *asked],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = shell(f"headrace conformance cv:CropMat headrace-ort --certificate {out}", ROOT)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     written = json.loads(out.read_text(encoding="utf-8"))
     assert written["certified"] is True
@@ -93,9 +77,7 @@ def test_every_page_shows_a_backend_that_breaks_the_rule():
 @pytest.mark.parametrize("document", ["core/README.md", "docs/rules/README.md"])
 def test_the_class_that_a_document_shows_is_certified(document):
     made = {path.relative_to(ROOT).as_posix(): text for path, text in load_script().pages().items()}
-    text = made.get(document) or (ROOT / document).read_text(encoding="utf-8")
-    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (program,) = [block for block in blocks if "BackendConformance" in block]
+    text = made.get(document, "")
     names: dict[str, type] = {}
-    exec(program, names)
+    exec(Page(document, text=text).block("python", "BackendConformance"), names)
     assert certify(names["ResizeMatConformance"]).certified

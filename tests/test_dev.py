@@ -239,8 +239,8 @@ def test_what_was_installed_works_in_a_new_shell_and_follows_the_sources(
         assert "WARNING" not in found.stderr
         return found.stdout
 
-    listed = shell("headrace plugins list --json")
-    assert {"headrace-cv", "headrace-ort"} <= {one["distribution"] for one in json.loads(listed)}
+    listed = json.loads(shell("headrace plugins list --json"))
+    assert {"headrace-cv", "headrace-ort"} <= {row["distribution"] for row in listed["plugins"]}
     # Another distribution of the clone, without a word on where it is.
     shell("pip install --quiet headrace-flow")
     assert json.loads(shell("headrace plugins info headrace-flow --json"))

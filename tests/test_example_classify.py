@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from pages import Page, asked, run, run_program, serving
 
 import headrace
 
@@ -23,8 +22,8 @@ pytestmark = [
     for name in ("sklearn", "onnx", "onnxruntime")
 ]
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "classify"
-COMMAND = ["run", "examples/classify/classify.toml", "examples/classify/made/digits"]
+PAGE = Page("examples/classify/README.md")
+EXAMPLE = PAGE.path.parent
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +32,8 @@ def root(tmp_path_factory):
     folder = tmp_path_factory.mktemp("root")
     copy = folder / "examples" / "classify"
     shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("made", "__pycache__"))
-    done = subprocess.run(
-        [sys.executable, "-W", "error", copy / "prepare.py"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "of 450 others are right" in done.stdout
+    prepared = run(PAGE.command("classify/prepare.py"), folder, PYTHONWARNINGS="error")
+    assert "of 450 others are right" in prepared
     return folder
 
 
@@ -53,13 +47,6 @@ def expected(made):
     """The class of each picture that was held out."""
     rows = (made / "expected.tsv").read_text("utf-8").splitlines()
     return dict(row.split("\t") for row in rows)
-
-
-def python(*words, cwd):
-    done = subprocess.run(
-        [sys.executable, *words], cwd=cwd, capture_output=True, text=True, check=True
-    )
-    return done.stdout.splitlines()
 
 
 def test_the_pictures_are_those_of_scikit_learn_that_were_held_out(made, expected):
@@ -94,13 +81,12 @@ def test_the_network_gives_the_probabilities_of_scikit_learn(made):
 
 
 def test_the_command_of_the_readme_prints_what_it_shows(root, expected):
-    lines = python("-m", "headrace", *COMMAND, cwd=root)
+    lines = run(PAGE.command("run examples/classify/classify.toml"), root).splitlines()
     rows = [line.split("\t") for line in lines]
     assert [Path(row[0]).name for row in rows] == list(expected)
     right = sum(row[1] == label for row, label in zip(rows, expected.values(), strict=True))
-    readme = (EXAMPLE / "README.md").read_text("utf-8")
-    assert abs(right - int(re.search(r"right for (\d+) of the 450", readme)[1])) <= 5
-    shown = re.search(r"```text\n(.*?)```", readme, re.DOTALL)[1].splitlines()
+    assert abs(right - int(re.search(r"right for (\d+) of the 450", PAGE.text)[1])) <= 5
+    shown = PAGE.block("text").splitlines()
     for line, row in zip(shown, rows, strict=False):
         named = line.split("\t")
         assert named[0] == row[0]
@@ -111,10 +97,7 @@ def test_the_command_of_the_readme_prints_what_it_shows(root, expected):
 
 
 def test_the_program_of_the_readme(root, expected):
-    (program,) = re.findall(
-        r"```python\n(.*?)```", (EXAMPLE / "README.md").read_text("utf-8"), re.DOTALL
-    )
-    rows = [line.split(" ") for line in python("-c", program, cwd=root)]
+    rows = [line.split(" ") for line in run_program(PAGE.block("python"), root).splitlines()]
     assert [row[0] for row in rows] == list(expected)
     assert sum(expected[name] == label for name, label, _ in rows) >= 0.95 * len(rows)
 
@@ -133,18 +116,8 @@ def test_names_of_other_classes_are_an_error_that_says_so(root, made):
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
 def test_a_picture_that_is_sent_to_the_server_is_answered_with_names_and_scores(root, expected):
     pytest.importorskip("headrace_serve")
-    readme = (EXAMPLE / "README.md").read_text("utf-8")
-    serve, curl = re.findall(r"^\$ ((?:headrace serve|curl) .*)$", readme, re.MULTILINE)
-    arguments = shlex.split(serve.replace("8000", "0"))[1:]
-    command = [sys.executable, "-m", "headrace", *arguments]
-    process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, text=True)
-    port = re.match(r"serving http://127.0.0.1:(\d+)", process.stderr.readline())[1]
-    words = shlex.split(curl.replace("localhost:8000", f"127.0.0.1:{port}"))
-    done = subprocess.run(words, cwd=root, capture_output=True, check=True)
-    answer = json.loads(done.stdout)["result"]
-    process.terminate()
-    assert process.wait(300) == 0
-    process.stderr.close()
+    with serving(PAGE.command("headrace serve"), root) as address:
+        answer = json.loads(asked(PAGE.command("curl"), address, root))["result"]
     assert [list(one) for one in answer] == [["label", "score"]] * 3
     assert answer[0]["label"] == expected["000.png"]
     assert 0.5 < answer[0]["score"] <= 1

@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
+from pages import Page, run
 
 import headrace
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "decoder"
+PAGE = Page("examples/decoder/README.md")
 PROMPTS = ["Beautiful is ", "Now", "E", "In the face of ambiguity, ", "There should be one", "If"]
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
     """A copy of the example, with a model that was trained for a moment."""
-    folder = tmp_path_factory.mktemp("decoder")
-    for path in FOLDER.glob("*.[pt]*"):
-        shutil.copyfile(path, folder / path.name)
-    trained = subprocess.run(
-        [sys.executable, folder / "train.py", "--steps", "60"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert float(trained.stdout.split(", ")[2].split()[0]) < 2.7  # it has learned something
+    root = tmp_path_factory.mktemp("root")
+    left_out = shutil.ignore_patterns("made", "__pycache__")
+    folder = shutil.copytree(PAGE.path.parent, root / "examples" / "decoder", ignore=left_out)
+    trained = run(f"{PAGE.command('train.py')} --steps 60", root)
+    assert float(trained.split(", ")[2].split()[0]) < 2.7  # it has learned something
     return folder
 
 
@@ -84,10 +77,7 @@ def test_a_prompt_that_the_model_cannot_read_fails_alone(example):
 
 
 def test_the_program_shows_what_it_writes(example):
-    done = subprocess.run(
-        [sys.executable, example / "write.py"], capture_output=True, text=True, check=True
-    )
-    *texts, counted = done.stdout.splitlines()
+    *texts, counted = run(PAGE.command("write.py"), example.parents[1]).splitlines()
     assert texts[0] == f"Beautiful is |{by_hand(example, 'Beautiful is ')}"
     assert len(texts) == 6
     assert counted.endswith("texts in each")

@@ -11,10 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import ROOT, Page, run, shell
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
+README = Page("examples/detect/README.md")
 DETECT, OCR = ROOT / "examples" / "detect", ROOT / "examples" / "ocr"
 
 if sys.version_info >= (3, 11):
@@ -50,24 +51,12 @@ def example(tmp_path_factory) -> Path:
     return folder
 
 
-def commands() -> list[str]:
-    text = (DETECT / "README.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
-    return [line[2:] for block in blocks for line in block.splitlines()]
-
-
-shell = load(Path(__file__).with_name("shell_commands.py")).shell
-
-
 @pytest.fixture(scope="module")
 def built(example) -> dict:
     """What the command of the README says of the engine that it built."""
     pytest.importorskip("tensorrt_rtx")
-    (command,) = [line for line in commands() if line.startswith("headrace trt build")]
-    quick = "--set optimization_level=0 --set library=tensorrt_rtx --json"
-    done = shell(f"{command} {quick}", example)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    quickly = "--set optimization_level=0 --set library=tensorrt_rtx --json"
+    return json.loads(run(f"{README.command('headrace trt build')} {quickly}", example))
 
 
 def test_the_detector_is_built_with_dynamic_height_and_width(built, example):
@@ -78,13 +67,12 @@ def test_the_detector_is_built_with_dynamic_height_and_width(built, example):
     assert plan.stat().st_size == built["bytes"]
 
 
-@pytest.mark.parametrize("index", [0, 1])
-def test_the_pipeline_is_looked_at_without_a_device(built, example, index):
-    looks = [line for line in commands() if re.match(r"headrace (check|explain) .*/detect/", line)]
-    done = shell(looks[index], example)
-    assert done.returncode == 0, done.stderr
-    wanted = ("ok: 3 nodes", "LoadTensorrtEngine  headrace-trt")[index]
-    assert wanted in done.stdout
+@pytest.mark.parametrize(
+    ("look", "says"),
+    [("check", "ok: 3 nodes"), ("explain", "LoadTensorrtEngine  headrace-trt")],
+)
+def test_the_pipeline_is_looked_at_without_a_device(built, example, look, says):
+    assert says in run(README.command(f"headrace {look} examples/detect/"), example)
 
 
 def with_first_kernels(config: Path) -> str:
@@ -105,8 +93,7 @@ def test_five_lines_move_the_pages_to_tensorrt(example):
         assert plain == base[node]["backend"].replace("OnnxTensor", "TensorrtTensor")
     (example / "examples" / "ocr" / "quick.toml").write_text(with_first_kernels(file))
     for name in (file.name, "quick.toml"):
-        done = shell(f"headrace check examples/ocr/{name}", example)
-        assert done.returncode == 0, done.stderr
+        assert run(f"headrace check examples/ocr/{name}", example)
 
 
 @pytest.mark.parametrize(("node", "model"), [("upright", "cls"), ("read", "rec")])
@@ -209,11 +196,10 @@ def test_every_command_of_the_readme_on_a_device(example, tmp_path):
         pytest.skip("no CUDA device")
     config = example / "examples" / "ocr" / "page_trt.toml"
     config.write_text(with_first_kernels(config))
-    for command in commands():
+    for command in README.commands:
         if command.startswith("pip install"):
             continue
-        done = shell(quick(command), example, limit_s=250, HEADRACE_TRT_CACHE=str(tmp_path))
-        assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+        run(quick(command), example, limit_s=250, HEADRACE_TRT_CACHE=str(tmp_path))
         if "prepare.py" in command:
             pages = list(example.glob("examples/*/made/pages/*"))
             assert {page.name for page in pages} >= KEPT

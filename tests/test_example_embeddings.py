@@ -2,42 +2,49 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import shutil
 from importlib.util import find_spec
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
-
-import headrace_serve
+from pages import Page, asked, run, serving
 
 pytestmark = pytest.mark.skipif(find_spec("tokenizers") is None, reason="needs tokenizers")
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "embeddings"
+PAGE = Page("examples/embeddings/README.md")
 
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory):
-    """The folder, as the script builds it."""
-    folder = tmp_path_factory.mktemp("made") / "encoder"
-    subprocess.run([sys.executable, FOLDER / "prepare.py", folder], check=True)
+    """A folder with the model at its place in the repository, as the script builds it."""
+    folder = tmp_path_factory.mktemp("root")
+    left_out = shutil.ignore_patterns("made", "__pycache__")
+    shutil.copytree(PAGE.path.parent, folder / "examples" / "embeddings", ignore=left_out)
+    run(PAGE.command("prepare.py"), folder)
     return folder
 
 
 def test_the_folder_is_a_configuration(encoder):
-    command = [sys.executable, "-m", "headrace", "check", encoder]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Pool(mean,width=384)" in done.stdout
+    assert "Pool(mean,width=384)" in run(PAGE.command("headrace check"), encoder)
 
 
 def test_it_answers_the_request_of_the_client(encoder):
-    with headrace_serve.Server([str(encoder)], port=0, apis=["openai"]) as server:
+    with serving(PAGE.command("headrace serve"), encoder) as url:
         body = {"model": "encoder", "input": ["w1 w2 w3", "w3 w2 w1 w0"]}
-        made = httpx.post(f"{server.url}/v1/embeddings", json=body, timeout=60).json()
-    first, second = (np.array(one["embedding"]) for one in made["data"])
+        answer = httpx.post(f"{url}/v1/embeddings", json=body, timeout=60).json()
+    first, second = (np.array(vector["embedding"]) for vector in answer["data"])
     assert first.shape == (384,)
     assert np.allclose([first @ first, second @ second], 1, atol=1e-5)
-    assert made["usage"]["prompt_tokens"] == 5 + 6
+    assert answer["usage"]["prompt_tokens"] == 5 + 6
+
+
+@pytest.mark.peers
+def test_the_client_of_openai_prints_both_vectors(encoder, peer_environment):
+    client = PAGE.command("client.py").replace(
+        "python", f"{peer_environment('openai', 'openai')}/python", 1
+    )
+    with serving(PAGE.command("headrace serve"), encoder) as url:
+        length, tokens = asked(client, url, encoder).splitlines()
+    assert length.startswith("384 numbers each")
+    assert tokens == f"{5 + 6} tokens"

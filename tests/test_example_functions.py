@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from pages import Page, run, shell
 from PIL import Image
 
 # Looked for, not imported: every process of a run collects this module, and one runs it.
 pytestmark = pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
 
-FOLDER = Path(__file__).resolve().parents[1] / "examples" / "functions"
+PAGE = Page("examples/functions/README.md")
+FOLDER = PAGE.path.parent
 
 
 @pytest.fixture(scope="module")
 def example(tmp_path_factory):
-    """A copy of the example, with its pictures."""
+    """A folder with a copy of the example and its pictures, at its place in the repository."""
     folder = tmp_path_factory.mktemp("functions")
-    for name in ("digits.toml", "digits.py", "prepare.py"):
-        shutil.copyfile(FOLDER / name, folder / name)
-    subprocess.run([sys.executable, folder / "prepare.py"], check=True)
+    left_out = shutil.ignore_patterns("made", "__pycache__")
+    shutil.copytree(FOLDER, folder / "examples" / "functions", ignore=left_out)
+    run(PAGE.command("prepare.py"), folder)
     return folder
-
-
-def headrace(*command, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "headrace", *command],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
 
 
 def by_hand(pictures):
@@ -55,11 +45,11 @@ def by_hand(pictures):
 
 
 def test_the_example_reads_what_a_script_reads_and_a_bad_file_fails_alone(example):
-    done = headrace("run", "digits.toml", "made", cwd=example)
+    done = shell(PAGE.command("headrace run"), example)
     assert done.returncode == 1
     assert "none.png: error: backend: Call raised UnidentifiedImageError" in done.stderr
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    pictures = sorted(path for path in (example / "made").iterdir() if path.stem != "none")
+    pictures = sorted(path for path in example.glob("examples/*/made/*") if path.stem != "none")
     assert [row[0] for row in rows] == [path.relative_to(example).as_posix() for path in pictures]
     assert [row[1] for row in rows] == by_hand(pictures)
     right = sum(Path(path).stem.endswith(f"-{digit}") for path, digit in rows)
@@ -67,6 +57,6 @@ def test_the_example_reads_what_a_script_reads_and_a_bad_file_fails_alone(exampl
 
 
 def test_the_example_is_refused_where_code_may_not_be_imported(example):
-    refused = headrace("check", "digits.toml", "--no-import", cwd=example)
+    refused = shell("headrace check examples/functions/digits.toml --no-import", example)
     assert refused.returncode == 2
     assert "Call imports 'PIL.Image:open'" in refused.stderr

@@ -11,10 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from pages import Page, run, run_program, shell
 
 import headrace
 
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "ocr"
+PAGE = Page("examples/ocr/README.md")
+EXAMPLE = PAGE.path.parent
 
 
 @pytest.fixture(scope="module")
@@ -114,12 +116,26 @@ def test_preparing_twice_gives_the_same_files(example, tmp_path):
 def test_the_schema_for_editors_accepts_the_configurations():
     jsonschema = pytest.importorskip("jsonschema")
     tomllib = pytest.importorskip("tomllib")
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "schema"], capture_output=True, text=True, check=True
-    )
+    schema = json.loads(run("headrace schema", EXAMPLE))
     for name in ("line.toml", "page.toml"):
         source = tomllib.loads((EXAMPLE / name).read_text(encoding="utf-8"))
-        jsonschema.Draft202012Validator(json.loads(done.stdout)).validate(source)
+        jsonschema.Draft202012Validator(schema).validate(source)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bash"), reason="needs bash")
+def test_the_readme_is_followed_with_the_smallest_of_its_pages(after_demo):
+    assert run_program(PAGE.block("python"), after_demo)
+    pages = after_demo / "examples" / "ocr" / "made" / "pages"
+    for page in pages.iterdir():
+        if page.name != "label.png":
+            page.unlink()
+    # The fixture has run the first, which would draw all pages again.
+    for command in PAGE.commands[PAGE.commands.index(PAGE.command("prepare.py")) + 1 :]:
+        done = shell(command.replace("--rounds 1", "--rounds 0"), after_demo)  # no race
+        assert done.returncode == ("broken" in command), f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout or ">" in command
+    assert (pages.parent / "drawn" / "label.png").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a pipe of POSIX")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import json
 import re
 import shlex
@@ -17,55 +15,39 @@ import cv2
 import httpx
 import numpy as np
 import pytest
+from counts import lines_of
+from pages import ROOT, Page, asked, run, serving
 
 pytest.importorskip("headrace_serve")
 yaml = pytest.importorskip("yaml")
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "serve"
+README = Page("examples/serve/README.md")
 COMMANDS, PAGE_COMMANDS, JSON_COMMANDS = (
-    re.findall(r"^\$ (.*)$", part, re.MULTILINE)
-    for part in re.split(
-        "## Whole pages|## Bodies of JSON", (FOLDER / "README.md").read_text(encoding="utf-8")
-    )
+    Page("examples/serve/README.md", text=part).commands
+    for part in re.split("## Whole pages|## Bodies of JSON", README.text)
 )
 OCR = ROOT / "examples" / "ocr"
 
 
-@contextlib.contextmanager
-def served(commands, cwd):
-    """Return the address of the server that the page's command starts, on a free port."""
-    _, *arguments = shlex.split(next(one for one in commands if one.startswith("headrace serve")))
-    arguments[arguments.index("8000")] = "0"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headrace", *arguments], cwd=cwd, stderr=subprocess.PIPE, text=True
-    )
-    found = re.match(r"serving http://127.0.0.1:(\d+)", process.stderr.readline())
-    yield f"localhost:{found[1]}"
-    process.terminate()
-    assert process.wait(300) == 0
-    process.stderr.close()
+def served(commands, folder):
+    """Serve as the page's command does, on a free port."""
+    return serving(next(line for line in commands if line.startswith("headrace serve")), folder)
 
 
-@pytest.fixture
-def address():
-    with served(COMMANDS, ROOT) as found:
-        yield found
+def answers(commands, address, folder):
+    """Return what each command that asks the server prints."""
+    return [asked(line, address, folder) for line in commands if "localhost:8000" in line]
 
 
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
-def test_the_commands_of_the_page(address, tmp_path):
+def test_the_commands_of_the_page(tmp_path):
     photo = cv2.imencode(".jpg", np.full((480, 640, 3), 90, np.uint8))[1].tobytes()
     (tmp_path / "photo.jpg").write_bytes(photo)
-    asked = [one for one in COMMANDS if "localhost:8000" in one]
-    assert len(asked) == 3
-    said = []
-    for command in asked:
-        words = shlex.split(command.replace("localhost:8000", address))
-        if words[0] == "python":
-            words[:2] = [sys.executable, str(ROOT / words[1])]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
-        said.append(done.stdout)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    with served(COMMANDS, ROOT) as address:
+        said = answers(COMMANDS, address, tmp_path)
+    assert len(said) == 3
     small = cv2.imread(str(tmp_path / "small.jpg"))
     assert small.shape == (120, 160, 3)
     assert '"name":"thumbnail"' in said[1]
@@ -74,31 +56,20 @@ def test_the_commands_of_the_page(address, tmp_path):
 
 
 def test_the_folder_is_built_and_shown():
-    (command,) = [one for one in COMMANDS if one.startswith("headrace models")]
-    done = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert [row.split()[:3] for row in done.stdout.splitlines()[1:]] == [
-        ["thumbnail:1", "ready", "cpu"]
-    ]
+    shown = run(README.command("headrace models"), ROOT)
+    assert [row.split()[:3] for row in shown.splitlines()[1:]] == [["thumbnail:1", "ready", "cpu"]]
 
 
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
 def test_the_commands_of_bodies_of_json():
     sklearn = pytest.importorskip("sklearn.datasets")
     with served(JSON_COMMANDS, ROOT) as address:
-        asked = [one for one in JSON_COMMANDS if "localhost:8000" in one]
-        said = []
-        for command in asked:
-            words = shlex.split(command.replace("localhost:8000", address))
-            done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-            said.append(json.loads(done.stdout)["result"])
+        said = [json.loads(answer)["result"] for answer in answers(JSON_COMMANDS, address, ROOT)]
         assert said[0] == "setosa"
         assert np.linalg.norm(said[1]) == pytest.approx(1.0)
 
         def run(name, body):
-            return httpx.post(f"http://{address}/run/{name}", json=body)
+            return httpx.post(f"{address}/run/{name}", json=body)
 
         iris = sklearn.load_iris()  # of 150 flowers this model is known to tell nearly all
         found = [run("iris", {"data": row.tolist()}).json()["result"] for row in iris.data[::10]]
@@ -111,7 +82,7 @@ def test_the_commands_of_bodies_of_json():
             answer = run(name, body)
             assert answer.status_code == 422
             assert repr(field) in answer.json()["error"]
-        paths = httpx.get(f"http://{address}/openapi.json").json()["paths"]
+        paths = httpx.get(f"{address}/openapi.json").json()["paths"]
         kinds = {}
         for name in ("iris", "embed"):
             content = paths[f"/run/{name}"]["post"]["requestBody"]["content"]
@@ -122,13 +93,7 @@ def test_the_commands_of_bodies_of_json():
 
 @pytest.mark.parametrize("name", ["iris.py", "embed.py"])
 def test_the_examples_of_json_are_at_most_fifteen_lines_of_code(name):
-    tree = ast.parse((FOLDER / name).read_text(encoding="utf-8"))
-    for node in ast.walk(tree):  # docstrings are no code
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(
-            node
-        ):
-            del node.body[0]
-    assert len([one for one in ast.unparse(tree).splitlines() if one.strip()]) <= 15
+    assert lines_of(FOLDER / name) <= 15
 
 
 @pytest.fixture(scope="module")
@@ -157,19 +122,13 @@ def letter(folder):
 @pytest.mark.skipif(sys.platform == "win32" or not shutil.which("curl"), reason="needs curl")
 def test_the_commands_of_whole_pages(pages):
     folder, address = pages
-    asked = [one for one in PAGE_COMMANDS if "localhost:8000" in one]
-    assert [shlex.split(one)[0] for one in asked] == ["curl", "curl", "python"]
-    said = []
-    for command in asked:
-        words = shlex.split(command.replace("localhost:8000", address))
-        words[0] = {"python": sys.executable}.get(words[0], words[0])
-        done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=True)
-        said.append(done.stdout)
+    said = answers(PAGE_COMMANDS, address, folder)
+    assert len(said) == 3
     text = json.loads(said[0])["result"]["text"]
     assert len(text.splitlines()) > 3
     assert [one["name"] for one in json.loads(said[1])["outcomes"]] == ["letter.png", "label.png"]
     assert json.loads(said[1])["outcomes"][0]["result"]["text"] == text
-    first, second = [shlex.split(asked[2])[k] for k in (-2, -1)]
+    first, second = [README.command("read_page.py").split()[k] for k in (-2, -1)]
     assert said[2].startswith(f"{first}:\n{text}\n\n{second}:\n")
 
 
@@ -180,9 +139,7 @@ def test_a_page_of_another_origin_may_read_the_answers_where_it_is_named(pages):
     offers = next(one for one in PAGE_COMMANDS if "http.server" in one)
     assert origin == f"http://localhost:{shlex.split(offers)[3]}"
     for sent, status, allowed in ((origin, 400, origin), ("http://elsewhere.example", 403, None)):
-        answer = httpx.post(
-            f"http://{address}/run/page", content=b"no picture", headers={"Origin": sent}
-        )
+        answer = httpx.post(f"{address}/run/page", content=b"no picture", headers={"Origin": sent})
         assert answer.status_code == status
         assert answer.headers.get("access-control-allow-origin") == allowed
 
@@ -200,14 +157,12 @@ def node():
 def test_the_page_in_the_browser_shows_what_the_server_reads(pages, tmp_path):
     """Its script runs in Node.js, with elements that note what is drawn and said."""
     folder, address = pages
-    body = httpx.post(
-        f"http://{address}/run/page", content=letter(folder).read_bytes(), timeout=300
-    )
+    body = httpx.post(f"{address}/run/page", content=letter(folder).read_bytes(), timeout=300)
     (tmp_path / "browser.mjs").write_text(
         BROWSER % {"script": json.dumps((folder / "examples/serve/page.js").as_uri())}
     )
     done = subprocess.run(
-        [node(), tmp_path / "browser.mjs", f"http://{address}", letter(folder)],
+        [node(), tmp_path / "browser.mjs", address, letter(folder)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -252,13 +207,7 @@ def options_of(words):
 
 
 def test_the_unit_and_the_manifest_use_options_that_there_are():
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "serve", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"COLUMNS": "200", "PATH": ""},
-    )
+    helped = run("headrace serve --help", ROOT, COLUMNS="200")
     unit = (FOLDER / "headrace.service").read_text(encoding="utf-8")
     (line,) = re.findall(r"^ExecStart=(.*)$", unit, re.MULTILINE)
     manifest = yaml.safe_load((FOLDER / "kubernetes.yaml").read_text(encoding="utf-8"))
@@ -271,7 +220,7 @@ def test_the_unit_and_the_manifest_use_options_that_there_are():
         assert words[1] == "serve"
         assert options_of(words)
         for option in options_of(words):
-            assert option in done.stdout
+            assert option in helped
     seconds = {
         word.partition("=")[0]: float(word.partition("=")[2])
         for word in container["command"]

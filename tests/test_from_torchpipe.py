@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
-import venv
-from pathlib import Path
 
 import pytest
+from pages import Page
 
 import headrace
 from headrace._language.config.sections import NodeKeys
 from headrace._language.registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 from headrace.errors import ConfigError
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "from_torchpipe.md"
-TEXT = PAGE.read_text(encoding="utf-8")
-BEFORE, AFTER = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+PAGE = Page("docs/from_torchpipe.md")
+BEFORE, AFTER = PAGE.blocks("toml")
 NAME = re.compile(r"[A-Z]\w+")
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    lines = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:]]
+    return Page("docs/from_torchpipe.md", heading).rows()
 
 
 @pytest.fixture
@@ -62,7 +55,9 @@ def test_the_names_that_the_page_gives_in_place_of_others_are_there():
     letterbox = pytest.importorskip("headrace_cv.letterbox").LetterBoxMat
     words = {*CORE_BACKENDS, *KNOWN_ELSEWHERE}
     given = [cell for row in rows("Backends") for cell in NAME.findall(row[1])]
-    kept = re.findall(r"`([A-Z]\w*)`", TEXT.partition("## Backends\n")[2].partition("apart")[0])
+    kept = re.findall(
+        r"`([A-Z]\w*)`", PAGE.text.partition("## Backends\n")[2].partition("apart")[0]
+    )
     assert len(given) > 20
     assert len(kept) > 15
     assert {*given, *kept} - words == set()
@@ -186,43 +181,3 @@ def test_a_file_of_torchpipe_that_wires_itself_loads():
     with headrace.pipe(config) as pipe:
         assert pipe({"data": 3})["result"] == "3"
         assert list(pipe.describe()["nodes"]) == ["entrypoint", "a", "b"]
-
-
-PROGRAMS = {
-    re.match(r"# (\S+)\n", block)[1]: block
-    for block in re.findall(r"```python\n(# with_.*?)```", TEXT, re.DOTALL)
-}
-PRINTED = "[10.0, 3.0, 26.75]"
-"""Worked out by hand: each row less its mean, by (0, 2, 4, 6)."""
-
-
-def last_line(python: Path | str, program: str, folder: Path) -> str:
-    (folder / program).write_text(PROGRAMS[program], encoding="utf-8")
-    done = subprocess.run(
-        [python, program], cwd=folder, capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip().splitlines()[-1]
-
-
-def test_our_program_prints_what_the_page_says(tmp_path):
-    assert f"Both print `{PRINTED}`" in TEXT
-    assert last_line(sys.executable, "with_headrace.py", tmp_path) == PRINTED
-
-
-@pytest.mark.peers
-def test_their_program_prints_the_same(tmp_path, pytestconfig):
-    version = re.search(r"omniback \((\d[\d.]*\d)", TEXT)[1]
-    name = f"omniback-{sys.version_info[1]}"
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
-    if not (home / "complete").exists():
-        venv.create(home, with_pip=True, clear=True)
-        install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
-        done = subprocess.run(
-            [*install, f"omniback=={version}"], capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            said = done.stderr.strip().splitlines()[-1]
-            pytest.skip(f"omniback cannot be installed here: {said}")
-        (home / "complete").touch()
-    assert last_line(home / "bin" / "python", "with_omniback.py", tmp_path) == PRINTED

@@ -4,56 +4,46 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from pages import Page, run, serving
 
 from headrace_models import Models
 from headrace_serve import Server
 from headrace_serve.models.entries import read_models
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "docs" / "from_triton.md").read_text(encoding="utf-8")
-FILES = {found[1]: found[2] for found in re.finditer(r"```\w+\n# (\S+)\n(.*?)```", TEXT, re.DOTALL)}
+PAGE = Page("docs/from_triton.md")
+TEXT = PAGE.text
 ANSWER = "[[10.0, 10.0], [3.0, 3.0]]\n"
 """Worked out by hand: (-1.5, -0.5, 0.5, 1.5) and (-0.25, -0.25, -0.25, 0.75) by (0, 2, 4, 6) and (1, 3, 5, 7)."""
 
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    for name, text in FILES.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text, encoding="utf-8")
+    PAGE.write(tmp_path)
     (tmp_path / "repository" / "scores" / "1").mkdir()
     return tmp_path
 
 
 def asked(folder: Path, port: int) -> str:
     """Return what the client of the page prints."""
-    command = [sys.executable, "client.py", f"localhost:{port}"]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=True, timeout=300
-    ).stdout
+    return run(PAGE.command("client.py").replace("8000", str(port)), folder)
 
 
 def rows(heading: str) -> list[list[str]]:
-    """Return the cells of the first table below a heading, without its head."""
-    lines = TEXT.partition(f"## {heading}\n")[2].partition("\n## ")[0].splitlines()
-    table = [line for line in lines if line.startswith("|")]
-    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table[2:]]
+    return Page("docs/from_triton.md", heading).rows()
 
 
 def test_the_client_gets_the_scores_from_ours(folder, monkeypatch):
     pytest.importorskip("tritonclient.http")
     monkeypatch.chdir(folder)
-    with Server("repository", port=0) as server:
-        assert asked(folder, int(server.url.rpartition(":")[2])) == ANSWER
-    assert "$ headrace serve repository --port 8000\n" in TEXT
-    assert f"$ python client.py localhost:8000\n{ANSWER}```" in TEXT
+    with serving(PAGE.command("headrace serve"), folder) as url:
+        assert asked(folder, int(url.rpartition(":")[2])) == ANSWER
+    assert f"{PAGE.command('client.py')}\n{ANSWER}```" in TEXT
 
 
 def test_the_files_that_the_command_writes_serve_the_same(folder, monkeypatch):
@@ -61,7 +51,7 @@ def test_the_files_that_the_command_writes_serve_the_same(folder, monkeypatch):
     monkeypatch.chdir(folder)
     words = "headrace triton repository -o served"
     assert f"`{words}`" in TEXT
-    subprocess.run([sys.executable, "-m", *words.split()], check=True, capture_output=True)
+    run(words, folder)
     with Server(read_models([], "served/serving.toml"), port=0) as server:
         assert asked(folder, int(server.url.rpartition(":")[2])) == ANSWER
 
@@ -82,7 +72,7 @@ def test_the_configuration_is_that_of_the_repository(folder, monkeypatch):
         urlopen(f"{server.url}/v2/models/scores/config", timeout=300) as answer,
     ):
         ours = json.load(answer)
-    theirs = FILES["repository/scores/config.pbtxt"]
+    theirs = PAGE.files["repository/scores/config.pbtxt"]
     assert f"max_batch_size: {ours['max_batch_size']}\n" in theirs
     for port in (*ours["input"], *ours["output"]):
         assert (
@@ -127,9 +117,7 @@ def test_every_key_that_is_obeyed_has_a_row_and_every_row_is_of_a_key():
 
 def schema() -> tuple[set[str], set[str]]:
     """Return the properties of a node and the words that are installed, as `headrace` tells them."""
-    headrace = [sys.executable, "-m", "headrace"]
-    said = subprocess.run([*headrace, "schema"], capture_output=True, text=True, check=True)
-    node = json.loads(said.stdout)["$defs"]["node"]["properties"]
+    node = json.loads(run("headrace schema", ROOT))["$defs"]["node"]["properties"]
     from headrace._language.registry.discovery import CORE_BACKENDS, KNOWN_ELSEWHERE
 
     return {*node}, {*CORE_BACKENDS, *KNOWN_ELSEWHERE}

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from pages import Page
 
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = (ROOT / "docs" / "production.md").read_text(encoding="utf-8")
+PAGE = Page("docs/production.md")
 
 SERVICE = """
 import numpy as np
@@ -52,9 +50,10 @@ def test_the_recipe_of_the_page_freezes_a_program_that_finds_core_and_plugins(tm
     onnx.save(
         onnx.helper.make_model(graph, opset_imports=opset, ir_version=8), tmp_path / "model.onnx"
     )
-    (recipe,) = re.findall(r"```text\n(# service\.spec.*?)```", PAGE, re.DOTALL)
-    assert "Analysis(..., hiddenimports=hiddenimports, datas=datas)" in PAGE
-    (tmp_path / "service.spec").write_text(recipe + REST, encoding="utf-8")
+    assert "Analysis(..., hiddenimports=hiddenimports, datas=datas)" in PAGE.text
+    (tmp_path / "service.spec").write_text(
+        PAGE.block("text", "# service.spec") + REST, encoding="utf-8"
+    )
     (tmp_path / "service.py").write_text(SERVICE, encoding="utf-8")
     tool = str(tmp_path / "tool")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--target", tool, "pyinstaller"]

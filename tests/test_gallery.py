@@ -18,7 +18,7 @@ KEPT = ROOT / "docs" / "gallery"
 def test_the_graphs_that_are_shown_are_those_of_the_examples():
     for package in ("cv2", "rapidocr", "sklearn"):
         pytest.importorskip(package)
-    shown = {path.name: path.read_text(encoding="utf-8") for path in KEPT.glob("*.svg")}
+    shown = {path.name: path.read_text(encoding="utf-8") for path in KEPT.glob("*.mmd")}
     assert gallery.graphs() == shown, "run: python scripts/gallery.py --graphs"
 
 

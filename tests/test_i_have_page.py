@@ -5,37 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-import runpy
-import shlex
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
+from pages import Page, asked, run_here, run_program, serving
 
 import headrace
 
-shell = runpy.run_path(str(Path(__file__).with_name("shell_commands.py")))["shell"]
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "i_have.md").read_text(encoding="utf-8")
 ROWS = np.float32([[1, 2, 3], [4, 5, 6.5]])
 
 
-def part(title: str) -> str:
-    return PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+def part(title: str) -> Page:
+    return Page("docs/i_have.md", title)
 
 
-def block(title: str, language: str) -> str:
-    (found,) = re.findall(rf"```{language}\n(.*?)```", part(title), re.DOTALL)
-    return found
-
-
-def write(folder: Path, title: str) -> None:
-    """Write the TOML file of a part, under the name that its first line has."""
-    text = block(title, "toml")
-    (folder / text.partition("\n")[0].removeprefix("# ")).write_text(text, encoding="utf-8")
+def serving_command(page: Page) -> str:
+    """Return the last command that serves, which stands in a sentence."""
+    return re.findall(r"`(headrace serve .*?)`", page.text)[-1]
 
 
 def save_network(path: Path, node: str, inputs: list[str], dtype: str, shape: list) -> None:
@@ -58,49 +47,35 @@ def save_doubler(path: Path) -> None:
     save_network(path, "Add", ["x", "x"], "FLOAT", [3])
 
 
-@pytest.fixture
-def served(tmp_path):
-    """Return a function that runs the command of a part, at a port of its own: the address of its server."""
-    running = []
-
-    def serve(title: str) -> str:
-        *_, command = re.findall(r"`headrace (serve .*?)`", part(title))
-        words = shlex.split(command.replace("8000", "0"))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "headrace", *words],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        running.append(process)
-        said = process.stdout.readline()
-        assert said.startswith("serving http://"), said + process.stdout.read()
-        return said.split()[1]
-
-    yield serve
-    for process in running:
-        process.terminate()
-        process.communicate()
-
-
-def test_an_onnx_file_is_served_and_its_inputs_and_outputs_are_shown(served, tmp_path):
+def test_an_onnx_file_is_served_and_its_inputs_and_outputs_are_shown(tmp_path):
     save_doubler(tmp_path / "net.onnx")
-    write(tmp_path, "An ONNX file")
-    url = served("An ONNX file")
-    told = httpx.get(f"{url}/v2/models/net").json()
+    page = part("An ONNX file")
+    page.write(tmp_path)
+    with serving(serving_command(page), tmp_path) as url:
+        told = httpx.get(f"{url}/v2/models/net").json()
+        answer = asked(page.command("curl"), url, tmp_path)
     assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3]}]
     assert told["outputs"] == [{"name": "y", "datatype": "FP32", "shape": [-1, 3]}]
-    command = block("An ONNX file", "console").removeprefix("$ ")
-    done = shell(command.replace("http://localhost:8000", url), tmp_path)
-    assert done.stdout == block("An ONNX file", "text").strip(), done.stderr
-    assert json.loads(done.stdout)["outputs"][0]["data"] == (2 * ROWS).ravel().tolist()
+    assert answer == page.block("text").strip()
+    assert json.loads(answer)["outputs"][0]["data"] == (2 * ROWS).ravel().tolist()
+
+
+def test_a_file_is_served_measured_and_run_by_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_doubler(tmp_path / "net.onnx")
+    np.save(tmp_path / "row.npy", ROWS[0])
+    page = Page("docs/files_and_hubs.md")
+    with serving(f"{page.command('serve net.onnx')} --port 0", tmp_path) as url:
+        assert httpx.get(f"{url}/v2/models/net/ready").is_success
+    assert run_here(page.command("headrace run")) == "row.npy\t[2.0, 4.0, 6.0]\n"
+    quick = {"bench": ["--seconds", "0.05", "--warm-up", "0"]}
+    assert "latency" in run_here(page.command("bench"), quick)
 
 
 def test_a_float16_model_takes_a_picture_as_the_page_says(tmp_path):
     cv2 = pytest.importorskip("cv2")
     save_network(tmp_path / "half.onnx", "GlobalAveragePool", ["x"], "FLOAT16", [3, 32, 32])
-    (between,) = re.findall(r"`(Call\(.*?\))` between", part("An ONNX file"))
+    (between,) = re.findall(r"`(Call\(.*?\))` between", part("An ONNX file").text)
     picture = cv2.imencode(".png", np.full((48, 64, 3), (0, 128, 255), np.uint8))[1].tobytes()
     steps = "DecodeMat,ResizeMat(32,32),Mat2Tensor"
     last = f"OnnxTensor({tmp_path / 'half.onnx'})"
@@ -113,27 +88,25 @@ def test_a_float16_model_takes_a_picture_as_the_page_says(tmp_path):
         assert between in str(caught.value)
 
 
-def test_a_folder_of_triton_is_served_to_its_clients_beside_its_own_files(served, tmp_path):
+def test_a_folder_of_triton_is_served_to_its_clients_beside_its_own_files(tmp_path):
     client = pytest.importorskip("tritonclient.http")
     save_doubler(tmp_path / "repository" / "color" / "1" / "model.onnx")
     own = tmp_path / "repository" / "color" / "config.pbtxt"
     own.write_text('name: "color"\nbackend: "onnxruntime"\nmax_batch_size: 8\n', encoding="utf-8")
-    write(tmp_path, "A folder of Triton")
-    address = served("A folder of Triton").removeprefix("http://")
-    asked = client.InferInput("x", [2, 3], "FP32")
-    asked.set_data_from_numpy(ROWS)
-    with client.InferenceServerClient(address) as triton:
-        answer = triton.infer("color", [asked], model_version="1").as_numpy("y")
+    page = part("A folder of Triton")
+    page.write(tmp_path)
+    rows = client.InferInput("x", [2, 3], "FP32")
+    rows.set_data_from_numpy(ROWS)
+    with (
+        serving(serving_command(page), tmp_path) as url,
+        client.InferenceServerClient(url.removeprefix("http://")) as triton,
+    ):
+        answer = triton.infer("color", [rows], model_version="1").as_numpy("y")
     assert answer.tolist() == [[2, 4, 6], [8, 10, 13]]
 
 
-def test_a_function_answers_as_it_is_printed():
-    program = block("A function", "python")
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, check=False
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == re.findall(r"  # (.*)$", program, re.MULTILINE)
+def test_a_function_answers_as_it_is_printed(tmp_path):
+    assert run_program(part("A function").block("python"), tmp_path)
 
 
 @pytest.mark.slow
@@ -141,7 +114,7 @@ def test_requests_of_a_fastapi_service_share_batches():
     fastapi = pytest.importorskip("fastapi")
     all_are_there = threading.Event()
     headrace.register("LenOfAll", lambda body: (all_are_there.wait(60), len(body))[1])
-    written = block("A FastAPI service", "python")
+    written = part("A FastAPI service").block("python")
     assert "Call(builtins:len)" in written
     app = fastapi.FastAPI()
     names = {"app": app, "headrace": headrace, "Request": fastapi.Request}

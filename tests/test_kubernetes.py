@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import httpx
 import jsonschema
 import numpy as np
 import pytest
+from pages import Page, run
 
 pytest.importorskip("headrace_serve")
 yaml = pytest.importorskip("yaml")
@@ -247,11 +246,7 @@ def options_of(words):
 
 @pytest.fixture(scope="module")
 def help_text():
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "serve", "--help"],
-        capture_output=True, text=True, check=True, env={"COLUMNS": "200", "PATH": ""},
-    )  # fmt: skip
-    return done.stdout
+    return run("headrace serve --help", ROOT, COLUMNS="200")
 
 
 @pytest.mark.parametrize(("container", "pod"), containers())
@@ -330,23 +325,18 @@ def test_options_paths_and_times_of_the_page_are_those_of_the_manifests(help_tex
     (infer,) = [path for path in named if path.endswith("/infer")]
     assert httpx.post(server + infer, json={}).status_code == 400  # 404 where there is none
     assert httpx.post(server + infer.replace("thumbnail", "other"), json={}).status_code == 404
-    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+    for block in Page("docs/kubernetes.md").blocks("yaml"):
         assert yaml.safe_load(block)
 
 
 def test_the_threshold_is_measured_as_the_page_says(tmp_path):
-    (line,) = re.findall(r"^\$ (.*)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    words = shlex.split(line)
-    assert words[:2] == ["headrace", "bench"]
     (tmp_path / "photos").mkdir()
     photo = cv2.imencode(".jpg", np.full((480, 640, 3), 90, np.uint8))[1].tobytes()
     (tmp_path / "photos" / "one.jpg").write_bytes(photo)
-    words[2] = str(ROOT / words[2])
-    done = subprocess.run(
-        [sys.executable, "-m", *words, "--seconds", "0.3", "--warm-up", "0.1"],
-        cwd=tmp_path, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    points = json.loads(done.stdout)["configurations"][0]["points"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    command = Page("docs/kubernetes.md").command("headrace bench")
+    printed = run(f"{command} --seconds 0.3 --warm-up 0.1", tmp_path)
+    points = json.loads(printed)["configurations"][0]["points"]
     assert [one["load"]["clients"] for one in points] == [1, 8, 32]
     assert all(one["throughput_rps"] > 0 for one in points)
 
@@ -354,17 +344,3 @@ def test_the_threshold_is_measured_as_the_page_says(tmp_path):
 def test_the_page_of_the_folder_lists_every_file():
     listed = set(re.findall(r"\]\(([\w.]+)\)", (FOLDER / "README.md").read_text(encoding="utf-8")))
     assert listed == {path.name for path in FOLDER.iterdir()} - {"README.md"}
-
-
-@pytest.mark.parametrize("page", [PAGE, FOLDER / "README.md"], ids=["docs", "folder"])
-def test_every_link_of_a_page_leads_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+)(?:#([\w-]+))?\)", page.read_text(encoding="utf-8"))
-    assert links
-    for target, anchor in links:
-        file = page.parent / target
-        assert file.exists(), target
-        if anchor:
-            titles = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
-            assert anchor in {
-                re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in titles
-            }

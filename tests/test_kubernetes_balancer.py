@@ -21,6 +21,7 @@ from types import SimpleNamespace
 import grpc
 import httpx
 import pytest
+from pages import Page
 
 pytest.importorskip("headrace_serve")
 HAPROXY = shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
@@ -206,8 +207,7 @@ def asked(address):
 
 
 def test_a_client_deals_its_calls_out_with_the_program_of_the_page(setting):
-    page = (HERE.parent / "docs" / "kubernetes.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    program = Page("docs/kubernetes.md").block("python")
     servers = ",".join(setting.addresses[f"SERVER_{index}_GRPC"] for index in (1, 2, 3))
     assert "dns:///thumbnail-grpc:8001" in program
     http = [setting.addresses[f"SERVER_{index}_HTTP"] for index in (1, 2, 3)]

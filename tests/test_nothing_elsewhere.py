@@ -90,7 +90,7 @@ COMMANDS = {
     "commands": [
         "headrace plugins list",
         "headrace check examples/ocr/page.toml --build",
-        "headrace explain examples/ocr/page.toml --graph svg",
+        "headrace explain examples/ocr/page.toml --graph mermaid",
         "headrace bench Identity --data uint8:16 --clients 1 --seconds 0.1 --plot plot.html",
         "headrace new backend Foo",
     ],

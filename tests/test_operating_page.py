@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import shlex
 import shutil
 import signal
 import socket
@@ -20,27 +19,15 @@ import cv2
 import numpy as np
 import pytest
 import yaml
+from pages import ROOT, Page, run, run_program, shell
 from prometheus_client.parser import text_string_to_metric_families
 
 from headrace_serve import Server
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
-WHOLE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
-# Measuring is followed by test_operating_measuring, the case of pages by test_operating_case.
-PAGE = re.sub(r"## Measure.*?(?=## Watch)|## Signals .*", "", WHOLE, flags=re.DOTALL)
-SIGNALS = re.search(r"## Signals .*?(?=## A case: )", WHOLE, re.DOTALL)[0]
-
-
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-
-
-def file_of(name):
-    """Return the one block that is a file of this name."""
-    (found,) = (body for body in blocks("yaml") if body.startswith(f"# {name}\n"))
-    return found
+PAGE = Page("docs/operating.md")
+FILES = PAGE.files
 
 
 def free_port():
@@ -51,36 +38,20 @@ def free_port():
     raise AssertionError("all are taken")
 
 
-def commands(port):
-    lines = "".join(blocks("console")).replace("9464", str(port)).splitlines()
-    return [shlex.split(line.removeprefix("$ ")) for line in lines]
-
-
-def run(*args, cwd):
-    env = dict(os.environ)
-    while "=" in args[0]:
-        env |= [args[0].split("=")]
-        args = args[1:]
-    args = [sys.executable, "-m", *args] if args[0] == "headrace" else [sys.executable, *args[1:]]
-    return subprocess.run(args, cwd=cwd, capture_output=True, text=True, check=False, env=env)
-
-
 def test_the_page_is_followed(tmp_path):
     port = free_port()
-    (configuration,), (service,) = blocks("toml"), blocks("python")
-    (tmp_path / "thumbs.toml").write_text(configuration.replace("9464", str(port)))
-    (tmp_path / "service.py").write_text(service)
+    PAGE.write(tmp_path, "service.py")
+    (tmp_path / "thumbs.toml").write_text(FILES["thumbs.toml"].replace("9464", str(port)))
     (tmp_path / "photos").mkdir()
     for k in range(6):
         picture = np.full((90, 120, 3), 40 * k, np.uint8)
         cv2.imwrite(str(tmp_path / "photos" / f"{k}.jpg"), picture)
-    bench, trace, serve = commands(port)
-    done = run(*trace, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "6 requests: 6 ok" in done.stderr
+    traced = shell(PAGE.command("trace thumbs.toml"), tmp_path)
+    assert traced.returncode == 0, traced.stderr
+    assert "6 requests: 6 ok" in traced.stderr
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     process = subprocess.Popen(
-        [sys.executable, *serve[1:]],
+        [sys.executable, *PAGE.command("service.py").split()[1:]],
         cwd=tmp_path,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -89,8 +60,8 @@ def test_the_page_is_followed(tmp_path):
     )
     try:
         assert process.stdout.readline() == "serving\n"
-        beside = run(*bench[:-1], "0.05", "--warm-up", "0", cwd=tmp_path)
-        assert beside.returncode == 0, beside.stderr
+        beside = PAGE.command("bench thumbs.toml")
+        run(beside.replace("--seconds 5", "--seconds 0.05 --warm-up 0"), tmp_path)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             text = answer.read().decode()
     finally:
@@ -101,15 +72,12 @@ def test_the_page_is_followed(tmp_path):
     traced = json.loads((tmp_path / "now.json").read_text())["traceEvents"]
     assert [one["name"] for one in traced if one["ph"] == "X"].count("request") == 6
     known = {s.name for family in text_string_to_metric_families(text) for s in family.samples}
-    assert set(re.findall(r"headrace_\w+", file_of("alarms.yml"))) <= known
+    assert set(re.findall(r"headrace_\w+", FILES["alarms.yml"])) <= known
 
 
 def test_a_handler_closes_the_pipeline_as_the_page_says(tmp_path):
-    (program,) = re.findall(r"```python\n(.*?)```", SIGNALS, re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )  # fmt: skip
-    assert (done.returncode, done.stdout, done.stderr) == (0, "closed\n", "")
+    program = Page("docs/operating.md", "Signals and destructors").block("python")
+    assert run_program(program, tmp_path) == "closed\n"
 
 
 SERVICE = """
@@ -145,7 +113,7 @@ with Models({"weigh": {"backend": "Weigh", "model": "models/net.onnx"}}) as mode
 def test_weights_that_are_exchanged_as_the_page_says_serve_after_the_update_and_not_before(
     tmp_path,
 ):
-    (steps,) = (block for block in blocks("sh") if "kill -HUP" in block)
+    steps = PAGE.block("sh", "kill -HUP")
     (tmp_path / "models").mkdir()
     (tmp_path / "trained").mkdir()
     (tmp_path / "models" / "net.onnx").write_text("old")
@@ -169,7 +137,7 @@ def test_weights_that_are_exchanged_as_the_page_says_serve_after_the_update_and_
 BOARD = (ROOT / "docs" / "grafana" / "headrace.json").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("text", [BOARD, "".join(blocks("yaml"))], ids=["dashboard", "alarms"])
+@pytest.mark.parametrize("text", [BOARD, "".join(PAGE.blocks("yaml"))], ids=["dashboard", "alarms"])
 def test_nodes_of_one_name_in_several_models_of_a_server_are_told_apart(text):
     models = {"a": {"backend": "Identity"}, "b:3": {"backend": "Identity"}}
     with (
@@ -193,12 +161,12 @@ def test_nodes_of_one_name_in_several_models_of_a_server_are_told_apart(text):
 
 
 def test_prometheus_finds_what_it_is_told_to_scrape_and_its_alarms(tmp_path):
-    text = file_of("prometheus.yml").replace("# authorization", "authorization")
+    text = FILES["prometheus.yml"].replace("# authorization", "authorization")
     told = yaml.safe_load(text)
-    assert [name for name in told["rule_files"] if file_of(name)] == ["alarms.yml"]
+    assert [name for name in told["rule_files"] if name in FILES] == ["alarms.yml"]
     (scraped,) = told["scrape_configs"]
     assert set(scraped) == {"job_name", "static_configs", "authorization"}  # all else as by default
-    (port,) = re.findall(r"METRICS_PORT:-(\d+)", *blocks("toml"))
+    (port,) = re.findall(r"METRICS_PORT:-(\d+)", FILES["thumbs.toml"])
     assert scraped["static_configs"] == [{"targets": [f"127.0.0.1:{port}"]}]
     (tmp_path / scraped["authorization"]["credentials_file"]).write_text("secret")
     digest = hashlib.sha256(b"secret").hexdigest()
@@ -212,19 +180,17 @@ def test_prometheus_finds_what_it_is_told_to_scrape_and_its_alarms(tmp_path):
             assert b"\nheadrace_ready{" in answer.read()
     if promtool := shutil.which("promtool"):
         (tmp_path / "prometheus.yml").write_text(text)
-        (tmp_path / "alarms.yml").write_text(file_of("alarms.yml"))
+        (tmp_path / "alarms.yml").write_text(FILES["alarms.yml"])
         check = [promtool, "check", "config", tmp_path / "prometheus.yml"]
         done = subprocess.run(check, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_grafana_is_told_of_a_source_that_the_dashboard_takes():
-    (source,) = yaml.safe_load(file_of("/etc/grafana/provisioning/datasources/headrace.yml"))[
-        "datasources"
-    ]
-    (provider,) = yaml.safe_load(file_of("/etc/grafana/provisioning/dashboards/headrace.yml"))[
-        "providers"
-    ]
+    (source,), (provider,) = (
+        yaml.safe_load(FILES[f"/etc/grafana/provisioning/{kind}/headrace.yml"])[given]
+        for kind, given in (("datasources", "datasources"), ("dashboards", "providers"))
+    )
     wanted = [
         one["query"]
         for one in json.loads(BOARD)["templating"]["list"]

@@ -10,16 +10,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from pages import Page, succeed
 
 ROOT = Path(__file__).resolve().parents[1]
-
-
-def run(*command: object, **options) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, check=False, **options
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_the_template_is_in_the_wheel_of_the_command_and_in_a_wheel_made_of_its_sdist(
@@ -34,7 +27,7 @@ def test_the_template_is_in_the_wheel_of_the_command_and_in_a_wheel_made_of_its_
     }
     assert len(files) >= 10
     # Without --wheel and --sdist the wheel is made of the sdist.
-    run(sys.executable, "-m", "build", "--no-isolation", "-o", tmp_path, ROOT / "cli")
+    succeed(sys.executable, "-m", "build", "--no-isolation", "-o", tmp_path, ROOT / "cli")
     (of_sdist,) = tmp_path.glob("*.whl")
     for wheel in (wheels["headrace_cli"], of_sdist):
         archive = zipfile.ZipFile(wheel)
@@ -57,7 +50,9 @@ def test_dev_builds_the_wheels_with_which_every_install_works_as_it_is_written(w
     assert sorted(wheels) == sorted(name[1].replace("-", "_") for name in names if name)
     install = ("-m", "pip", "install", "--dry-run", "--no-deps", "--ignore-installed", "--no-index")
     links = ("--find-links", wheels["headrace"].parent)
-    printed = run(sys.executable, *install, *links, *(name.replace("_", "-") for name in wheels))
+    printed = succeed(
+        sys.executable, *install, *links, *(name.replace("_", "-") for name in wheels)
+    )
     (would,) = [line for line in printed.splitlines() if line.startswith("Would install ")]
     assert len(would.split()) == 2 + len(wheels)
 
@@ -65,17 +60,16 @@ def test_dev_builds_the_wheels_with_which_every_install_works_as_it_is_written(w
 @pytest.mark.slow
 def test_the_installed_distributions_find_each_other(environment, tmp_path):
     headrace = environment / "bin" / "headrace"
-    plugins = json.loads(run(headrace, "plugins", "list", "--json", cwd=tmp_path))
+    plugins = json.loads(succeed(headrace, "plugins", "list", "--json", cwd=tmp_path))
     text = json.dumps(plugins)
     for name in ("headrace-cv", "headrace-ort", "DecodeMat", "OnnxTensor"):
         assert name in text
 
 
 def test_the_program_of_the_readme_runs_in_that_environment(environment, after_demo):
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    program, _, rest = readme.partition("```python\n")[2].partition("```")
-    printed = run(environment / "bin" / "python", "-c", program, cwd=after_demo)
-    assert printed == rest.partition("```text\n")[2].partition("```")[0]
+    page = Page("README.md")
+    printed = succeed(environment / "bin" / "python", "-c", page.block("python"), cwd=after_demo)
+    assert printed == page.blocks("text")[0]
 
 
 def test_a_configuration_runs_from_the_installed_command(environment, tmp_path):
@@ -93,7 +87,7 @@ def test_a_configuration_runs_from_the_installed_command(environment, tmp_path):
     )
     for name in ("a", "b"):
         (tmp_path / f"{name}.txt").write_text(f"text {name}", encoding="utf-8")
-    printed = run(
+    printed = succeed(
         environment / "bin" / "headrace", "run", "upper.toml", "a.txt", "b.txt", cwd=tmp_path
     )
     assert printed == "a.txt\tTEXT A\nb.txt\tTEXT B\n"
@@ -103,21 +97,21 @@ def test_a_configuration_runs_from_the_installed_command(environment, tmp_path):
 def made(environment, pip_environ, tmp_path_factory) -> Path:
     """A distribution made by the installed command, built, and installed from its wheel."""
     folder = tmp_path_factory.mktemp("made")
-    run(environment / "bin" / "headrace", "new", "backend", "Scale", cwd=folder)
+    succeed(environment / "bin" / "headrace", "new", "backend", "Scale", cwd=folder)
     python = environment / "bin" / "python"
     source = folder / "headrace-scale"
     build = (python, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder, source)
-    run(*build, env=pip_environ)
+    succeed(*build, env=pip_environ)
     (wheel,) = folder.glob("headrace_scale-*.whl")
     install = (python, "-m", "pip", "install", "--quiet", "headrace-testing", wheel)
-    run(*install, env=pip_environ)
+    succeed(*install, env=pip_environ)
     return source
 
 
 @pytest.mark.slow
 def test_what_the_template_makes_passes_its_tests_there(made, environment):
     """Its tests are the rules of the kit, too; the page about publishing asks for a certificate."""
-    done = run(environment / "bin" / "python", "-m", "pytest", "-q", cwd=made)
+    done = succeed(environment / "bin" / "python", "-m", "pytest", "-q", cwd=made)
     assert " passed" in done
     assert "skipped" not in done
 
@@ -145,7 +139,7 @@ def test_what_the_template_makes_runs_together_with_cv_and_ort(made, environment
         cv2.imwrite(str(tmp_path / f"{value}.png"), np.full((16, 24, 3), value, np.uint8))
     (tmp_path / "wrong.png").write_bytes(b"no picture")
     command = environment / "bin" / "headrace"
-    run(command, "check", "mean.toml", cwd=tmp_path)
+    succeed(command, "check", "mean.toml", cwd=tmp_path)
     done = subprocess.run(
         [command, "run", "--json", "mean.toml", "40.png", "200.png", "wrong.png"],
         capture_output=True,

@@ -12,20 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from pages import Page, run_program
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "production.md").read_text("utf-8")
-
-
-def part(title: str) -> str:
-    return re.split(r"\n##+ ", PAGE.partition(f" {title}\n")[2])[0]
+INSTALLING = Page("docs/production.md", "uv, Poetry, conda")
 
 
 @pytest.mark.slow
 def test_django_answers_from_the_pipeline_of_its_process(tmp_path):
     pytest.importorskip("django")
-    files = re.findall(r"```python\n# (\S+)\n(.*?)```", part("Django"), re.DOTALL)
-    for name, text in files:
-        (tmp_path / name).write_text(text)
+    Page("docs/production.md", "Django").write(tmp_path)
     (tmp_path / "settings.py").write_text(
         "SECRET_KEY = 'x'\nALLOWED_HOSTS = ['*']\nROOT_URLCONF = 'urls'\n"
     )
@@ -40,10 +35,7 @@ def test_django_answers_from_the_pipeline_of_its_process(tmp_path):
         "print(Client().post('/size', b'four', content_type='text/plain').json())\n"
         "wsgi.pipe.close()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "{'size': 4}\n", done.stderr
+    assert run_program(program, tmp_path) == "{'size': 4}\n"
 
 
 @pytest.mark.slow
@@ -51,11 +43,10 @@ def test_uv_locks_the_wheels_of_a_clone(wheels, tmp_path):
     uv = shutil.which("uv", path=str(Path(sys.executable).parent)) or pytest.skip("needs uv")
     (tmp_path / "headrace").mkdir()
     (tmp_path / "headrace" / "dist").symlink_to(wheels["headrace"].parent)
-    (settings,) = re.findall(r"```toml\n(.*?)```", part("uv, Poetry, conda"), re.DOTALL)
     project = '[project]\nname = "app"\nversion = "0"\nrequires-python = ">=3.10"\n'
     (tmp_path / "app").mkdir()
-    (tmp_path / "app" / "pyproject.toml").write_text(project + settings)
-    (wanted,) = re.findall(r'`uv add "(.*?)"`', PAGE)
+    (tmp_path / "app" / "pyproject.toml").write_text(project + INSTALLING.block("toml"))
+    (wanted,) = re.findall(r'`uv add "(.*?)"`', INSTALLING.text)
     done = subprocess.run(
         [uv, "add", "--no-sync", "--python", sys.executable, wanted],
         cwd=tmp_path / "app",
@@ -73,10 +64,10 @@ def test_uv_locks_the_wheels_of_a_clone(wheels, tmp_path):
 
 @pytest.mark.slow
 def test_the_wheels_that_the_page_names_are_those_that_dev_builds(wheels):
-    text = part("uv, Poetry, conda")
-    assert set(re.findall(r"[\w.-]+\.whl", text)) <= {path.name for path in wheels.values()}
-    (environment,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    *_, pip = yaml.safe_load(environment)["dependencies"]
+    assert set(re.findall(r"[\w.-]+\.whl", INSTALLING.text)) <= {
+        path.name for path in wheels.values()
+    }
+    *_, pip = yaml.safe_load(INSTALLING.block("yaml"))["dependencies"]
     folder, wanted = pip["pip"]
     assert folder == "--find-links ../headrace/dist"
     assert Requirement(wanted).name in wheels

@@ -9,6 +9,18 @@ import deprecations
 import public_names
 import pytest
 
+import headrace_process
+import headrace_remote
+
+
+@pytest.mark.parametrize("package", [headrace_process, headrace_remote])
+def test_all_names_of_a_package_resolve_and_are_listed(package):
+    assert sorted(package.__all__) == package.__all__ == dir(package)
+    for name in package.__all__:
+        assert getattr(package, name) is not None
+    assert not hasattr(package, "nonsense")
+
+
 BEFORE = {
     "modules": {
         "m": {
@@ -155,6 +167,7 @@ def test_the_switch_leaves_the_sentences_around_and_the_commands_that_stay():
         '# Word\n\n```console\n$ ./dev wheels\n$ export PIP_FIND_LINKS="$PWD/dist"\n$ pip install word\n```\n\n'
         "It is not on a package index yet: in a clone of the repository,\n"
         "`./dev install` makes an environment in which `pip` finds it.\n\n"
+        "In a clone, run `./dev install` first: then `pip` finds it.\n\n"
         "```console\n$ ./dev install serve vision\n$ . .venv/bin/activate\n```\n\n"
         "You need Python. It is not on a package index yet: [Install](../README.md#install)\nsays how.\n\nMore.\n"
     )

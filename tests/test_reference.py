@@ -12,6 +12,7 @@ import names_elsewhere
 import pytest
 import reference
 import words_of_core
+from pages import Page
 
 import headrace
 from headrace._language.registry.discovery import CORE_BACKENDS
@@ -64,27 +65,18 @@ def test_every_word_stands_on_one_page_that_the_index_leads_to():
 
 
 def test_the_table_of_reserved_keys_names_all_of_them():
-    text = (ROOT / "core" / "README.md").read_text(encoding="utf-8")
-    table = text.partition("## What a request holds")[2].partition("\n## ")[0]
-    first = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
-    assert {key for cell in first for key in re.findall(r"`(\w+)`", cell)} == set(RESERVED)
-
-
-def settings_of_others():
-    text = (ROOT / "docs" / "other_tools.md").read_text(encoding="utf-8")
-    table = text.partition("## What their settings are called here")[2].partition("\n\nIf ")[0]
-    rows = [row.split("|")[1:3] for row in table.splitlines() if row.startswith("| `")]
-    return [(re.findall(r"`(\w+)`", row[0]), row[1].strip(" `")) for row in rows]
+    rows = Page("core/README.md", "What a request holds").rows()
+    assert {key for row in rows for key in re.findall(r"`(\w+)`", row[0])} == set(RESERVED)
 
 
 def test_a_setting_of_another_tool_is_told_ours():
-    table = settings_of_others()
-    assert len(table) == 7
-    for theirs, ours in table:
-        for name in theirs:
+    rows = Page("docs/other_tools.md", "What their settings are called here").rows()
+    assert len(rows) == 7
+    for theirs, ours, *_ in rows:
+        for name in re.findall(r"`(\w+)`", theirs):
             with pytest.raises(headrace.errors.ConfigError) as caught:
                 headrace.PipelineConfig.load({"backend": "Identity", name: 1})
-            assert caught.value.problems[0].suggestion == ours
+            assert caught.value.problems[0].suggestion == ours.strip("`")
 
 
 def test_every_word_has_an_example():

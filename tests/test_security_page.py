@@ -1,4 +1,4 @@
-"""The tables of known attacks and of defaults of dependencies: each row has tests, and each test is there."""
+"""The table of known attacks: each row has tests, and each test is there."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def rows(page: str = "SECURITY.md", title: str = "## Known attacks") -> list[tuple[str, list[str]]]:
-    """Return what each row of a table is about, and the tests that it names."""
-    text = (
-        (ROOT / page).read_text(encoding="utf-8").partition(f"{title}\n")[2].partition("\n## ")[0]
-    )
+def rows() -> list[tuple[str, list[str]]]:
+    """Return what each row of the table is about, and the tests that it names."""
+    text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
+    text = text.partition("## Known attacks\n")[2].partition("\n## ")[0]
     lines = [line.split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
     return [(about, re.findall("`([^`]+)`", tests)) for about, *_, tests in lines]
 
 
-DEFAULTS = rows("docs/production.md", "## Defaults of dependencies")
-
-
-@pytest.mark.parametrize(("about", "tests"), [*rows(), *DEFAULTS])
+@pytest.mark.parametrize(("about", "tests"), rows())
 def test_each_row_has_tests_and_they_exist(about: str, tests: list[str]) -> None:
     assert tests, about
     for one in tests:

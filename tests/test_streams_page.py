@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
-import os
+import importlib
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
-
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "streams.md"
+from pages import Page, run
 
 pytestmark = [
     pytest.mark.peers,
@@ -36,39 +32,13 @@ def alone(model, sound):
     return chances
 
 
-def module_of(folder, name, monkeypatch):
-    """Return a program of the page as a module, which others of the page find by its name."""
-    spec = importlib.util.spec_from_file_location(name, folder / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp_path, monkeypatch):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    printed = []
-    part = tmp_path / "part.md"
-    part.write_text(
-        "## State between requests"
-        + PAGE.read_text("utf-8").partition("## State between requests")[2],
-        "utf-8",
-    )
-    for file, text in page_steps(part):
-        if file:
-            (tmp_path / file).write_text(text, encoding="utf-8")
-            continue
-        done = subprocess.run(
-            ["bash", "-c", text],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "PATH": path},
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        printed.append(done.stdout)
-    page = module_of(tmp_path, "voice", monkeypatch)
+def test_the_page_about_streams_finds_what_each_stream_has_alone(tmp_path, monkeypatch):
+    text = Page("docs/streams.md").text.partition("\n## State between requests")[2]
+    state = Page("docs/streams.md", text=text)
+    state.write(tmp_path)
+    printed = [run(command, tmp_path) for command in state.commands]
+    monkeypatch.syspath_prepend(tmp_path)
+    page = importlib.import_module("voice")
     model = str(tmp_path / "voice" / "silero_vad" / "data" / "silero_vad.onnx")
     *_, in_process, served = printed
     *streams, sessions = in_process.splitlines()
@@ -84,7 +54,7 @@ def test_the_page_about_streams_finds_what_each_stream_has_alone(page_steps, tmp
     answered = asyncio.run(page.main())
     for each, wanted in zip(answered, chances.values(), strict=True):
         np.testing.assert_allclose(each, wanted, rtol=0, atol=1e-5)
-    over_grpc = module_of(tmp_path, "served", monkeypatch).main()
+    over_grpc = importlib.import_module("served").main()
     assert [*over_grpc] == [*chances]
     for name, wanted in chances.items():
         np.testing.assert_allclose(over_grpc[name], wanted, rtol=0, atol=1e-5)

@@ -10,71 +10,35 @@ import re
 import runpy
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from pages import Page, run, shell
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "tensorrt"
-PAGES = [
-    "README.md",
-    "running.md",
-    "building.md",
-    "plugins.md",
-    "finding_faults.md",
-]
-BLOCK = re.compile(r"^```(\w+)( gpu)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+PAGES = {
+    name: Page(f"docs/tensorrt/{name}.md")
+    for name in ("README", "running", "building", "finding_faults")
+}
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
-shell = runpy.run_path(str(Path(__file__).with_name("shell_commands.py")))["shell"]
-PRINTED = {
-    "python serve.py": "(10,)\n(2, 10)\n",
-    "python double.py": "[2.0, 0.0, 6.0, 0.0]\n",
-}
+PRINTED = {"python serve.py": "(10,)\n(2, 10)\n"}
 """What programs print on a device."""
 
 
-class Step(NamedTuple):
-    """A file to write, a command to run (without ``file``), or a part of a configuration."""
-
-    kind: str
-    file: str
-    text: str
-    needs_device: bool
-
-
-def steps(page: str) -> list[Step]:
-    found = []
-    for language, device, body in BLOCK.findall((DOCS / page).read_text(encoding="utf-8")):
-        if language == "console":
-            lines = [line[2:] for line in body.splitlines() if line.startswith("$ ")]
-            found += [Step("command", "", line, bool(device)) for line in lines]
-        elif language in ("python", "toml"):
-            first, _, text = body.partition("\n")
-            if first.startswith("# "):
-                found.append(Step("file", first[2:], text, bool(device)))
-            else:
-                found.append(Step("part", "", body, bool(device)))
-        else:
-            assert language in ("mermaid", "text"), f"{page}: {language}"
-    return found
-
-
-def polygraphy(command: str) -> subprocess.CompletedProcess[str]:
+def polygraphy(command: str):
     """Run a command of Polygraphy in the folder of today, over TensorRT for RTX."""
     return shell(command, Path.cwd(), POLYGRAPHY_USE_TENSORRT_RTX="1")
 
 
-def run(command: str) -> None:
+def run_in_this_process(command: str) -> None:
     """Run a command in this process, which has loaded TensorRT already."""
     from typer.testing import CliRunner
 
@@ -86,8 +50,7 @@ def run(command: str) -> None:
         runpy.run_path(words[1], run_name="__main__")
         return
     if words[0] == "polygraphy":
-        done = polygraphy(command)
-        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        run(command, Path.cwd(), POLYGRAPHY_USE_TENSORRT_RTX="1")
         return
     assert words[0] == "headrace", command
     which, arguments = (trt, words[2:]) if words[1] == "trt" else (app, words[1:])
@@ -99,8 +62,7 @@ def run(command: str) -> None:
 def model(tmp_path_factory) -> Path:
     """The model that the first page makes."""
     folder = tmp_path_factory.mktemp("model")
-    (program,) = [step for step in steps("README.md") if step.file == "make_model.py"]
-    subprocess.run([sys.executable, "-c", program.text], cwd=folder, check=True)
+    run(f"python {PAGES['README'].write(folder, 'make_model.py') / 'make_model.py'}", folder)
     return folder / "net.onnx"
 
 
@@ -111,21 +73,22 @@ def test_a_page_without_a_device(page, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
     shutil.copyfile(model, "net.onnx")
-    if any(step.text.startswith("polygraphy ") for step in steps(page)):
+    if recipes(device=False, pages=[page]) or recipes(device=True, pages=[page]):
         pytest.importorskip("polygraphy")
-    for step in steps(page):
-        if step.kind == "file":
-            Path(step.file).write_text(step.text, encoding="utf-8")
-        elif step.kind == "command" and not step.needs_device:
-            run(step.text)
+    for block in PAGES[page].all_blocks:
+        if block.file:
+            PAGES[page].write(tmp_path, block.file)
+        for command, _ in () if block.mark == "gpu" else block.commands:
+            run_in_this_process(command)
 
 
-def recipes(device: bool, pages: Iterable[str] = ("finding_faults.md",)) -> list[str]:
+def recipes(device: bool, pages: Iterable[str] = ("finding_faults",)) -> list[str]:
     return [
-        step.text
+        command
         for page in pages
-        for step in steps(page)
-        if step.text.startswith("polygraphy ") and step.needs_device == device
+        for block in PAGES[page].all_blocks
+        for command, _ in block.commands
+        if command.startswith("polygraphy ") and (block.mark == "gpu") == device
     ]
 
 
@@ -156,15 +119,14 @@ def test_polygraphy_knows_the_flags_of_what_needs_a_device():
     pytest.importorskip("polygraphy")
     seen = set()
     for command in recipes(device=True, pages=PAGES):
-        for part in command.split(" --check "):
-            words = shlex.split(part)
-            tool = words[:2] if words[1] == "run" else words[:3]
-            helped = polygraphy(shlex.join([*tool, "--help"]))
-            assert helped.returncode == 0, helped.stderr
-            known = set(re.findall(r"--[a-z][\w-]*", helped.stdout))
-            assert {word for word in words if word.startswith("--")} <= known, part
-            seen.add(" ".join(tool[1:]))
-    assert seen == {"run", "debug build", "inspect diff-tactics", "inspect model"}
+        words = shlex.split(command)
+        tool = words[:2] if words[1] == "run" else words[:3]
+        helped = polygraphy(shlex.join([*tool, "--help"]))
+        assert helped.returncode == 0, helped.stderr
+        known = set(re.findall(r"--[a-z][\w-]*", helped.stdout))
+        assert {word for word in words if word.startswith("--")} <= known, command
+        seen.add(" ".join(tool[1:]))
+    assert seen == {"run", "inspect model"}
 
 
 def test_every_option_of_a_page_exists():
@@ -174,22 +136,16 @@ def test_every_option_of_a_page_exists():
     classes = (BuildOptions, InferOptions, LoadOptions, NodeKeys)
     known = {name for cls in classes for name in cls.model_fields}
     known |= {field.alias for field in NodeKeys.model_fields.values() if field.alias}
-    for page in PAGES:
-        tables = [s.text for s in steps(page) if s.kind == "part" or s.file.endswith(".toml")]
-        for table in tables:
+    for page in PAGES.values():
+        for table in page.blocks("toml"):
             assert set(tomllib.loads(table)) <= known
-        text = (DOCS / page).read_text(encoding="utf-8")
-        written = re.findall(r"`([a-z_0-9]+) = [^`]+`", text)
-        assert set(written) <= known, page
+        written = re.findall(r"`([a-z_0-9]+) = [^`]+`", page.text)
+        assert set(written) <= known, page.path
 
 
 def test_programs_that_need_a_device_are_python():
-    programs = [step for page in PAGES for step in steps(page) if step.file.endswith(".py")]
-    assert len(programs) >= 6
-    for step in programs:
-        compile(step.text, step.file, "exec")
-    (plugin,) = [step.text for step in programs if step.file == "double_plugin.py"]
-    assert len([line for line in plugin.splitlines() if line.strip()]) <= 40
+    programs = {**PAGES["README"].files, **PAGES["building"].files}
+    assert len([compile(programs[name], name, "exec") for name in programs if ".py" in name]) >= 4
 
 
 @pytest.mark.gpu
@@ -203,37 +159,26 @@ def test_a_page_on_a_device(page, model, tmp_path):
 
     if not load_cuda().device_count():
         pytest.skip("no CUDA device")
-    if page == "plugins.md":
-        pytest.importorskip("torch")
-        pytest.importorskip("tensorrt")
     library = find_library()
     environ = {"HEADRACE_TRT_CACHE": str(tmp_path / "cache")}
     if library.is_rtx:
         environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1"
-    if any(step.text.startswith("polygraphy ") for step in steps(page)):
+    if recipes(device=False, pages=[page]) or recipes(device=True, pages=[page]):
         pytest.importorskip("polygraphy")
     shutil.copyfile(model, tmp_path / "net.onnx")
     missing = []
-    for step in steps(page):
-        if step.kind == "file":
-            (tmp_path / step.file).write_text(step.text, encoding="utf-8")
-        elif step.kind == "command":
-            if step.text.startswith("nsys ") and not (
+    for block in PAGES[page].all_blocks:
+        if block.file:
+            PAGES[page].write(tmp_path, block.file)
+        for command, _ in block.commands:
+            if command.startswith("nsys ") and not (
                 shutil.which("nsys") and shutil.which("headrace")
             ):
                 continue  # nsys starts the installed command
-            if step.text.startswith("trtexec ") and not shutil.which("trtexec"):
-                missing.append(f"{step.text}: trtexec is not installed")
+            if command.startswith("trtexec ") and not shutil.which("trtexec"):
+                missing.append(f"{command}: trtexec is not installed")
                 continue
-            if "tactics" in step.text and step.text.startswith("polygraphy "):
-                if not library.has("IAlgorithmSelector"):
-                    missing.append(f"{step.text}: this TensorRT has no algorithm selector")
-                    continue
-                if "diff-tactics" in step.text:  # a build that is right leaves no folder `bad`
-                    (tmp_path / "polygraphy_artifacts" / "bad").mkdir(exist_ok=True)
-            done = shell(step.text, tmp_path, **environ)
-            assert done.returncode == 0, f"{step.text}\n{done.stdout}\n{done.stderr}"
-            if step.text in PRINTED:
-                assert done.stdout == PRINTED[step.text]
+            printed = run(command, tmp_path, **environ)
+            assert printed == PRINTED.get(command, printed)
     if missing:  # all other commands of the page were run
         pytest.skip("; ".join(missing))

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import shutil
-import subprocess
-import sys
 import zipfile
 from importlib.util import find_spec
 from pathlib import Path
 
+import pages
 import pytest
+from pages import ROOT, Page
 
-ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "examples" / "third_party"
 PLUGINS = {
     "headrace-denoise": "Denoise",
@@ -27,15 +26,8 @@ pytestmark = [
 ]
 
 
-def run(*command, cwd=ROOT, status=0, **environ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=cwd,
-        env={**os.environ, **environ},
-    )
+def run(*command, cwd=ROOT, status=0, **environ):
+    done = pages.shell(shlex.join(["python", "-m", *map(str, command)]), cwd, **environ)
     assert done.returncode == status, done.stdout + done.stderr
     return done
 
@@ -80,13 +72,15 @@ def test_it_was_made_from_the_template(name, tmp_path):
 def test_its_own_tests_pass(name, site, tmp_path):
     shutil.copytree(FOLDER / name, tmp_path / name)
     # The rules of the kit are what `headrace conformance` runs below.
-    apart = ("--ignore", "tests/test_conformance.py")
-    run("pytest", "-q", *apart, cwd=tmp_path / name, PYTHONPATH=site)
+    apart = "--ignore tests/test_conformance.py"
+    command = Page(FOLDER / name / "README.md").command("pytest")
+    pages.run(f"{command} -q {apart}", tmp_path / name, PYTHONPATH=site)
 
 
 def test_all_are_certified(site, tmp_path):
     certificate = tmp_path / "certificate.json"
-    run("headrace", "conformance", *PLUGINS, "--certificate", certificate, PYTHONPATH=site)
+    command = Page("examples/third_party/README.md").command("headrace conformance")
+    pages.run(f"{command} --certificate {certificate}", ROOT, PYTHONPATH=site)
     text = certificate.read_text(encoding="utf-8")
     assert json.loads(text)
     for backend in PLUGINS.values():
@@ -100,32 +94,21 @@ def test_nothing_heavy_is_loaded_to_check_a_configuration(site):
         "assert 'headrace_denoise.backend' in sys.modules;"
         "assert not {'skimage', 'magika', 'numpy', 'onnxruntime'} & set(sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": site},
-    )
-    assert done.returncode == 0, done.stderr
+    pages.run(f"python -c {shlex.quote(code)}", ROOT, PYTHONPATH=site)
 
 
 def test_a_configuration_composes_them_with_cv_and_ort(site, example):
+    # As the command of the page, with other pictures.
+    command = Page("examples/third_party/README.md").command("third_party/line.toml")
     lines = example / "ocr" / "made" / "lines"
     names = [path.name for path in sorted(lines.glob("default-*"))]
     (lines.parent / "mixed").mkdir()
     for name in names:
         shutil.copyfile(lines / name, lines.parent / "mixed" / name)
     (lines.parent / "mixed" / "page.jpg").write_text("# No picture\n\nBut *Markdown*.\n" * 20)
-    done = run(
-        "headrace",
-        "run",
-        "--json",
-        example / "third_party" / "line.toml",
-        lines.parent / "mixed",
-        status=1,
-        PYTHONPATH=site,
-    )
+    command = command.replace("examples/", f"{example}/").replace("made/lines", "made/mixed")
+    done = pages.shell(f"{command} --json", example, PYTHONPATH=site)
+    assert done.returncode == 1, done.stderr
     answers = {Path(row["path"]).name: row for row in map(json.loads, done.stdout.splitlines())}
     table = (lines.parent / "expected.tsv").read_text(encoding="utf-8")
     expected = dict(row.split("\t") for row in table.splitlines())

@@ -6,26 +6,25 @@ import re
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
+from pages import Page
 
 import headrace
-from headrace.errors import BackendError, DeadlineExceededError, RequestsFailed
+from headrace.errors import DeadlineExceededError, NoMemoryError, RequestsFailed
 from headrace_testing import virtual_time
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "when_it_fails.md").read_text("utf-8")
-FILES = dict(
-    re.findall(r"```\w+\n# (\S+)\n(.*?)```", PAGE.partition("\n## A breakpoint")[2], re.DOTALL)
-)
+PAGE = Page("docs/when_it_fails.md")
 
 
+@pytest.mark.parametrize("backend", ["Stop", "Process[Stop]"])
 @pytest.mark.parametrize(("typed", "status"), [("p len(data)\nc\n", 0), ("p len(data)\nq\n", 1)])
-def test_pdb_shows_the_data_and_goes_on_or_fails_the_request(typed, status, tmp_path):
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+def test_pdb_shows_the_data_and_goes_on_or_fails_the_request(typed, status, backend, tmp_path):
+    assert f"`{backend}`" in PAGE.text or backend == "Stop"
+    config = PAGE.write(tmp_path).joinpath("stop.toml")
+    config.write_text(config.read_text().replace('backend = "Stop"', f'backend = "{backend}"'))
     (tmp_path / "photo.jpg").write_bytes(b"x" * 71)
-    (command,) = re.findall(r"`headrace (run stop\.toml .*?)`", PAGE)
+    (command,) = re.findall(r"`headrace (run stop\.toml .*?)`", PAGE.text)
     done = subprocess.run(
         [sys.executable, "-m", "headrace", *command.split()],
         cwd=tmp_path,
@@ -48,7 +47,7 @@ def test_a_stopped_thread_leaves_other_instances_alone_and_a_deadline_ends_its_r
             go_on.wait()
 
     monkeypatch.setattr(sys, "breakpointhook", stop_first)
-    exec(FILES["stop.py"], {})
+    exec(PAGE.files["stop.py"], {})
     with virtual_time(), headrace.pipe({"backend": "Stop", "instance_num": 2}) as pipe:
         held = pipe.submit({"data": "held"}, timeout=60.0)
         stopped.wait()
@@ -75,7 +74,7 @@ def test_a_batch_without_memory_runs_again_in_parts_and_later_requests_go_on():
         with pytest.raises(RequestsFailed) as caught:
             pipe(asked)
         one, lost, other = caught.value.errors
-        assert (one, other, type(lost)) == (None, None, BackendError)
+        assert (one, other, type(lost), lost.code) == (None, None, NoMemoryError, "memory")
         assert "out of memory" in str(lost.__cause__)
         assert pipe.ready
         assert pipe({"data": "c"})["result"] == "fits"

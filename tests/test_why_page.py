@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
 import shlex
 import time
-from pathlib import Path
 
 import httpx
 import pytest
+from pages import Page, programs, run_here, run_program
 from typer.testing import CliRunner
 
 import headrace
 from headrace_cli.app import app
 from headrace_serve import Server
 
-PAGE = (Path(__file__).resolve().parents[1] / "docs" / "why.md").read_text(encoding="utf-8")
-PROGRAMS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PAGE = Page("docs/why.md")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_a_program_prints_what_stands_beside_it(program):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):
-        exec(compile(program, "docs/why.md", "exec"), {"__name__": "__main__"})
-    wanted = re.findall(r"^(?:print\(.*\)  |)# (.*)$", program, re.MULTILINE)
-    assert said.getvalue().splitlines() == wanted
-    assert wanted
+@pytest.mark.parametrize("program", programs("docs/why.md"))
+def test_a_program_prints_what_stands_beside_it(program, tmp_path):
+    assert run_program(program, tmp_path)
 
 
 def test_the_command_is_followed_at_a_server(tmp_path, monkeypatch):
@@ -41,9 +33,8 @@ def test_the_command_is_followed_at_a_server(tmp_path, monkeypatch):
                 request["result"] = request["data"]
 
     headrace.register("Detect", WhyModel, replace=True)
-    (config,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    (tmp_path / "line.toml").write_text(config)
-    command, *others = re.findall(r"^\$ (.*)$", PAGE, re.MULTILINE)
+    (tmp_path / "line.toml").write_text(PAGE.block("toml"))
+    command, *others = PAGE.commands
     with Server({"line": tmp_path / "line.toml"}, port=0) as server:
         for name in ("7f3a", "other", "other"):
             said = {"X-Request-Id": name}
@@ -71,6 +62,5 @@ def test_the_command_is_followed_at_a_server(tmp_path, monkeypatch):
     assert again.stdout.splitlines()[0] == lines[0]
     monkeypatch.chdir(tmp_path)
     for other in others:
-        found = CliRunner().invoke(app, shlex.split(other)[1:])
-        assert found.exit_code == 0, found.output
+        run_here(other)
     assert len(others) == 2

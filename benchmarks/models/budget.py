@@ -1,13 +1,11 @@
 """Models that together do not fit: how often a request finds its model, and what the process takes beside its budget.
 
-Twelve ONNX models have a budget of four. Clients ask for them by Zipf's law, each as soon as it has its answer. The rate of hits is
-beside the best possible one, Belady's, computed afterwards from the order of the requests: with room for four, the model
-leaves whose next request is the farthest. It is also beside that of the least recently used leaving at once, in the same order:
-a client that waits asks for nothing, and a request for a model that is coming counts as one that has not found it.
+Twelve ONNX models have a budget of four. Clients ask for them by Zipf's law, each as soon as it has its answer. A hit is a request
+that causes no load: one that waits for a model that comes for another request is a hit, too. The rate of hits is beside two that
+are computed afterwards, from the order in which the requests were answered. In the best possible one, Belady's, the model
+leaves whose next request is the farthest. In the other one the least recently used leaves.
 
-On a CPU glibc keeps freed weights, unless a variable says that large blocks are mapped each by itself:
-
-    MALLOC_MMAP_THRESHOLD_=1048576 python -m benchmarks.models.budget [--device cuda:0] [--seconds 300] [--clients 40] [--quick] [--json FILE]
+    python -m benchmarks.models.budget [--device cuda:0] [--seconds 300] [--clients 40] [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -106,17 +104,16 @@ def trace(folder: Path, device: str, seconds: float, clients: int, side: int) ->
         }
         for name in names
     }
-    asked: list[str] = []
-    hits: Counter[bool] = Counter()
+    answered: list[str] = []
     lock, failed = threading.Lock(), count()
     comings: Counter[str] = Counter()
     with Models(configs, preload=False, memory=memory) as models:
         models("m0", {"data": np.zeros((1, side), np.float32)})  # what the library takes once
         models.unload("m0")
         base = resident_bytes()
-        models.load("m0")
         most = 0
-        models.subscribe(lambda one: comings.update([one.state]))
+        models.subscribe(lambda change: comings.update([change.state]))
+        models.load("m0")
         until = time.monotonic() + seconds
 
         def client(seed: int) -> None:
@@ -125,12 +122,12 @@ def trace(folder: Path, device: str, seconds: float, clients: int, side: int) ->
             shares = [1 / rank for rank in range(1, MODELS + 1)]
             while time.monotonic() < until:
                 (name,) = draw.choices(names, shares)
-                with lock:
-                    asked.append(name)
-                    hits[models.status()[name]["state"] == "ready"] += 1
-                    most = max(most, resident_bytes() - base)
                 try:
-                    models(name, {"data": np.zeros((1, side), np.float32)}, timeout=60)
+                    with models.lease(name, timeout=60) as pipe:
+                        pipe({"data": np.zeros((1, side), np.float32)})
+                        with lock:  # while the model is here, so that this order is possible
+                            answered.append(name)
+                            most = max(most, resident_bytes() - base)
                 except Exception:
                     next(failed)
                     raise
@@ -141,11 +138,11 @@ def trace(folder: Path, device: str, seconds: float, clients: int, side: int) ->
         for thread in threads:
             thread.join()
     return {
-        "requests": len(asked),
+        "requests": len(answered),
         "lost": next(failed),
-        "hits": hits[True] / len(asked),
-        "best_hits": best_hits(asked, ROOM) / len(asked),
-        "recent_hits": recent_hits(asked, ROOM) / len(asked),
+        "hits": 1 - comings["ready"] / len(answered),
+        "best_hits": best_hits(answered, ROOM) / len(answered),
+        "recent_hits": recent_hits(answered, ROOM) / len(answered),
         "loaded": comings["ready"],
         "evicted": comings["unloaded"],
         "budget_bytes": memory.budget_bytes[place],

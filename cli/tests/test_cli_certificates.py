@@ -70,10 +70,11 @@ def carry(site, certificate):
 
 def about_echo():
     """Return the row of the plugin and the findings about it."""
-    done = said("doctor", "--json")
+    done = said("list", "--check", "--json")
     whole = json.loads(done.stdout)
     (row,) = [one for one in whole["plugins"] if one["plugin"] == "echo"]
-    (listed,) = [one for one in json.loads(said("--json").stdout) if one["plugin"] == "echo"]
+    rows = json.loads(said("--json").stdout)["plugins"]
+    (listed,) = [other for other in rows if other["plugin"] == "echo"]
     assert listed == row
     found = [one for one in whole["findings"] if one["plugin"] == "echo"]
     kinds = [one["kind"] for one in found]

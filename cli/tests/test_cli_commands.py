@@ -192,7 +192,7 @@ def test_plugins_list_loads_neither_pydantic_nor_rich_nor_a_plugin(site, monkeyp
     any(importlib.util.find_spec(name) is None for name in ("headrace_cv", "headrace_ort")),
     reason="not installed: headrace-cv, headrace-ort",
 )
-@pytest.mark.parametrize("command", [("check",), ("explain",), ("plugins", "doctor")])
+@pytest.mark.parametrize("command", [("check",), ("explain",), ("plugins", "list", "--check")])
 def test_no_heavy_library_is_loaded(command, config, tmp_path, monkeypatch):
     only(monkeypatch, "cv", "ort")
     (tmp_path / "model.onnx").write_bytes(b"not looked at")
@@ -292,7 +292,7 @@ def test_check_counts_the_instances_behind_a_second_door_once(config):
         (["explain", "wrong.toml"], "unknown_backend"),
         (["explain", "S["], "syntax"),
         (["explain", "right.toml", "--graph", "png"], "argument"),
-        (["explain", "Identty", "--graph", "svg"], "unknown_backend"),
+        (["explain", "Identty", "--graph", "dot"], "unknown_backend"),
         (["plugins", "info", "Identty"], "unknown_backend"),
         (["conformance", "Identty"], "unknown_backend"),
         (["new", "backend", "not a name"], "name"),
@@ -624,7 +624,7 @@ def test_list_without_plugins(monkeypatch):
     result = headrace_says("plugins", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "pip install headrace-cv" in result.stderr
-    assert json.loads(headrace_says("plugins", "list", "--json").stdout) == []
+    assert json.loads(headrace_says("plugins", "list", "--json").stdout)["plugins"] == []
 
 
 def test_list(site, monkeypatch):
@@ -637,15 +637,13 @@ def test_list(site, monkeypatch):
     rows = [line.split() for line in result.stdout.splitlines()]
     assert ["headrace-good", "1.0", ">=0.1", "ok", "Scale"] in rows
     assert "it requires headrace >=99" in result.stdout
-    found = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    found = json.loads(headrace_says("plugins", "list", "--json").stdout)["plugins"]
     states = {record["distribution"]: record["state"] for record in found}
     assert states["headrace-good"] == "ok"
     assert states["headrace-new"] == "incompatible"
     assert headrace_says("plugins").stdout == result.stdout
-    assert json.loads(headrace_says("plugins", "--json").stdout) == found
-    assert (
-        headrace_says("plugins", "--json", "doctor").exit_code == 2
-    )  # no option that nobody reads
+    assert json.loads(headrace_says("plugins", "--json").stdout)["plugins"] == found
+    assert headrace_says("plugins", "--json", "info").exit_code == 2  # no option that nobody reads
 
 
 def test_info_of_a_backend(site, monkeypatch):
@@ -713,10 +711,10 @@ def test_info_of_a_plugin_with_a_slip_in_its_name(site, monkeypatch):
     assert "Did you mean 'good'?" in result.stderr
 
 
-def test_doctor_finds_nothing_wrong(site, monkeypatch):
+def test_the_check_finds_nothing_wrong(site, monkeypatch):
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     only(monkeypatch, "good")
-    result = headrace_says("plugins", "doctor")
+    result = headrace_says("plugins", "list", "--check")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[-1].startswith("ok: ")
 
@@ -733,11 +731,11 @@ def test_a_known_distribution_that_is_not_installed_is_told_as_such(
     assert result.stderr.startswith(f"error: {distribution} is not installed\n  Install it: pip")
 
 
-def test_doctor_counts_what_is_disabled(site, monkeypatch):
+def test_the_check_counts_what_is_disabled(site, monkeypatch):
     monkeypatch.setattr("importlib.metadata.distributions", distributions_below(site))
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     only(monkeypatch, "")
-    result = headrace_says("plugins", "doctor")
+    result = headrace_says("plugins", "list", "--check")
     assert result.exit_code == 0
     assert result.stdout.endswith("; 1 of them disabled by HEADRACE_PLUGINS\n")
 
@@ -756,24 +754,27 @@ def test_a_slip_in_the_list_of_allowed_plugins_is_told(word, name, remedy, site,
     monkeypatch.setattr("importlib.metadata.distributions", distributions_below(site))
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     only(monkeypatch, "good", word)
-    result = headrace_says("plugins", "doctor")
+    result = headrace_says("plugins", "list", "--check")
     assert result.exit_code == 0
     reason = f"no installed plugin is called {name!r}"
-    assert f"HEADRACE_PLUGINS: unknown_plugin: {reason}\n  {remedy}\n" in result.stdout
-    finding = json.loads(headrace_says("plugins", "doctor", "--json").stdout)["findings"][-1]
+    told = f"warning: HEADRACE_PLUGINS: {reason}. {remedy}\n"
+    assert result.stderr == told
+    finding = json.loads(headrace_says("plugins", "list", "--check", "--json").stdout)["findings"][
+        -1
+    ]
     assert (finding["kind"], finding["plugin"], finding["remedy"]) == (
         "unknown_plugin",
         name,
         remedy,
     )
     listed = headrace_says("plugins", "list")
-    assert listed.stderr == f"warning: HEADRACE_PLUGINS: {reason}. {remedy}\n"
+    assert listed.stderr == told
     only(monkeypatch, "good")
-    assert "unknown_plugin" not in headrace_says("plugins", "doctor").stdout
+    assert headrace_says("plugins", "list", "--check").stderr == ""
     assert headrace_says("plugins", "list").stderr == ""
 
 
-def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
+def test_the_check_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     add_plugin(site, "headrace-good", backends={"Scale": "good_module:Scale"}, module=GOOD)
     add_plugin(site, "headrace-twin", backends={"Scale": "twin_module:Scale"}, module=GOOD)
     add_plugin(site, "headrace-bad", backends={"Bad": "bad_module:Bad"}, module="1 / 0")
@@ -792,7 +793,7 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     add_plugin(site, "headrace-core", backends={"S": "core_module:Scale"}, module=GOOD)
     add_plugin(site, "headrace-off", backends={"Off": "off_module:Off"}, module="1 / 0")
     only(monkeypatch, "good", "twin", "bad", "quit", "lib", "dep", "new", "core")
-    result = headrace_says("plugins", "doctor", "--json")
+    result = headrace_says("plugins", "list", "--check", "--json")
     assert result.exit_code == 1
     found = json.loads(result.stdout)
     assert found["ok"] is False
@@ -833,12 +834,12 @@ def test_doctor_reports_each_kind_with_reason_and_remedy(site, monkeypatch):
     assert dep[0] == "it requires no-such-distribution>=2, which is not installed"
     assert dep[1].startswith("it requires pydantic<1, installed is ")
     assert len(dep) == 2
-    text = headrace_says("plugins", "doctor")
+    text = headrace_says("plugins", "list", "--check")
     assert text.exit_code == 1
     assert "Write good:Scale or twin:Scale" in text.stdout
 
 
-def test_doctor_looks_at_what_the_libraries_of_headrace_require_too(site, monkeypatch):
+def test_the_check_looks_at_what_the_libraries_of_headrace_require_too(site, monkeypatch):
     """Such a library offers nothing, so no finding is about itself."""
     libraries = {
         "headrace-shapes": ("headrace>=99", "pydantic>=1", "other; extra == 'x'", "headrace-ring"),
@@ -856,7 +857,7 @@ def test_doctor_looks_at_what_the_libraries_of_headrace_require_too(site, monkey
             f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}"
         )
     only(monkeypatch, "dep")
-    result = headrace_says("plugins", "doctor", "--json")
+    result = headrace_says("plugins", "list", "--check", "--json")
     assert result.stdout, (result.stderr, result.exit_code, result.exception)
     found = [
         (one["reason"], one["remedy"])
@@ -875,10 +876,9 @@ def test_doctor_looks_at_what_the_libraries_of_headrace_require_too(site, monkey
             'Install it: pip install "no-such-library>=3"',
         ),
     ]
-    line = next(
-        line for line in headrace_says("plugins", "doctor").stdout.splitlines() if "shapes" in line
-    )
-    assert "headrace-dep" in line
+    text = headrace_says("plugins", "list", "--check").stdout
+    _, _, below = text.partition("\nheadrace-dep ")
+    assert below.splitlines()[1].startswith("    missing_dependency: headrace-shapes, which it")
 
 
 @pytest.fixture
@@ -926,7 +926,8 @@ def test_list_gives_the_states_that_need_no_import(one_of_each):
     before = set(sys.modules)
     result = headrace_says("plugins", "list", "--json")
     assert result.exit_code == 0
-    assert states(json.loads(result.stdout)) == {**BY_METADATA, **dict.fromkeys(BY_IMPORT, "ok")}
+    rows = json.loads(result.stdout)["plugins"]
+    assert states(rows) == {**BY_METADATA, **dict.fromkeys(BY_IMPORT, "ok")}
     assert not [name for name in set(sys.modules) - before if name.endswith("_module")]
     text = headrace_says("plugins", "list").stdout
     assert "'Twin' is offered by headrace-one and headrace-two" in text
@@ -960,7 +961,7 @@ def test_list_compares_versions_without_opening_metadata(site, monkeypatch):
     needs = ("headrace>=0.1", "some_library[fast]>=2", "other>1; python_version < '3'")
     add_plugin(site, "headrace-dep", backends={"D": "hrt_dep:D"}, requires=needs)
     only(monkeypatch, "dep")
-    rows = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    rows = json.loads(headrace_says("plugins", "list", "--json").stdout)["plugins"]
     (row,) = [r for r in rows if r["plugin"] == "dep"]
     assert row["state"] == "missing_dependency"
     assert row["reason"] == "it requires some_library>=2, installed is 1.5"
@@ -990,8 +991,8 @@ def test_another_build_may_take_the_place_of_a_library_but_two_are_told(site, mo
     only(monkeypatch, "dep")
 
     def found():
-        doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)
-        return [one for one in doctor["findings"] if one["plugin"] == "dep"]
+        checked = json.loads(headrace_says("plugins", "list", "--check", "--json").stdout)
+        return [one for one in checked["findings"] if one["plugin"] == "dep"]
 
     assert found() == []
     add_build(site, "hrt-runtime", "hrt_runtime")
@@ -1008,14 +1009,14 @@ def test_another_build_may_take_the_place_of_a_library_but_two_are_told(site, mo
 def test_a_module_of_its_own_that_is_not_there_is_no_missing_library(site, monkeypatch):
     add_plugin(site, "headrace-bare", backends={"C": "hrt_none.part:C"})
     only(monkeypatch, "bare")
-    doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)
-    (found,) = [f for f in doctor["findings"] if f["plugin"] == "bare"]
+    checked = json.loads(headrace_says("plugins", "list", "--check", "--json").stdout)
+    (found,) = [f for f in checked["findings"] if f["plugin"] == "bare"]
     assert found["kind"] == "broken"
     assert "No module named 'hrt_none'" in found["reason"]
 
 
-def test_doctor_gives_all_states(one_of_each):
-    result = headrace_says("plugins", "doctor", "--json")
+def test_the_check_gives_all_states(one_of_each):
+    result = headrace_says("plugins", "list", "--check", "--json")
     assert result.exit_code == 1
     assert states(json.loads(result.stdout)["plugins"]) == {**BY_METADATA, **BY_IMPORT}
 
@@ -1035,12 +1036,12 @@ def test_info_gives_the_state_of_one_plugin(name, state, one_of_each):
 def test_a_plugin_in_a_state_by_name_only_can_still_be_used(one_of_each):
     explained = headrace.explain({"backend": "two:Twin(name_it=1)"})
     assert "headrace-two" in json.dumps(explained)
-    listed = json.loads(headrace_says("plugins", "list", "--json").stdout)
+    listed = json.loads(headrace_says("plugins", "list", "--json").stdout)["plugins"]
     usable = {row["distribution"] for row in listed if row["usable"]}
     assert {"headrace-one", "headrace-two", "headrace-dep"} <= usable
     assert not {"headrace-new", "headrace-off"} & usable
-    doctor = json.loads(headrace_says("plugins", "doctor", "--json").stdout)["findings"]
-    (twice,) = [one for one in doctor if one["backend"] == "Twin"]
+    checked = json.loads(headrace_says("plugins", "list", "--check", "--json").stdout)["findings"]
+    (twice,) = [one for one in checked if one["backend"] == "Twin"]
     assert (twice["kind"], twice["plugin"], twice["others"]) == (
         "duplicate",
         "one",
@@ -1067,7 +1068,7 @@ def test_list_prints_what_programs_are_told(site):
     add_plugin(site, "headrace-good", backends={"Good": "good_module:Good"}, module=GOOD)
     done = python("-m", "headrace", "plugins", "list", "--json", path=site)
     same = [plugin.to_dict() for plugin in headrace.plugins.installed(refresh=True)]
-    rows = json.loads(done.stdout)
+    rows = json.loads(done.stdout)["plugins"]
     for row, reported in zip(rows, json.loads(json.dumps(same)), strict=True):
         if row["usable"]:  # what is not installed for it, or offered twice, the command finds
             row |= {"state": "ok", "reason": None, "remedy": None}
@@ -1081,10 +1082,10 @@ class Odd(headrace.Backend):
 """
 
 
-def test_doctor_says_whose_class_breaks_the_contract(site, monkeypatch):
+def test_the_check_says_whose_class_breaks_the_contract(site, monkeypatch):
     add_plugin(site, "headrace-contract", backends={"Odd": "odd_module:Odd"}, module=ODD)
     only(monkeypatch, "contract")
-    result = headrace_says("plugins", "doctor", "--json")
+    result = headrace_says("plugins", "list", "--check", "--json")
     (finding,) = [f for f in json.loads(result.stdout)["findings"] if f["kind"] != "disabled"]
     assert result.exit_code == 1
     assert (finding["distribution"], finding["backend"]) == ("headrace-contract", "Odd")

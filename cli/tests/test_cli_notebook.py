@@ -29,15 +29,15 @@ def test_a_pipeline_and_a_configuration_show_their_graph():
         shown = pipe._repr_html_()
         assert repr(pipe) in "".join(parsed(shown)[0].itertext())
     for html in (shown, headrace.PipelineConfig.load(CONFIG)._repr_html_()):
-        (drawing,) = [one for one in parsed(html) if one.tag.endswith("}svg")]
-        texts = ["".join(one.itertext()) for one in drawing.iter() if one.tag.endswith("}text")]
-        assert "first" in texts
-        assert "second (2 instances)" in texts
-        assert "script" not in html
-        assert set(re.findall(r"https?://[^\"' ]+", html)) == {"http://www.w3.org/2000/svg"}
+        (graph,) = ["".join(one.itertext()) for one in parsed(html) if one.tag == "pre"]
+        assert graph.splitlines()[0] == "flowchart LR"
+        assert 'n0["first<br/>Identity"]' in graph
+        assert 'n1["second (2 instances)<br/>Identity"]' in graph
+        assert graph.splitlines()[-1] == "  n0 --> n1"
+        assert not re.search("script|https?://", html)
 
 
-def test_without_the_drawing_they_show_their_text(monkeypatch):
+def test_without_the_command_they_show_their_text(monkeypatch):
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda **_: ())
     with headrace.pipe(CONFIG) as pipe:
         shown = [one._repr_html_() for one in (pipe, pipe.config, pipe.stats())]
@@ -46,8 +46,10 @@ def test_without_the_drawing_they_show_their_text(monkeypatch):
 
 def test_what_a_configuration_holds_is_text_and_no_html():
     config = headrace.PipelineConfig.load({"backend": 'S[(key="<b>")Identity]'})
-    texts = ["".join(one.itertext()) for one in parsed(config._repr_html_())]
-    assert 'S[(key="<b>")Identity]' in texts
+    elements = parsed(config._repr_html_())
+    assert {element.tag for element in elements} == {"all", "p", "code", "pre"}
+    # Mermaid reads HTML in a label.
+    assert "S[(key=&quot;&lt;b&gt;&quot;)Identity]" in "".join(elements[-1].itertext())
 
 
 def test_statistics_are_the_dict_that_they_were_and_show_tables():

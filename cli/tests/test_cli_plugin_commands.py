@@ -1,4 +1,4 @@
-"""Commands that plugins bring, and what doctor says of what their hooks name."""
+"""Commands that plugins bring, and what the list says of what their hooks name."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_help_lists_every_known_command_in_one_group():
             assert f"\n  {name} " in listed[title]
 
 
-@pytest.mark.parametrize("name", ["gpus", "inspect", "report"])
+@pytest.mark.parametrize("name", ["gpus", "inspect", "why"])
 def test_a_command_that_moved_says_where_to(name):
     result = says(name, "--json")
     assert result.exit_code == 2
@@ -329,21 +329,21 @@ def test_a_broken_plugin_breaks_neither_help_nor_the_others(train, site, code):
     assert result.exit_code == 0
     assert "label" in result.output
     assert says("label", "x").exit_code == 0
-    doctor = json.loads(says("plugins", "doctor", "--json").stdout)
-    assert [f["kind"] for f in doctor["findings"] if f["plugin"] == "bad"] == ["broken"]
+    checked = json.loads(says("plugins", "list", "--check", "--json").stdout)
+    assert [f["kind"] for f in checked["findings"] if f["plugin"] == "bad"] == ["broken"]
 
 
-def test_a_command_of_core_wins_and_doctor_says_so(site):
+def test_a_command_of_core_wins_and_the_check_says_so(site):
     commands(site, check="hrt_train:label", label="hrt_train:label")
     assert "Check a configuration" in says("check", "--help").output
     assert "train:check" in says("--help").output
     assert says("train:check", "x").stdout == "label x 100\n"
-    doctor = says("plugins", "doctor")
-    assert doctor.exit_code == 1
+    checked = says("plugins", "list", "--check")
+    assert checked.exit_code == 1
     assert (
-        "headrace-train 1.0: duplicate: the command 'check' is never used: headrace itself has one "
-        "of that name\n  Ask its author for another name."
-    ) in doctor.stdout
+        "    duplicate: the command 'check' is never used: headrace itself has one of that name\n"
+        "    Ask its author for another name."
+    ) in checked.stdout
 
 
 def test_two_plugins_with_one_command_are_an_error_and_the_qualifier_chooses(site):
@@ -357,7 +357,10 @@ def test_two_plugins_with_one_command_are_an_error_and_the_qualifier_chooses(sit
     listed = says("--help").output
     assert "other:label" in listed
     assert "train:label" in listed
-    assert "is offered by headrace-other and headrace-train" in says("plugins", "doctor").stdout
+    assert (
+        "is offered by headrace-other and headrace-train"
+        in says("plugins", "list", "--check").stdout
+    )
 
 
 def test_a_disabled_plugin_has_no_commands(train, monkeypatch):
@@ -408,14 +411,14 @@ text = "x"
 """
 
 
-def test_doctor_checks_everything_that_hooks_name(site):
+def test_the_check_checks_everything_that_hooks_name(site):
     for name in ("all", "more"):
         module = f"hrt_{name}"
         code = EVERYTHING.format(module=module)
         heavy = "import hrt_no_such_library"
         points = f"[headrace.plugins]\nh = {module}\n"
         site.add(f"headrace-{name}", points, {module: code, f"{module}_heavy": heavy})
-    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
+    found = json.loads(says("plugins", "list", "--check", "--json").stdout)["findings"]
     mine = sorted((f["kind"], f["reason"]) for f in found if f["plugin"] == "all")
     expected = [
         ("broken", "the batch policy 'Theirs': 'hrt_all:Theirs' is no BatchPolicy"),
@@ -447,13 +450,13 @@ def test_doctor_checks_everything_that_hooks_name(site):
     assert all(f["remedy"] for f in found)
 
 
-def test_doctor_tells_of_a_name_that_no_expression_can_hold(site):
+def test_the_check_tells_of_a_name_that_no_expression_can_hold(site):
     points = (
         "[headrace.backends]\nTwo words = hrt_odd:Odd\n2nd = hrt_odd:Odd\nOdd-1.x/y = hrt_odd:Odd\n"
     )
     code = "class Odd:\n    def forward(self, batch): pass\n"
     site.add("headrace-odd", points, {"hrt_odd": code})
-    found = json.loads(says("plugins", "doctor", "--json").stdout)["findings"]
+    found = json.loads(says("plugins", "list", "--check", "--json").stdout)["findings"]
     assert sorted(f["backend"] for f in found if f["plugin"] == "odd") == ["2nd", "Two words"]
 
 
@@ -540,8 +543,7 @@ def test_info_of_core_shows_its_policies():
 def test_a_plugin_whose_hooks_fail_is_listed_with_its_reason(site, command, code, state, reason):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": code})
     given = says("plugins", command, *(["bad"] if command == "info" else []), "--json")
-    rows = json.loads(given.stdout)
-    rows = rows if command == "list" else rows["plugins"]
+    rows = json.loads(given.stdout)["plugins"]
     (row,) = [row for row in rows if row["plugin"] == "bad"]
     assert row["state"] == state
     assert reason is None or reason in row["reason"]

@@ -122,12 +122,15 @@ def test_what_is_neither_file_nor_expression_says_how_it_was_read(write):
 
 
 @pytest.mark.parametrize(
-    ("table", "command"), [("models", "headrace serve --models"), ("sources", "headrace video")]
+    ("table", "command"),
+    [("models", "headrace serve --check --models"), ("sources", "headrace video")],
 )
 def test_a_file_for_another_command_says_so(write, table, command):
     write(other_toml=f'[{table}.one]\nconfig = "one.toml"\n')
     for given in (["check", "other.toml"], ["explain", "other.toml"]):
-        assert f"[{table}] is a table of files for `{command} other.toml`" in says(*given).stderr
+        said = says(*given).stderr
+        assert f"[{table}] is a table of files for `{command} other.toml`" in said
+        assert "backend" not in said
     write(own_toml=f'[{table}]\nbackend = "Say"\nmxa = 1\n')
     assert "of files for" not in says("check", "own.toml").stderr
 
@@ -360,7 +363,7 @@ def test_check_sees_a_library_that_only_computing_needs(site):
     assert "headrace-far" in warning["message"]
     assert "no-such-library>=2, which is not installed" in warning["message"]
     assert 'pip install "no-such-library>=2"' in warning["hint"]
-    found = json.loads(says("plugins", "doctor", "--json").stdout)
+    found = json.loads(says("plugins", "list", "--check", "--json").stdout)
     assert ("headrace-far", "missing_dependency") in [
         (one["distribution"], one["kind"]) for one in found["findings"]
     ]
@@ -591,7 +594,7 @@ def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
         (["check", "a.toml", "--jsn"], "No such option"),
         (["run", "a.toml", "x", "--timeout", "soon"], "--timeout"),
         (["plugins", "lst"], "No such command"),
-        (["doctor"], "Did you mean 'plugins doctor'?"),
+        (["doctor"], "Did you mean 'plugins list --check'?"),
         (["chek"], "Did you mean 'check'?"),
         (["--bad", "check"], "No such option"),
         (["run", "a.toml", "gone"], "no such file or folder"),
@@ -646,7 +649,7 @@ def test_a_shell_completes_commands_options_and_names(monkeypatch):
     for text, name in (
         ("run --out", "--output"),
         ("plugins info Id", "Identity"),
-        ("plugins ", "doctor"),
+        ("plugins ", "info"),
         ("explain --graph ", "mermaid"),
     ):
         found = CliRunner().invoke(app, [], prog_name="headrace", env=typed(text))

@@ -642,3 +642,11 @@ def test_a_plugin_that_is_not_usable_is_said(installed, command):
     done = command("headrace-shout")
     assert done.returncode == 1
     assert "it requires headrace" in done.stdout
+
+
+def test_pytest_hands_the_share_of_the_long_rules_on(pytester):
+    pytester.makepyfile(test_share="from headrace_testing.core_words import IdentityConformance")
+    ended = pytester.runpytest_subprocess("--conformance-share", "2", "-k", "same-later")
+    ended.stdout.fnmatch_lines(["*share is 2.0, and is above 0 and at most 1*"])
+    ended = pytester.runpytest_subprocess("--conformance-share", "0.01", "-k", "same-later")
+    ended.assert_outcomes(passed=1)

@@ -214,6 +214,17 @@ class LosesMemoryOfC(Right):
         return data * 2
 
 
+@judged()
+class RemembersTwoThousand(Right):
+    def init(self, options, context):
+        self.known = {}
+
+    def one(self, data):
+        if len(self.known) == 2000:
+            del self.known[next(iter(self.known))]
+        return self.known.setdefault(data.tobytes(), data * 2).copy()
+
+
 # Right answers.
 
 
@@ -443,8 +454,8 @@ def test_each_backend_is_judged_rightly(kit):
         np.seterr(**numpy_errors)
 
 
-def test_there_are_39_and_each_is_judged_once():
-    assert len({kit.expression for kit in KITS}) == len(KITS) == 39
+def test_there_are_40_and_each_is_judged_once():
+    assert len({kit.expression for kit in KITS}) == len(KITS) == 40
 
 
 @pytest.mark.parametrize(("growth", "outcome"), [(0, "failed"), (2000, "not_judged")])
@@ -461,3 +472,14 @@ def test_growth_is_judged_where_a_thousand_requests_are_of_about_one_size(growth
         verdict = contextvars.copy_context().run(run.verdict, "requests-released")
     assert verdict.outcome == outcome
     assert outcome == "failed" or verdict.detail.startswith("only 34 different requests")
+
+
+@pytest.mark.parametrize(
+    ("word", "outcome"), [("RemembersTwoThousand", "passed"), ("RemembersAll", "failed")]
+)
+def test_shorter_rules_say_the_same_of_what_is_kept(word, outcome):
+    """The first of them keeps more than a fifth of the requests of a window."""
+    (kit,) = (kit for kit in KITS if kit.__name__ == word)
+    with ConformanceRun(kit, share=0.2) as run:
+        verdict = contextvars.copy_context().run(run.verdict, "requests-released")
+    assert verdict.outcome == outcome

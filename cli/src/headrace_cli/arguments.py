@@ -48,7 +48,7 @@ Settings = Annotated[
 
 def group(summary: str, cls: type[Group] = Group) -> typer.Typer:
     """Make a group of commands, ``headrace GROUP COMMAND``."""
-    made = typer.Typer(
+    typer_group = typer.Typer(
         cls=cls,
         no_args_is_help=True,
         add_completion=False,
@@ -57,8 +57,8 @@ def group(summary: str, cls: type[Group] = Group) -> typer.Typer:
         help=summary,
     )
     # Without a callback typer makes a group of one command that command.
-    made.callback()(lambda: None)
-    return made
+    typer_group.callback()(lambda: None)
+    return typer_group
 
 
 def names_beginning(incomplete: str) -> list[str]:

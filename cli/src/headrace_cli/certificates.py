@@ -58,8 +58,8 @@ def judged_here(plugins: Iterable[Plugin]) -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
         "distributions": {
-            one.distribution: {"modules": _modules(one), "libraries": _libraries(one)}
-            for one in {plugin.distribution: plugin for plugin in plugins}.values()
+            plugin.distribution: {"modules": _modules(plugin), "libraries": _libraries(plugin)}
+            for plugin in {plugin.distribution: plugin for plugin in plugins}.values()
         },
     }
 
@@ -82,13 +82,13 @@ def _modules(plugin: Plugin) -> dict[str, str]:
     """Return the SHA-256 of each module beside the backends of a plugin, by its path in a wheel. Import none."""
     from hashlib import sha256  # it loads OpenSSL, which most listings do not need
 
-    found = {}
+    digests = {}
     for place, top in _places(plugin):
         for file in [place] if place.is_file() else place.rglob("*"):
             if file.suffix in (".py", ".so", ".pyd"):
                 path = file.relative_to(top).as_posix()
-                found[path] = sha256(file.read_bytes()).hexdigest()
-    return dict(sorted(found.items()))
+                digests[path] = sha256(file.read_bytes()).hexdigest()
+    return dict(sorted(digests.items()))
 
 
 def _place(module: str) -> tuple[Path, int] | None:
@@ -126,11 +126,11 @@ def certificate_of(plugin: Plugin) -> tuple[dict[str, Any] | None, Finding | Non
             return None, None
         told = read_json(text)
         own = told["distributions"][plugin.distribution]
-        found = _difference(plugin, own["modules"], own["libraries"])
-        if found is not None:
-            return None, found
+        difference = _difference(plugin, own["modules"], own["libraries"])
+        if difference is not None:
+            return None, difference
         ran = {name: str(told[name]) for name in ("kit", "headrace", "python", "platform", "date")}
-        good = {one["backend"] for one in told["certificates"] if one["certified"]}
+        good = {c["backend"] for c in told["certificates"] if c["certified"]}
         return {**ran, "backends": sorted(good & {*plugin.backends})}, None
     except PackageNotFoundError:
         return None, None
@@ -145,7 +145,7 @@ def _difference(
 ) -> Finding | None:
     """Report how what is installed differs from what was certified."""
     here = _modules(plugin)
-    changed = sorted(one for one in {*here, *modules} if here.get(one) != modules.get(one))
+    changed = sorted(path for path in {*here, *modules} if here.get(path) != modules.get(path))
     if changed:
         more = f" and {counted(len(changed) - 1, 'more module')}" if changed[1:] else ""
         reason = f"{changed[0]}{more} changed after it was certified"

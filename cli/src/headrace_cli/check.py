@@ -62,8 +62,8 @@ def check(
             loaded = headrace.PipelineConfig.load(source, allow_import=not no_import)
         here = headrace.plugins.located(config)
         given = headrace.plugins.tables_of(here) if is_file(config) else None
-        found = explained(loaded)
-        warnings = all_warnings(found)
+        plan = explained(loaded)
+        warnings = all_warnings(plan)
         for warning in [] if json else warnings:
             print_message(f"warning: {Problem(**warning).render()}")
         # What the build warns of is printed as it is logged.
@@ -74,7 +74,7 @@ def check(
         after = [one for one in after if one.message not in known]
         for one in [] if json else after:
             print_message(f"warning: {one.render()}")
-        cut = _cut(found["nodes"], built["nodes"]) if built is not None else ()
+        cut = _cut(plan["nodes"], built["nodes"]) if built is not None else ()
         warnings += [one.to_dict() for one in (*logged, *cut, *after) if one.message not in known]
     except HeadraceError as error:
         if not json:
@@ -82,29 +82,29 @@ def check(
         print_json({**error_as_dict(error), "warnings": warnings})
         return WRONG
     if json:
-        report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(found["nodes"])}
+        report = {"ok": True, "problems": [], "warnings": warnings, "nodes": list(plan["nodes"])}
         report |= {} if given is None else {"stands_for": given}
         print_json(report if built is None else {**report, "built": built})
         return OK
     if given is not None:
         print_data(write_toml(given, f"{config} stands for"))
-    for origin in _fetched(found):
+    for origin in _fetched(plan):
         here = f"here, sha256={origin['sha256']}" if "sha256" in origin else "not here yet"
         moves = ". It may change: two machines may run different files" if "moves" in origin else ""
         print_data(f"{origin['address']}: {here}{moves}")
-    own = [node for node in found["nodes"].values() if node["alias_of"] is None]
+    own = [node for node in plan["nodes"].values() if node["alias_of"] is None]
     instances = sum(node["instance_num"] for node in own)
-    needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in found["asks_for"])
-    text = f"ok: {counted(len(found['nodes']), 'node')}, {counted(instances, 'instance')}"
+    needs = ", ".join(f"{d['distribution']} {d['version']}".strip() for d in plan["asks_for"])
+    text = f"ok: {counted(len(plan['nodes']), 'node')}, {counted(instances, 'instance')}"
     if built is not None:
         text += f", built and warm in {built['seconds']:.2f} s"
     print_data(f"{text}; asks for {needs}")
     return OK
 
 
-def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
+def all_warnings(plan: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the warnings of ``explain``, those about libraries that are not installed, and about misspelt functions."""
-    asked = {one["distribution"] for one in found["asks_for"]}
+    asked = {asked_for["distribution"] for asked_for in plan["asks_for"]}
     lacking = [
         Problem(
             finding.kind,
@@ -114,16 +114,16 @@ def all_warnings(found: dict[str, Any]) -> list[dict[str, Any]]:
         for finding in findings()
         if finding.kind == "missing_dependency" and finding.distribution in asked
     ]
-    return [*found["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(found)))]
+    return [*plan["warnings"], *(problem.to_dict() for problem in (*lacking, *misspelt(plan)))]
 
 
-def _fetched(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _fetched(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what is known of each file that an option names by an address."""
-    left = [node["tree"] for node in found["nodes"].values() if node["tree"]]
+    left = [node["tree"] for node in plan["nodes"].values() if node["tree"]]
     while left:
-        one = left.pop()
-        left += one["children"]
-        for option in one["options"].values():
+        part = left.pop()
+        left += part["children"]
+        for option in part["options"].values():
             for value in (
                 option["value"] if isinstance(option["value"], list) else [option["value"]]
             ):
@@ -162,11 +162,11 @@ def _cut(planned: dict[str, Any], built: dict[str, Any]) -> Iterator[Problem]:
     for name, node in built.items():
         asked, most = planned[name]["range"][1], node["range"][1]
         if planned[name]["alias_of"] is None and asked is not None and most < asked:
-            what = (
+            text = (
                 f"batches of up to {asked} were asked for, and what is built takes at most {most}"
             )
             yield Problem(
-                "max_cut", what, path=name, hint=f"Set max = {most}, or take another model."
+                "max_cut", text, path=name, hint=f"Set max = {most}, or take another model."
             )
 
 

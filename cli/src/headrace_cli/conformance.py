@@ -110,13 +110,13 @@ def conformance(
         _check_writable(file)
     classes = _conformance_classes()
     paths = {key: classes.get((_OFFERED_BY.get(key[0], key[0]), key[1])) for key in wanted}
-    found = {key: _job(kit, key[1], plugin, paths[key]) for key, plugin in wanted.items()}
-    jobs = [one for one in found.values() if not isinstance(one, str)]
+    jobs_by_key = {key: _job(kit, key[1], plugin, paths[key]) for key, plugin in wanted.items()}
+    jobs = [j for j in jobs_by_key.values() if not isinstance(j, str)]
     judged = judged_here(wanted.values())
     certificates: list[Certificate] = []
     with closing(kit.certify_apart(jobs)) as verdicts:
         for key, plugin in wanted.items():
-            job = found[key]
+            job = jobs_by_key[key]
             given = job if isinstance(job, str) else next(verdicts)
             if isinstance(given, Exception):
                 given = f"{paths[key]} cannot be judged: {error_text(given)}"
@@ -128,15 +128,15 @@ def conformance(
     whole = {
         "headrace": headrace.__version__,
         **judged,
-        "certified": all(one.certified for one in certificates),
-        "certificates": [one.to_dict() for one in certificates],
+        "certified": all(c.certified for c in certificates),
+        "certificates": [c.to_dict() for c in certificates],
     }
     text = without_places(as_json(whole), wanted.values()) if files else ""
     for file in files:
         _write(file, text)
     if json:
         print_json(whole)
-    failed = sum(not one.certified for one in certificates)
+    failed = sum(not c.certified for c in certificates)
     if failed and not json:
         print_message(f"{failed} of {counted(len(certificates), 'backend')} not certified")
     return FAILED if failed else OK
@@ -194,12 +194,12 @@ def _kit() -> ModuleType:
 
 def _named(name: str) -> list[tuple[str, Plugin]]:
     """Give the backends that a name means: all of a plugin or distribution, or a single one."""
-    found = plugins_named(name)
-    pairs = [(one, plugin) for plugin in found for one in sorted(plugin.backends)]
+    plugins = plugins_named(name)
+    pairs = [(backend, plugin) for plugin in plugins for backend in sorted(plugin.backends)]
     pairs = pairs or backends_named(name)
-    if found and not pairs:
+    if plugins and not pairs:
         raise WrongArgument(
-            f"{found[0].distribution} brings no backends, so there is none to judge"
+            f"{plugins[0].distribution} brings no backends, so there is none to judge"
         )
     if not pairs:
         _refuse_what_hooks_give(name)
@@ -263,7 +263,7 @@ def _of(name: str, plugin: Plugin, cls: type[BackendConformance]) -> type[Backen
 def _none(kit: ModuleType, name: str, plugin: Plugin, problem: str) -> Certificate:
     import platform
 
-    found: Certificate = kit.Certificate(
+    certificate: Certificate = kit.Certificate(
         backend=name,
         distribution=plugin.distribution,
         version=plugin.version,
@@ -274,36 +274,36 @@ def _none(kit: ModuleType, name: str, plugin: Plugin, problem: str) -> Certifica
         platform=f"{platform.system()} {platform.machine()}",
         problem=problem,
     )
-    return found
+    return certificate
 
 
-def _show(found: Certificate) -> None:
+def _show(certificate: Certificate) -> None:
     """Print one certificate as a table."""
     from rich.table import Table
     from rich.text import Text
 
-    state = "certified" if found.certified else "NOT CERTIFIED"
-    title = f"{found.backend} ({found.distribution} {found.version}): {state}"
-    if found.unavailable is not None:
-        title += f", {found.unavailable}"
-    if found.problem is not None:
-        print_data(f"{title}\n  {found.problem}\n")
+    state = "certified" if certificate.certified else "NOT CERTIFIED"
+    title = f"{certificate.backend} ({certificate.distribution} {certificate.version}): {state}"
+    if certificate.unavailable is not None:
+        title += f", {certificate.unavailable}"
+    if certificate.problem is not None:
+        print_data(f"{title}\n  {certificate.problem}\n")
         return
     table = Table(
         title=Text(title),
         title_justify="left",
-        caption=Text(_caption(found)),  # an expression has brackets, which are no markup
+        caption=Text(_caption(certificate)),  # an expression has brackets, which are no markup
         caption_justify="left",
     )
     table.add_column("rule", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     table.add_column("detail", overflow="fold")
-    for verdict in found.rules:
+    for verdict in certificate.rules:
         # The number of the others stands beside the broken rule that blocks them.
-        if verdict.outcome == "blocked" and verdict.blocked_by not in found.expected_failures:
+        if verdict.outcome == "blocked" and verdict.blocked_by not in certificate.expected_failures:
             continue
         style = "" if verdict.good else "bold red"
-        detail = Text(_detail(verdict, found.blocked.get(verdict.id, 0)))
+        detail = Text(_detail(verdict, certificate.blocked.get(verdict.id, 0)))
         table.add_row(verdict.id, _MARKS[verdict.outcome], detail, style=style)
     print_drawing(table, width=120)
     print_data("")

@@ -127,8 +127,8 @@ def wrapped(text: str, indent: str, start: str | None = None) -> str:
         return first + text
     room: Any = max(20, columns())
     how: Any = {"break_long_words": False, "break_on_hyphens": False}
-    found = textwrap.fill(text, room, initial_indent=first, subsequent_indent=indent, **how)
-    return found or first.rstrip()
+    filled = textwrap.fill(text, room, initial_indent=first, subsequent_indent=indent, **how)
+    return filled or first.rstrip()
 
 
 def harmless(text: str) -> str:

@@ -12,6 +12,7 @@ from headrace_cli.arguments import Json, NoImport, Settings
 from headrace_cli.console import OK, WrongArgument, counted, print_data, print_drawing
 from headrace_cli.graph import FORMATS
 from headrace_cli.lint import explained
+from headrace_cli.names import LEFT
 from headrace_cli.printing import as_json, escaped, print_json, shown
 from headrace_cli.source import hinting_at_a_file, source_of
 
@@ -40,7 +41,7 @@ def explain(
             "--graph",
             metavar="|".join(FORMATS),
             autocompletion=lambda: list(FORMATS),
-            help="Print the graph of the nodes as a picture instead.",
+            help="Print the graph of the nodes in this language instead.",
             show_default=False,
         ),
     ] = None,
@@ -56,25 +57,27 @@ def explain(
     Examples:
       headrace explain line.toml
       headrace explain "S[DecodeMat,ResizeMat(224,224)]"
-      headrace explain page.toml --graph svg > page.svg
+      headrace explain page.toml --graph dot | dot -Tsvg > page.svg
     """  # noqa: D301 - typer keeps the lines after a backspace character
     if graph is not None and graph not in FORMATS:
+        if cure := LEFT.get(f"explain --graph {graph}"):
+            raise WrongArgument(f"--graph {graph} is gone. {cure}")
         raise WrongArgument(f"--graph: expected one of {', '.join(FORMATS)}, got {graph!r}")
     with hinting_at_a_file(what):
         source = source_of(what, settings or ())
         config = headrace.PipelineConfig.load(source, allow_import=not no_import)
-        found = headrace.explain(config) if json else explained(config)
+        plan = headrace.explain(config) if json else explained(config)
     if graph is not None:
-        picture = FORMATS[graph](found)
+        picture = FORMATS[graph](plan)
         if json:
             print_json({"format": graph, "graph": picture})
         else:
             print_data(picture)
     elif json:
-        print_json(found)
+        print_json(plan)
     else:
         drawing = _Drawing(every=every)
-        print_drawing(drawing.pipeline(what, found), width=100_000, emoji=False, markup=False)
+        print_drawing(drawing.pipeline(what, plan), width=100_000, emoji=False, markup=False)
         if drawing.hidden:
             verb = "is" if drawing.hidden == 1 else "are"
             print_data(f"{counted(drawing.hidden, 'default')} {verb} hidden: --all shows them.")
@@ -95,26 +98,26 @@ class _Drawing:
         self.hidden = 0
         self._every = every
 
-    def pipeline(self, path: str, found: dict[str, Any]) -> Tree:
+    def pipeline(self, path: str, plan: dict[str, Any]) -> Tree:
         """Draw what a configuration asks for."""
-        threads = counted(found["threads"], "thread")
-        tree = _tree(f"{path}  (headrace {found['headrace']}, {threads})", "bold")
-        for name, node in found["nodes"].items():
+        threads = counted(plan["threads"], "thread")
+        tree = _tree(f"{path}  (headrace {plan['headrace']}, {threads})", "bold")
+        for name, node in plan["nodes"].items():
             branch = tree.add(_text((name, "bold cyan"), f"  {_about(node)}"))
             for key, value in node["links"].items():
                 branch.add(_text((f"{key} = {shown(value)}", "magenta")))
             self._add_values(
-                branch, {key: one for key, one in node["keys"].items() if key != "backend"}
+                branch, {key: v for key, v in node["keys"].items() if key != "backend"}
             )
             if "auto" in node:
                 branch.add(_text((f"auto: {node['auto']}", "magenta")))
             _add_processes(branch, node)
             self._add(branch, node["tree"])
             self._add_under("init", branch, node)
-        for probe in found.get("probes", []):
+        for probe in plan.get("probes", []):
             tree.add(_text(("probe ", "bold cyan"), probe))
-        _add_needs(tree, found)
-        for warning in found["warnings"]:
+        _add_needs(tree, plan)
+        for warning in plan["warnings"]:
             first, *rest = Problem(**{**warning, "text": None}).render().splitlines()
             shown_warning = tree.add(_text(("warning ", "bold yellow"), first))
             for line in rest:
@@ -134,9 +137,7 @@ class _Drawing:
         named += f", goes on at node {element['target']!r}" if "target" in element else ""
         here = branch.add(
             _text(
-                before,
-                (element["name"], "bold"),
-                f"  {brought}, {_range(element['range'])}{named}",
+                before, (element["name"], "bold"), f"  {brought}, {_range(element['range'])}{named}"
             )
         )
         self._add_values(here, element["options"])

@@ -35,6 +35,9 @@ HOOK_NOUNS = {
 }
 """The hooks that give tables, by their short names, and the word for an entry of each."""
 
+HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
+"""Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -62,7 +65,7 @@ class Finding:
     others: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the finding as plain data for JSON, as ``headrace plugins doctor --json`` prints it."""
+        """Return the finding as plain data for JSON, as ``headrace plugins list --json`` prints it."""
         return asdict(self)
 
 
@@ -131,23 +134,23 @@ def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
 
 
 def _names_taken(
-    what: str, tables: Iterable[tuple[Plugin, Iterable[str]]], taken: Container[str]
+    noun: str, tables: Iterable[tuple[Plugin, Iterable[str]]], taken: Container[str]
 ) -> Iterator[Finding]:
     offered: dict[str, list[Plugin]] = {}
     for plugin, names in tables:
         for name in names:
             offered.setdefault(name, []).append(plugin)
     for name, owners in sorted(offered.items()):
-        backend = name if what == "backend" else None
+        backend = name if noun == "backend" else None
         if name in taken:
             for owner in owners:
                 remedy = f"Write {owner.plugin}:{name}, or ask its author for another name."
-                reason = f"the {what} {name!r} is hidden: headrace itself has one of that name"
+                reason = f"the {noun} {name!r} is hidden: headrace itself has one of that name"
                 yield finding_about(owner, "duplicate", reason, remedy, backend)
         elif len(owners) > 1:
             both = " and ".join(owner.distribution for owner in owners)
             ways = " or ".join(f"{owner.plugin}:{name}" for owner in owners)
-            reason = f"the {what} {name!r} is offered by {both}"
+            reason = f"the {noun} {name!r} is offered by {both}"
             remedy = f"Write {ways}, or disable one with HEADRACE_PLUGINS."
             yield finding_about(owners[0], "duplicate", reason, remedy, backend, owners[1:])
 
@@ -158,7 +161,7 @@ def _unknown_plugins(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     elsewhere = {qualifier(name): name for name in KNOWN_BACKENDS.values()}
     words = filter(None, map(str.strip, os.environ.get("HEADRACE_PLUGINS", "").split(",")))
     named = [qualifier(word.removeprefix("-").strip()) or word for word in words]
-    for name in dict.fromkeys(one for one in named if one not in known):
+    for name in dict.fromkeys(word for word in named if word not in known):
         remedy = f"Installed are: {', '.join(known)}." if known else "No plugin is installed."
         if name in elsewhere:
             remedy = how_to_install(elsewhere[name])
@@ -189,14 +192,14 @@ def missing_requirements(
     for wanted in required(requires, extras):
         if library is None and canonicalize_name(wanted.name) == "headrace":
             continue  # the state of the plugin says whether that fits
-        found = next(iter(distributions(name=wanted.name)), None)
-        if found is None and _can_be_imported(wanted.name):
+        distribution = next(iter(distributions(name=wanted.name)), None)
+        if distribution is None and _can_be_imported(wanted.name):
             continue  # another distribution contains the same package, such as `lib-gpu` for `lib`
         wish = f"{wanted.name}{wanted.specifier}"
         remedy = f'Install it: pip install "{str(wanted).partition(";")[0].strip()}"'
-        if found is None:
+        if distribution is None:
             yield f"{reader} {wish}, which is not installed", remedy
-        elif not _contains(wanted, version := version_of(found)):
+        elif not _contains(wanted, version := version_of(distribution)):
             yield f"{reader} {wish}, installed is {version}", remedy
 
 

@@ -30,21 +30,21 @@ _DYNAMIC = {
 """What makes names while a module runs, so that its text does not tell them all."""
 
 
-def misspelt(found: dict[str, Any]) -> Iterator[Problem]:
+def misspelt(plan: dict[str, Any]) -> Iterator[Problem]:
     """Return a problem for each function of a `Call` that its module certainly does not have.
 
     Args:
-        found: What `headrace.explain` says of a configuration.
+        plan: What `headrace.explain` says of a configuration.
     """
-    for node, said in found["nodes"].items():
+    for node, said in plan["nodes"].items():
         for function in sorted({name for key in said for name in _functions(said[key])}):
             module, _, name = function.partition(":")
             name = name.partition(".")[0]
             names = _names(module)
             if names is not None and name not in names:
-                public = sorted(one for one in names if not one.startswith("_"))
-                what = f"{function!r} cannot be called: {module} has no {name!r}"
-                yield Problem("option", what, path=node, suggestion=nearest(name, public))
+                public = sorted(n for n in names if not n.startswith("_"))
+                text = f"{function!r} cannot be called: {module} has no {name!r}"
+                yield Problem("option", text, path=node, suggestion=nearest(name, public))
 
 
 def _functions(tree: Any) -> Iterator[str]:

@@ -57,21 +57,21 @@ class Input:
         Raises:
             InputError: The input cannot be read, or holds no array.
         """
-        found: dict[str, Any] = {"path": self.path, "data": self.read()}
+        fields: dict[str, Any] = {"path": self.path, "data": self.read()}
         is_array = self.path.lower().endswith((".npy", ".npz"))
         if ports is None or not is_array or importlib.util.find_spec("numpy") is None:
-            return found
+            return fields
         import numpy as np
 
         try:
-            loaded = np.load(io.BytesIO(found["data"]))
+            loaded = np.load(io.BytesIO(fields["data"]))
             arrays = dict(loaded) if hasattr(loaded, "files") else {"data": loaded}
         except (ValueError, EOFError, OSError, zipfile.BadZipFile) as error:
             raise InputError("numpy reads no array in it, without pickle") from error
         if not arrays:
             raise InputError("there is no array in it")
-        keys = {ports.get(name, {}).get("key", name): one for name, one in arrays.items()}
-        return {**found, "data": next(iter(keys.values())), **keys}
+        keys = {ports.get(name, {}).get("key", name): array for name, array in arrays.items()}
+        return {**fields, "data": next(iter(keys.values())), **keys}
 
     def read(self) -> bytes:
         """Return the content.
@@ -102,10 +102,10 @@ def ports_of(pipeline: headrace.Pipeline) -> dict[str, Any] | None:
     behind = {name for node in nodes.values() for name in node["next"]}
     first = next((name for name in nodes if name not in behind), next(iter(nodes)))
     root = resolve(pipeline.config, node=first)
-    for one in root.walk() if root is not None else ():
-        if not one.children:
-            hint = next(iter(getattr(one.made_of, "__annotations__", {}).values()), None)
-            if hint in (bytes, "bytes") or re.search(r"\bdata: bytes\b", one.cls.__doc__ or ""):
+    for part in root.walk() if root is not None else ():
+        if not part.children:
+            hint = next(iter(getattr(part.made_of, "__annotations__", {}).values()), None)
+            if hint in (bytes, "bytes") or re.search(r"\bdata: bytes\b", part.cls.__doc__ or ""):
                 return None
             break
     left = [nodes[first]["tree"]]

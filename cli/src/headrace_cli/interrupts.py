@@ -53,7 +53,7 @@ class Interrupts:
             handlers = {}
         if threading.current_thread() is threading.main_thread():
             # In the background shells have Ctrl-C ignored: then SIGTERM is caught alone.
-            self._before = {n: one for n, one in handlers.items() if one is _DEFAULTS[n]}
+            self._before = {n: old for n, old in handlers.items() if old is _DEFAULTS[n]}
         self._active = bool(self._before)
         if self._active:
             self._reader, self._writer = socket.socketpair()

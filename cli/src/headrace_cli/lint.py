@@ -40,28 +40,28 @@ def warnings_about(
         built: The nodes that `headrace.Pipeline.describe` gave once it was built: models then say what they read.
     """
     plan = config.plan()
-    warnings = dict.fromkeys(one for one in plan.warnings if not _is_allowed(one, plan))
+    warnings = dict.fromkeys(warning for warning in plan.warnings if not _is_allowed(warning, plan))
     fed = {to for node in plan.nodes.values() for to in node.links.next}
     elements = {name: _Elements(config, name, node) for name, node in plan.nodes.items()}
     for name, node in plan.nodes.items():
         if node.alias_of is None:
-            found = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
-            found += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
-            found += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
-            found += [
+            pairs = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
+            pairs += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
+            pairs += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
+            pairs += [
                 *_of_units(node, fed=name in fed),
                 *_of_types(elements[name], (built or {}).get(name)),
             ]
-            found += _of_devices(node, elements[name])
+            pairs += _of_devices(node, elements[name])
             allowed = node.keys["allow"].value
-            for code, key, message, hint in found:
+            for code, key, message, hint in pairs:
                 if code not in allowed:
                     warnings[config.problem_at(name, key, code, message, hint or None)] = None
-            for code in {*allowed} - {*CODES, *(one[0] for one in found)}:
-                what = f"allow names {code!r}, and no warning has that code"
+            for code in {*allowed} - {*CODES, *(pair[0] for pair in pairs)}:
+                text = f"allow names {code!r}, and no warning has that code"
                 if nearest(code, CODES):  # another one may be a plugin's
                     hint = among(code, CODES)
-                    warnings[config.problem_at(name, "allow", "unused_allow", what, hint)] = None
+                    warnings[config.problem_at(name, "allow", "unused_allow", text, hint)] = None
     return list(warnings)
 
 
@@ -105,39 +105,39 @@ class _Elements:
             threads: Whether elements inside ``BackgroundThread`` and ``Process`` are given as well.
         """
         inside: set[int] = set()
-        found: Pairs = []
+        pairs: Pairs = []
         for one, resolved in self.tree:
             threaded = (resolved.name, one.distribution) == ("BackgroundThread", "headrace")
             if id(one) in inside or (not threads and (threaded or resolved.cls.builds_elsewhere)):
                 inside.update(map(id, one.children))
             elif one.instance is None and not one.children and one.distribution != "headrace":
-                found.append((one, resolved))
-        return found
+                pairs.append((one, resolved))
+        return pairs
 
 
 def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
     """Warn of keys that ask for what the node does not do."""
-    keys, least, made = node.keys, node.range[0], node.instance_num
+    keys, least, instances = node.keys, node.range[0], node.instance_num
     if least > 1 and not keys["batching_timeout"].value and not keys["pad"].value:
-        what = (
+        text = (
             f"batches of this node have at least {least} requests, but nothing waits for them or "
             "fills them up: with fewer callers, requests fail"
         )
         hint = "Set batching_timeout (milliseconds) to wait for company, or pad = true."
-        yield "min_without_wait", "min", what, hint
+        yield "min_without_wait", "min", text, hint
     asked, most = keys["max"], node.tree.range[1]
     if asked.origin == "node" and most is not None and asked.value > most:
         leaves = [e for e in node.tree.walk() if e.range[1] == most and not e.children]
         limits = leaves[0].name if leaves else node.tree.name
-        what = f"max is {asked.value}, and {limits} takes at most {most}: no batch has more"
-        yield "max_cut", "max", what, f"Set max = {most}, or leave it out."
+        text = f"max is {asked.value}, and {limits} takes at most {most}: no batch has more"
+        yield "max_cut", "max", text, f"Set max = {most}, or leave it out."
     # The instances take them in turn.
     devices = keys["device"].value
-    if isinstance(devices, list) and len(devices) > made:
-        few, unused = f"there are fewer instances ({made})", ", ".join(devices[made:])
-        what = f"device lists {len(devices)} devices, and {few}: nothing runs on {unused}"
+    if isinstance(devices, list) and len(devices) > instances:
+        few, unused = f"there are fewer instances ({instances})", ", ".join(devices[instances:])
+        text = f"device lists {len(devices)} devices, and {few}: nothing runs on {unused}"
         hint = f"Set instance_num = {len(devices)}, or a multiple of it."
-        yield "device_unused", "device", what, hint
+        yield "device_unused", "device", text, hint
 
 
 def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
@@ -145,18 +145,18 @@ def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
     keys = node.keys
     wait_ms, timeout_ms = keys["batching_timeout"].value, keys["timeout_ms"].value
     if 0 < wait_ms < 0.05 or wait_ms > 60_000:  # a batch waits for a moment, not for minutes
-        what = f"batching_timeout is in milliseconds: each batch may wait for {wait_ms:g} ms"
+        text = f"batching_timeout is in milliseconds: each batch may wait for {wait_ms:g} ms"
         meant = wait_ms * 1000 if wait_ms < 1 else wait_ms / 1000
         hint = f"Write {meant:g}, if that is meant in milliseconds."
-        yield "batching_timeout_unit", "batching_timeout", what, hint
+        yield "batching_timeout_unit", "batching_timeout", text, hint
     if timeout_ms is not None and timeout_ms > _LONGEST_MS:
-        what = (
+        text = (
             f"timeout_ms is in milliseconds: a request may take {timeout_ms / 60_000:.4g} minutes"
         )
-        yield "timeout_unit", "timeout_ms", what, "Write 500 for half a second."
+        yield "timeout_unit", "timeout_ms", text, "Write 500 for half a second."
     if fed and keys["queue_size"].origin == "node":
-        what = "queue_size bounds the requests that enter here, and these come from another node"
-        yield "queue_size_unused", "queue_size", what, "Set it where requests enter."
+        text = "queue_size bounds the requests that enter here, and these come from another node"
+        yield "queue_size_unused", "queue_size", text, "Set it where requests enter."
 
 
 def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[_Warning]:
@@ -165,17 +165,19 @@ def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[
     same = len(said) == len(elements.tree)  # a container that builds elsewhere may tell of others
     told = {id(one): by for (one, _), by in zip(elements.tree, said, strict=False)} if same else {}
     resolved = {id(one): by for one, by in elements.tree}
-    for one, _ in elements.tree:
+    for part, _ in elements.tree:
         plain = (
-            one.name == "S" and not any(one.prefixes) and not any(c.children for c in one.children)
+            part.name == "S"
+            and not any(part.prefixes)
+            and not any(c.children for c in part.children)
         )
-        children = one.children if plain else ()
+        children = part.children if plain else ()
         for giver, given, taker, wanted in mismatches(
             [resolved[id(child)] for child in children],
             [told.get(id(child), {}) for child in children],
         ):
-            what = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
-            yield "types", "backend", what, "Change their order, or convert between them."
+            text = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
+            yield "types", "backend", text, "Change their order, or convert between them."
 
 
 def _walk(tree: Mapping[str, Any]) -> Iterator[Any]:
@@ -210,12 +212,12 @@ def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
     for element, resolved in elements.computing(threads=False) if node.owns_thread else ():
         if resolved.owns_thread and before:
             names, owner = ", ".join(dict.fromkeys(before)), element.name
-            what = (
+            text = (
                 f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
                 f"most {node.instance_num} of the requests at a time, however many cores there are"
             )
             hint = "Put it into a node of its own before this one, with next and more instances."
-            yield "work_before_own_thread", "backend", what, hint
+            yield "work_before_own_thread", "backend", text, hint
             return
         # An element with a file runs a model, and belongs in this node.
         file = any(isinstance(value, Path) for _, value in resolved.options or ())
@@ -226,17 +228,17 @@ def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
 def _of_cores(node: Node, elements: _Elements, plan: Plan) -> Iterator[_Warning]:
     """Warn of idle cores: one thread at a time runs an instance."""
     computing, device = elements.computing(), node.keys["device"].value
-    could_use_them = computing and not any(one.owns_thread for _, one in computing)
-    instances = sum(one.instance_num for one in plan.nodes.values() if one.alias_of is None)
+    could_use_them = computing and not any(resolved.owns_thread for _, resolved in computing)
+    instances = sum(n.instance_num for n in plan.nodes.values() if n.alias_of is None)
     one_alone = node.instance_num == 1 and node.auto is None and device in (None, "cpu")
     one_alone = one_alone and not any(map(_allows_one, elements.tree))
     if could_use_them and one_alone and plan.threads > instances:
         names = ", ".join(dict.fromkeys(element.name for element, _ in computing))
         alone = f"instance_num is 1, so one batch at a time goes through {names}"
-        what = f"{alone}, and {plan.threads} cores can be used here"
+        text = f"{alone}, and {plan.threads} cores can be used here"
         number = f'instance_num = "auto", or up to {plan.threads}'
         hint = f"Set {number}, if requests come from several threads."
-        yield "idle_cores", "instance_num", what, hint
+        yield "idle_cores", "instance_num", text, hint
 
 
 def _allows_one(pair: tuple[Element, Resolved]) -> bool:
@@ -257,8 +259,8 @@ def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
                 from headrace.isolation import error_text
 
                 texts = [f"{element.name}: lint raised {error_text(error)}"]
-            for one in texts:
-                told = one if isinstance(one, Problem) else Problem("backend_warning", str(one))
+            for text in texts:
+                told = text if isinstance(text, Problem) else Problem("backend_warning", str(text))
                 yield told.code, "backend", told.message, told.hint or ""
 
 
@@ -267,13 +269,13 @@ def _of_results_on_the_host(node: Node) -> Iterator[_Warning]:
     for element in node.tree.walk():
         if element.name.rpartition(":")[2] != "CatSplit" or element.instance is not None:
             continue
-        engines = [one for one in element.children[1].walk() if "output_device" in one.options]
+        engines = [part for part in element.children[1].walk() if "output_device" in part.options]
         splits, on_device = element.children[2], str(node.keys["device"].value).startswith("cuda")
-        for one in engines[-1:] if splits.distribution == "headrace-torch" else ():
-            to_host = one.options["output_device"].value == "cpu"
-            if to_host and (on_device or one.distribution == "headrace-trt"):
-                what = f"{one.name} copies its results to the host: {splits.name} needs the device"
-                yield "host_results", "backend", what, 'Write output_device = "device".'
+        for part in engines[-1:] if splits.distribution == "headrace-torch" else ():
+            to_host = part.options["output_device"].value == "cpu"
+            if to_host and (on_device or part.distribution == "headrace-trt"):
+                text = f"{part.name} copies its results to the host: {splits.name} needs the device"
+                yield "host_results", "backend", text, 'Write output_device = "device".'
 
 
 def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_Warning]:
@@ -282,20 +284,20 @@ def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_
         keys = _keys_at_end(plan, elements, node)
         for source in pairs:
             if keys is not None and source not in keys and source not in _OPTIONAL:
-                what = (
+                text = (
                     f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
                     "is there only when the caller's request has it and every map passes it on"
                 )
                 hint = f"What it ends with is {', '.join(sorted({*keys, DATA}))}."
-                yield "map_source", "map", what, hint
+                yield "map_source", "map", text, hint
 
 
 def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[str] | None:
     """Return the keys with which a node ends, without the caller's; None when a class does not state them."""
-    links = {one: node.links for one, node in plan.nodes.items()}
+    links = {n: node.links for n, node in plan.nodes.items()}
     way = [name]
     while not links[way[-1]].map:  # without a map a node has the dict of its predecessor
-        before = [one for one, link in links.items() if way[-1] in link.next]
+        before = [n for n, link in links.items() if way[-1] in link.next]
         if not before:
             break
         way.append(before[0])
@@ -303,12 +305,12 @@ def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[s
     listed = ([to] if isinstance(to, str) else to for to in targets)
     keys = {RESULT, CONTEXT, REQUEST_ID, *(key for one in listed for key in one)}
     entered = {target for link in links.values() for target in link.reposts}
-    for one in way:
-        if links[one].otherwise or one in entered:
+    for node in way:
+        if links[node].otherwise or node in entered:
             return None  # such a node may also run on dicts that have come another way
-        if any(links[each].each for each in _with_aliased(plan, one)):
+        if any(links[each].each for each in _with_aliased(plan, node)):
             continue  # with `each` the node runs on copies: keys written there are lost
-        run = _run_in(elements, one)
+        run = _run_in(elements, node)
         if run is None:
             return None
         for element, resolved in run:
@@ -326,11 +328,11 @@ def _with_aliased(plan: Plan, name: str) -> list[str]:
 
 def _run_in(elements: dict[str, _Elements], name: str) -> Pairs | None:
     """Return all elements that a request may meet in a node; None where a name leads to one that is not known."""
-    found: Pairs = []
+    pairs: Pairs = []
     todo = [name]
     for node in todo:
         own = elements[node].every
-        found += own
+        pairs += own
         local = {element.name for element, _ in own}
         for instance in (element.instance for element, _ in own if element.instance is not None):
             home = instance.removeprefix("node.") if instance.startswith("node.") else instance
@@ -339,7 +341,7 @@ def _run_in(elements: dict[str, _Elements], name: str) -> Pairs | None:
                 todo.append(home)
             elif home not in elements and instance not in local:
                 return None
-    return found
+    return pairs
 
 
 def _says_what_it_writes(resolved: Resolved) -> bool:

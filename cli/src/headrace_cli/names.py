@@ -23,8 +23,24 @@ COMMANDS = {
 }
 """The commands of this package, each in the module of its name; plugins cannot replace them."""
 
-COMMANDS_ELSEWHERE = {"validate": "check", "predict": "run", "start": "serve", "init": "new app"}
+COMMANDS_ELSEWHERE = {
+    "validate": "check",
+    "predict": "run",
+    "start": "serve",
+    "init": "new app",
+    "doctor": "plugins list --check",
+}
 """Names of commands in other tools, and those of ours that do the same."""
+
+LEFT = {
+    "top": "Import the dashboard of docs/operating.md into Grafana, or open a server's live page.",
+    "observe report": "Give bench, simulate or tune --plot, and open a trace at ui.perfetto.dev.",
+    "plugins doctor": "Write: headrace plugins list --check",
+    "trt inspect": "Write: polygraphy inspect model FILE",
+    "trt profile": "Write: trtexec --loadEngine=FILE --dumpProfile",
+    "explain --graph svg": "Write: headrace explain CONFIG --graph dot | dot -Tsvg",
+}
+"""What left, as it was typed, and the cure: `docs/policies.md` has the same."""
 
 GROUPS = {
     "Start": ("new", "check", "explain", "schema"),
@@ -78,12 +94,12 @@ def unknown(name: str, known: Iterable[str]) -> ConfigError:
         known: Names of which the nearest one is suggested.
     """
     elsewhere = {
-        plugins.qualifier(one): one for one in ("headrace-serve", *plugins.KNOWN_BACKENDS.values())
+        plugins.qualifier(n): n for n in ("headrace-serve", *plugins.KNOWN_BACKENDS.values())
     }
     missing = elsewhere.get(plugins.qualifier(name))
     if missing is None:
         part = name.rpartition(":")[2]
-        owners = [f"{one.plugin}:{part}" for one in all_plugins() if part in one.backends]
+        owners = [f"{plugin.plugin}:{part}" for plugin in all_plugins() if part in plugin.backends]
         known = owners or known
         return ConfigError(plugins.why_unknown(name, known))
     hint = how_to_install(missing)

@@ -94,16 +94,16 @@ def backend(
     if kind != "image":
         template |= _template(f"kinds/{kind}", "{{cookiecutter.distribution}}")
     files = {_render(path, known): _render(text, known) for path, text in template.items()}
-    made = folder / names["distribution"]
-    _write(made, files)
+    target = folder / names["distribution"]
+    _write(target, files)
     if json:
-        print_json({**names, "path": str(made), "files": sorted(files)})
+        print_json({**names, "path": str(target), "files": sorted(files)})
         return OK
-    print_data(str(made))
-    where = f'"{made}[test]"' if made.is_absolute() else f'"./{made.as_posix()}[test]"'
-    print_message(f"made {names['backend']} in {made}; next:")
+    print_data(str(target))
+    where = f'"{target}[test]"' if target.is_absolute() else f'"./{target.as_posix()}[test]"'
+    print_message(f"made {names['backend']} in {target}; next:")
     print_message(f"  pip install -e {where}")
-    print_message(f"  pytest {_quoted(str(made))}")
+    print_message(f"  pytest {_quoted(str(target))}")
     print_message(f"  headrace conformance {names['backend']} --write")
     return OK
 
@@ -147,16 +147,16 @@ def service(
     known = {**names, **_SUFFIX}
     template = _template("app", "{{cookiecutter.name}}")
     files = {_render(path, known): _render(text, known) for path, text in template}
-    made = folder / name
-    _write(made, files)
+    target = folder / name
+    _write(target, files)
     if json:
-        print_json({**names, "path": str(made), "files": sorted(files)})
+        print_json({**names, "path": str(target), "files": sorted(files)})
         return OK
-    print_data(str(made))
-    print_message(f"made the service {name} in {made}; next:")
-    print_message(f"  pip install -r {_quoted(str(made / 'requirements-dev.txt'))}")
-    print_message(f"  pytest {_quoted(str(made))}")
-    print_message(f"  headrace serve {_quoted(str(made / f'{name}.toml'))}")
+    print_data(str(target))
+    print_message(f"made the service {name} in {target}; next:")
+    print_message(f"  pip install -r {_quoted(str(target / 'requirements-dev.txt'))}")
+    print_message(f"  pytest {_quoted(str(target))}")
+    print_message(f"  headrace serve {_quoted(str(target / f'{name}.toml'))}")
     return OK
 
 
@@ -199,8 +199,8 @@ def _nearby(text: str) -> str | None:
 def _check_free(names: dict[str, str]) -> None:
     """Refuse names that core, a well-known distribution or an installed one has."""
     backend, distribution = names["backend"], names["distribution"]
-    found = all_plugins()
-    owners = {plugin.distribution for plugin in found if backend in plugin.backends}
+    plugins = all_plugins()
+    owners = {plugin.distribution for plugin in plugins if backend in plugin.backends}
     if backend in KNOWN_BACKENDS:
         owners.add(KNOWN_BACKENDS[backend])
     if owners:
@@ -210,7 +210,7 @@ def _check_free(names: dict[str, str]) -> None:
             hint="Choose another: two of one name have to be told apart in each configuration.",
         )
     known = _OURS.union(map(qualifier, KNOWN_BACKENDS.values()))
-    if qualifier(distribution) in known.union(plugin.plugin for plugin in found):
+    if qualifier(distribution) in known.union(plugin.plugin for plugin in plugins):
         raise _refusal(
             "taken",
             f"there is a distribution {distribution!r} already",
@@ -247,21 +247,21 @@ def _render(text: str, names: dict[str, str]) -> str:
     return _TOKEN.sub(lambda m: names[m["name"]] if m["raw"] is None else m["raw"], text)
 
 
-def _write(made: Path, files: dict[str, str]) -> None:
+def _write(folder: Path, files: dict[str, str]) -> None:
     """Write all files into a folder that must not exist yet."""
     try:
-        made.parent.mkdir(parents=True, exist_ok=True)
-        made.mkdir()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
         try:
             for path, text in files.items():
-                target = made / path
+                target = folder / path
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(text.encode())
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)  # a second try finds no half of it
+            shutil.rmtree(folder, ignore_errors=True)  # a second try finds no half of it
             raise
     except FileExistsError as error:
-        where = error.filename or made
+        where = error.filename or folder
         raise _refusal(
             "exists",
             f"{str(where)!r} exists already",
@@ -270,7 +270,7 @@ def _write(made: Path, files: dict[str, str]) -> None:
     except OSError as error:
         raise _refusal(
             "folder",
-            f"{str(made)!r} cannot be written: {error.strerror or error}",
+            f"{str(folder)!r} cannot be written: {error.strerror or error}",
             hint="Choose another folder with --dir.",
         ) from error
 

@@ -6,18 +6,19 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import headrace
-from headrace_cli.graph import svg
+from headrace_cli.graph import mermaid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
 def html_of(about: dict[str, Any] | headrace.Pipeline | headrace.PipelineConfig) -> str:
-    """Return the drawn graph of a pipeline, or of its configuration, below its text; or what ``stats()`` gives as tables."""
+    """Return the graph of a pipeline, or of its configuration, for Mermaid below its text; or ``stats()`` as tables."""
     if isinstance(about, dict):
         return _tables(about)
     config = about.config if isinstance(about, headrace.Pipeline) else about
-    return f"<p><code>{escape(repr(about))}</code></p>\n{svg(headrace.explain(config))}"
+    graph = mermaid(headrace.explain(config))
+    return f"<p><code>{escape(repr(about))}</code></p>\n<pre>{escape(graph)}</pre>"
 
 
 def _tables(stats: dict[str, Any]) -> str:

@@ -58,25 +58,25 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
         yield finding_about(plugin, "broken", f"{named}: {path!r} {error}", _FIX)
 
 
-def _check_class(hook: str, found: Any) -> None:
+def _check_class(hook: str, offered: Any) -> None:
     """Raise TypeError when an object is not what its hook wants: a class of its kind, a function or a table."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
     if hook in ("rewriters", "readers", "fetchers", "apis"):
-        if not (isinstance(found, dict) if hook == "apis" else callable(found)):
+        if not (isinstance(offered, dict) if hook == "apis" else callable(offered)):
             raise TypeError("is no table of routes" if hook == "apis" else "is no function")
         return
     if hook == "probes":
-        if not isinstance(found, type) or not any(hasattr(found, m) for m in PROBE_METHODS):
+        if not isinstance(offered, type) or not any(hasattr(offered, m) for m in PROBE_METHODS):
             raise TypeError(f"is no class with {' or '.join(PROBE_METHODS)}")
     elif hook == "node_keys":
-        right = isinstance(found, type) and issubclass(found, headrace.Options)
-        if not right or not hasattr(found, "check"):
+        right = isinstance(offered, type) and issubclass(offered, headrace.Options)
+        if not right or not hasattr(offered, "check"):
             raise TypeError("is no subclass of headrace.Options with check")
     else:
         kind = BatchPolicy if hook == "batch_policies" else DispatchPolicy
-        if not isinstance(found, type) or not issubclass(found, kind):
+        if not isinstance(offered, type) or not issubclass(offered, kind):
             raise TypeError(f"is no {kind.__name__}")
-    options = getattr(found, "Options", headrace.Options)
+    options = getattr(offered, "Options", headrace.Options)
     if not isinstance(options, type) or not issubclass(options, headrace.Options):
         raise TypeError("has an Options that is no subclass of headrace.Options")

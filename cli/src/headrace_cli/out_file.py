@@ -92,8 +92,8 @@ class OutFile:
                 try:
                     path, wrong = self._read_line(line.decode("utf-8", "surrogateescape"))
                 except (ValueError, TypeError, KeyError, StopIteration):
-                    what = "this is no line of headrace run --out"
-                    raise WrongArgument(f"--out {self._path}:{number}: {what}") from None
+                    text = "this is no line of headrace run --out"
+                    raise WrongArgument(f"--out {self._path}:{number}: {text}") from None
                 if not self._is_csv or number > 1:
                     self._done.append(_mark(path))
                     self.failed += wrong

@@ -79,7 +79,7 @@ class Output:
                 )
         self._taken.update(Path(path).resolve() for path in paths)
 
-    def write(self, one: Input, result: Any) -> Path:
+    def write(self, item: Input, result: Any) -> Path:
         """Write a result. Give the path of its file.
 
         Raises:
@@ -87,7 +87,7 @@ class Output:
             Exception: The result could not be made an array of numbers.
         """
         content, suffix = _content(result)
-        path = self._free(PurePath(one.name), suffix)
+        path = self._free(PurePath(item.name), suffix)
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.part")
         try:

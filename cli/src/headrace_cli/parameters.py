@@ -49,8 +49,8 @@ def _name_argument(argument: Any) -> None:
     record = argument.get_help_record
 
     def shown(ctx: Any) -> tuple[str, str] | None:
-        found = record(ctx)
-        return found and (name + many, found[1])
+        row = record(ctx)
+        return row and (name + many, row[1])
 
     argument.get_help_record = shown
     argument.get_usage_pieces = lambda ctx: [usage + many]
@@ -61,10 +61,7 @@ def _name_option(option: Any) -> None:
     record = option.get_help_record
 
     def shown(ctx: Any) -> tuple[str, str] | None:
-        found = record(ctx)
-        return found and (
-            _TYPE.sub(lambda match: _SHOWN.get(match[1], match[1]), found[0]),
-            found[1],
-        )
+        row = record(ctx)
+        return row and (_TYPE.sub(lambda match: _SHOWN.get(match[1], match[1]), row[0]), row[1])
 
     option.get_help_record = shown

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 KNOWN_COMMANDS = {
     **dict.fromkeys(
-        ("bench", "certify", "observe", "simulate", "trace", "tune"),
-        "headrace-observe",
+        ("bench", "certify", "observe", "simulate", "trace", "tune"), "headrace-observe"
     ),
     "models": "headrace-models",
     "serve": "headrace-serve",
@@ -34,7 +33,7 @@ KNOWN_COMMANDS = {
 }
 """The commands of well-known distributions, whether these are installed or not."""
 
-BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "report", "why")}
+BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "why")}
 """Commands that stand below a group, by a name that is looked for."""
 
 
@@ -50,14 +49,14 @@ def command_named(name: str) -> _Lazy | None:
         PluginError: Two plugins offer the command.
     """
     qualifier, _, part = name.rpartition(":")
-    found = [p for n, p in commands_of_plugins() if n == part and qualifier in ("", p.plugin)]
-    if len(found) > 1:
+    plugins = [p for n, p in commands_of_plugins() if n == part and qualifier in ("", p.plugin)]
+    if len(plugins) > 1:
         raise PluginError(
-            f"the command {part!r} is offered by {' and '.join(p.distribution for p in found)}",
-            hint=f"Write {' or '.join(f'{p.plugin}:{part}' for p in found)}, or disable one of them "
+            f"the command {part!r} is offered by {' and '.join(p.distribution for p in plugins)}",
+            hint=f"Write {' or '.join(f'{p.plugin}:{part}' for p in plugins)}, or disable one of them "
             "with HEADRACE_PLUGINS.",
         )
-    return _Lazy(name, found[0], found[0].hooks["commands"][part]) if found else None
+    return _Lazy(name, plugins[0], plugins[0].hooks["commands"][part]) if plugins else None
 
 
 def for_completion(name: str) -> Any:
@@ -98,18 +97,18 @@ def as_command(path: str, plugin: Plugin) -> Any:
     Raises:
         PluginError: The object cannot be imported, or no command can be made of it.
     """
-    found = plugin.load(path)
-    if callable(getattr(found, "main", None)) and callable(getattr(found, "make_context", None)):
-        return found  # a command of click or of typer
+    given = plugin.load(path)
+    if callable(getattr(given, "main", None)) and callable(getattr(given, "make_context", None)):
+        return given  # a command of click or of typer
     hint = "It is a typer.Typer, a click command, or a function that typer can read."
-    if not callable(found):
+    if not callable(given):
         raise PluginError(
-            f"no command can be made of {path!r}: {type(found).__name__} cannot be called",
+            f"no command can be made of {path!r}: {type(given).__name__} cannot be called",
             distribution=plugin.distribution,
             hint=hint,
         )
     try:
-        return made_command(found)
+        return made_command(given)
     except Exception as error:
         raise PluginError(
             f"no command can be made of {path!r}: {type(error).__name__}: {error}",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import PluginError
 from headrace_cli.console import print_data
-from headrace_cli.doctor import examined
+from headrace_cli.diagnosis import examined
 from headrace_cli.findings import HOOK_NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
@@ -41,23 +41,23 @@ def show_info(name: str, *, json: bool) -> None:
     Raises:
         ConfigError: The name is unknown.
     """
-    found = plugins_named(name)
+    plugins = plugins_named(name)
     offered = _offered()
-    pairs = [(one, plugin) for plugin in found for one in plugin.backends]
-    if not found:
+    pairs = [(one, plugin) for plugin in plugins for one in plugin.backends]
+    if not plugins:
         pairs = backends_named(name)
-    if not found and not pairs:
-        found = offered.get(name, [])
-    if not found and not pairs:
+    if not plugins and not pairs:
+        plugins = offered.get(name, [])
+    if not plugins and not pairs:
         raise unknown(name, [*all_names(), *offered])
     backends = [_backend(one, plugin) for one, plugin in pairs]
-    rows = [plugin.to_dict() for plugin in examined(found)[1]]
+    rows = [plugin.to_dict() for plugin in examined(plugins)[1]]
     if json:
         print_json({"plugins": rows, "backends": backends})
         return
     for row in rows:
         _print_plugin(row, backends)
-    for backend in [] if found else backends:
+    for backend in [] if plugins else backends:
         _print_backend(backend)
 
 
@@ -74,7 +74,7 @@ def _offered() -> dict[str, list[Plugin]]:
 
 def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
     """Describe a backend, and import it only if its plugin can be used."""
-    found: dict[str, Any] = {
+    about: dict[str, Any] = {
         "name": name,
         "plugin": plugin.plugin,
         "distribution": plugin.distribution,
@@ -83,13 +83,13 @@ def _backend(name: str, plugin: Plugin) -> dict[str, Any]:
         "error": None,
     }
     if plugin.state in ("disabled", "incompatible"):
-        return {**found, "error": f"not imported: {plugin.distribution} is {plugin.state}"}
+        return {**about, "error": f"not imported: {plugin.distribution} is {plugin.state}"}
     try:
         cls = plugin.backend(name)
     except PluginError as error:
-        return {**found, "error": str(error)}
+        return {**about, "error": str(error)}
     return {
-        **found,
+        **about,
         "doc": _doc(cls),
         "range": [cls.min, cls.max],
         "owns_thread": cls.owns_thread,

@@ -1,4 +1,4 @@
-"""``headrace plugins list`` and ``doctor``."""
+"""``headrace plugins``: ``list`` and ``info``."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from headrace.plugins import installed
 from headrace_cli.arguments import Json, group, names_beginning
 from headrace_cli.certificates import outdated, row, sentence
 from headrace_cli.console import FAILED, OK, columns, counted, print_data, print_message, wrapped
-from headrace_cli.findings import findings, with_states
+from headrace_cli.findings import HARMLESS, findings, with_states
 from headrace_cli.names import COMMANDS
 from headrace_cli.printing import print_json
 from headrace_cli.reporting import Command, Group
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
+
+    from headrace.plugins import Plugin
+    from headrace_cli.findings import Finding
 
 _INSTALL = (
     "No plugin is installed. Install them: pip install headrace-cv headrace-ort, "
@@ -33,7 +36,7 @@ class _Plugins(Group):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the arguments."""
-        listed = args[0] == "--json" if args else not ctx.resilient_parsing
+        listed = args[0] in ("--check", "--json") if args else not ctx.resilient_parsing
         return super().parse_args(ctx, ["list", *args] if listed else args)
 
 
@@ -41,35 +44,82 @@ plugins = group(COMMANDS["plugins"], _Plugins)
 
 
 @plugins.command("list", cls=Command)
-def list_(json: Json = False) -> int:
+def list_(
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Import every plugin too, and report all problems: status 1 for any."
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
     """List the installed plugins (also without this word).
 
-    Version, the range of headrace that each requires, its backends, its state with the reason, its certificate.
+    Version, the range of headrace that each requires, its backends, its state, its problems, its certificate.
     No backend is imported, only the light modules with hooks.
+
+    With --check all that plugins and their hooks offer is imported: broken plugins, missing libraries, names offered
+    twice, names of core. Each problem has a reason and a remedy. A module that changed after it was certified is one.
+    Another major version of a library is only reported.
     """
-    wrong = [*findings(), *outdated(installed())]
-    found = with_states(installed(), wrong)
-    for slip in wrong:
+    if check:
+        from headrace_cli.diagnosis import examined
+
+        slips, known = examined()
+    else:
+        slips = [*findings(), *outdated(installed())]
+        known = with_states(installed(), slips)
+    wrong = [f for f in slips if check and f.kind not in HARMLESS]
+    for slip in slips:
         if slip.kind == "unknown_plugin":
             print_message(f"warning: HEADRACE_PLUGINS: {slip.reason}. {slip.remedy}")
     if json:
-        print_json([row(plugin) for plugin in found])
-        return OK
-    if not found:
+        about = {"ok": not wrong, "headrace": headrace.__version__}
+        problems = [finding.to_dict() for finding in slips]
+        print_json({**about, "findings": problems, "plugins": [row(plugin) for plugin in known]})
+    elif known:
+        _print_plugins(known, slips)
+    else:
         print_message(_INSTALL)
-        return OK
+    if check and not json:
+        looked = f"{_counted_plugins(known)}, headrace {headrace.__version__}"
+        disabled = sum(plugin.state == "disabled" for plugin in known)
+        if disabled:
+            looked += f"; {disabled} of them disabled by HEADRACE_PLUGINS"
+        if wrong:
+            print_message(f"{len(wrong)} wrong: {looked}")
+        else:
+            print_data(f"ok: {looked}")
+    return FAILED if wrong else OK
+
+
+def _counted_plugins(known: Sequence[Plugin]) -> str:
+    backends = sum(len(plugin.backends) for plugin in known)
+    return f"{counted(len(known), 'plugin')} with {counted(backends, 'backend')}"
+
+
+def _print_plugins(known: Sequence[Plugin], slips: Sequence[Finding]) -> None:
+    """Print a table with a row per plugin, and below each its problems and who certified it."""
     table = [("DISTRIBUTION", "VERSION", "RANGE", "STATE", "BACKENDS")]
     table += [
         (one.distribution, one.version, one.range or "-", one.state, ", ".join(one.backends))
-        for one in found
+        for one in known
     ]
     widths = [max(len(cells[i]) for cells in table) for i in range(4)]
     _print_row(table[0], widths)
-    for cells, plugin in zip(table[1:], found, strict=True):
+    for cells, plugin in zip(table[1:], known, strict=True):
         _print_row(cells, widths)
-        for text in filter(None, (plugin.reason, plugin.remedy, sentence(plugin))):
-            print_data(wrapped(text, " " * 4))
-    return OK
+        for text in (*_problems_of(plugin, slips), sentence(plugin)):
+            if text:
+                print_data(wrapped(text, " " * 4))
+
+
+def _problems_of(plugin: Plugin, found: Sequence[Finding]) -> Iterator[str | None]:
+    for finding in found:
+        if plugin.distribution in (finding.distribution, *finding.others):
+            about = f"{finding.backend}: " if finding.backend else ""
+            yield f"{about}{finding.kind}: {finding.reason}"
+            yield finding.remedy
 
 
 def _print_row(row: Sequence[str], widths: Sequence[int]) -> None:
@@ -106,49 +156,4 @@ def info(
     from headrace_cli.plugin_info import show_info
 
     show_info(name, json=json)
-    return OK
-
-
-@plugins.command(cls=Command)
-def doctor(json: Json = False) -> int:
-    """Import every plugin and report problems.
-
-    Broken and incompatible plugins, missing libraries, names offered twice, names of core. The objects that their
-    hooks name are imported and checked. Each finding has a reason and a remedy. Exit status 1 if there is a problem.
-    A module that changed after it was certified is one. Another major version of a library is only reported.
-    """
-    from headrace_cli.doctor import HARMLESS, examined
-
-    found, known = examined()
-    wrong = [finding for finding in found if finding.kind not in HARMLESS]
-    if json:
-        print_json(
-            {
-                "ok": not wrong,
-                "headrace": headrace.__version__,
-                "findings": [finding.to_dict() for finding in found],
-                "plugins": [row(plugin) for plugin in known],
-            }
-        )
-        return FAILED if wrong else OK
-    for finding in found:
-        about = f"{finding.distribution} {finding.version}"
-        if finding.distribution is None:
-            about = "HEADRACE_PLUGINS"
-        name = f": {finding.backend}" if finding.backend else ""
-        print_data(f"{about}{name}: {finding.kind}: {finding.reason}")
-        if finding.remedy:
-            print_data(f"  {finding.remedy}")
-    backends = sum(len(plugin.backends) for plugin in known)
-    brought = f"{counted(len(known), 'plugin')} with {counted(backends, 'backend')}"
-    looked = f"{brought}, headrace {headrace.__version__}"
-    disabled = sum(plugin.state == "disabled" for plugin in known)
-    if disabled:
-        looked += f"; {disabled} of them disabled by HEADRACE_PLUGINS"
-    if not known:
-        print_message(_INSTALL)
-    if wrong:
-        print_message(f"{len(wrong)} wrong: {looked}")
-        return FAILED
-    print_data(f"ok: {looked}")
     return OK

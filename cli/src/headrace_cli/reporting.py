@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,8 @@ def error_as_dict(error: Any) -> dict[str, Any]:
     if isinstance(error, ConfigError):
         problems = list(error.problems)
     else:
-        what = getattr(error, "what", str(error))
-        problems = [Problem(error.code, what, hint=getattr(error, "hint", None))]
+        text = getattr(error, "what", str(error))
+        problems = [Problem(error.code, text, hint=getattr(error, "hint", None))]
     return {
         "ok": False,
         "error": {"code": error.code, "type": type(error).__name__, "message": str(error)},
@@ -59,9 +60,15 @@ def is_usage_error(error: BaseException) -> bool:
 
 def print_usage_error(error: Any, args: Sequence[str]) -> None:
     """Write a usage error to stdout as JSON, if the arguments ask for JSON; say of a misplaced option where it stands."""
+    from headrace_cli.names import LEFT
+
     option, ctx = getattr(error, "option_name", None), getattr(error, "ctx", None)
     # Typer reads values by pydantic, which puts this in front of the sentence.
     error.message = str(getattr(error, "message", "")).replace("Value error, ", "")
+    if ctx is not None and (unknown := re.match("No such command '([^']+)'", error.message)):
+        typed = " ".join([*ctx.command_path.split()[1:], unknown[1]])
+        if typed in LEFT:
+            error.message = f"headrace {typed} is gone. {LEFT[typed]}"
     if option == "--traceback":
         error.message += "; it stands before the command: headrace --traceback COMMAND"
     elif option == "--json" and hasattr(getattr(ctx, "command", None), "commands"):  # a group

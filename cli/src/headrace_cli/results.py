@@ -43,7 +43,7 @@ class ResultPrinter:
         self._ascii_only = not is_utf8(sys.stdout)
         self._screen = Screen() if sys.stdout.isatty() and not json else None
 
-    def result(self, one: Input, result: Any) -> None:
+    def result(self, item: Input, result: Any) -> None:
         """Print the result of an input, or write it to a file and print its path.
 
         Raises:
@@ -51,20 +51,20 @@ class ResultPrinter:
             RequestError: The result cannot be converted to text, or to the content of a file, or the name
                 of that is too long.
         """
-        found = {"path": one.path, "result": result}
+        row = {"path": item.path, "result": result}
         try:
             if self._output is not None:
-                found = {"path": one.path, "output": str(self._output.write(one, result))}
+                row = {"path": item.path, "output": str(self._output.write(item, result))}
             if self._out is not None:
-                self._out.write(self._out.line(one.path, "result", found.get("output", result)))
+                self._out.write(self._out.line(item.path, "result", row.get("output", result)))
                 return
             if self._json:
-                line = as_json(found, ascii_only=self._ascii_only)
+                line = as_json(row, ascii_only=self._ascii_only)
             elif self._screen is not None:
-                self._screen.print_row(one.path, found.get("output", result))
+                self._screen.print_row(item.path, row.get("output", result))
                 return
             else:
-                line = as_line(one.path, found.get("output", result))
+                line = as_line(item.path, row.get("output", result))
         except Exception as error:
             # A full disk ends the run. A name that the suffix makes too long is the matter of one input.
             if isinstance(error, OSError) and error.errno != errno.ENAMETOOLONG:
@@ -72,16 +72,16 @@ class ResultPrinter:
             raise RequestError(f"its result cannot be written: {error_text(error)}") from error
         print_data(line)
 
-    def error(self, one: Input, error: BaseException) -> None:
+    def error(self, item: Input, error: BaseException) -> None:
         """Print the error of an input."""
         kind = {"code": code_of(error), "type": type(error).__name__, "message": str(error)}
         if self._out is not None:
-            self._out.write(self._out.line(one.path, "error", kind))
+            self._out.write(self._out.line(item.path, "error", kind))
         elif self._json:
-            print_data(as_json({"path": one.path, "error": kind}, ascii_only=self._ascii_only))
+            print_data(as_json({"path": item.path, "error": kind}, ascii_only=self._ascii_only))
         else:
             self.print_error(
-                f"{escaped(one.path)}: error: {kind['code']}: {quoted(kind['message'])}"
+                f"{escaped(item.path)}: error: {kind['code']}: {quoted(kind['message'])}"
             )
         if self._traceback:
             import traceback

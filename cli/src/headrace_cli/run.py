@@ -232,34 +232,34 @@ class _Run:
         return self._late or any(one["busy"] for node in nodes for one in node["instances"])
 
     def _stream(self, inputs: Iterator[Input]) -> None:
-        for one in inputs:
-            if self.out is not None and self.out.holds(one.path):
+        for item in inputs:
+            if self.out is not None and self.out.holds(item.path):
                 self._advance()
                 continue
-            self._begin(one)
+            self._begin(item)
             while self._open and (len(self._open) >= self._window or _done(self._open[0][1])):
                 self._print_next()
         while self._open:
             self._print_next()
         sys.stdout.flush()
 
-    def _begin(self, one: Input) -> None:
+    def _begin(self, item: Input) -> None:
         try:
-            request = one.request(self._ports)
+            request = item.request(self._ports)
         except InputError as error:
-            self._open.append((one, error))
+            self._open.append((item, error))
             return
         # No more requests are open than the queue takes (`_window`), so `submit` does not wait here.
         try:
             with self.interrupts.held():
-                self._open.append((one, self.pipeline.submit(request, timeout=self.timeout)))
+                self._open.append((item, self.pipeline.submit(request, timeout=self.timeout)))
         except ClosedError:
             if self.interrupts.came:
                 raise KeyboardInterrupt from None
             raise
 
     def _print_next(self) -> None:
-        one, outcome = self._open[0]
+        item, outcome = self._open[0]
         if not _done(outcome):
             sys.stdout.flush()
         error = outcome if isinstance(outcome, InputError) else outcome.exception()
@@ -269,13 +269,13 @@ class _Run:
         if error is None and not isinstance(outcome, InputError):
             self.ok += 1  # before it is printed: Ctrl-C may come right after the line
             try:
-                self.printer.result(one, outcome.result().get("result"))
+                self.printer.result(item, outcome.result().get("result"))
             except RequestError as unwritten:
                 self.ok -= 1
                 error = unwritten
         if error is not None:
             self.failed += 1
-            self.printer.error(one, error)
+            self.printer.error(item, error)
         self._advance()
 
     @contextlib.contextmanager

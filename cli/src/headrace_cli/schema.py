@@ -74,7 +74,7 @@ def json_schema() -> dict[str, Any]:
     own = {**options, **keys["node"], **translated}
     node_only, whole = keys["node_only"], keys["global"]
     whole["probes"]["examples"] = sorted(
-        name for one in all_plugins() for name in one.hooks["probes"]
+        name for plugin in all_plugins() for name in plugin.hooks["probes"]
     )
     scoped = {"::": {"description": "An option of the backend before '::'."}}
     definitions["node"] = {
@@ -86,11 +86,7 @@ def json_schema() -> dict[str, Any]:
     definitions["global"] = {
         "type": "object",
         "description": "Defaults of all nodes, and keys of the whole pipeline.",
-        "properties": {
-            **own,
-            **whole,
-            **dict.fromkeys(node_only, _elsewhere("to nodes")),
-        },
+        "properties": {**own, **whole, **dict.fromkeys(node_only, _elsewhere("to nodes"))},
         "patternProperties": scoped,
     }
     definitions["main"] = {
@@ -234,12 +230,12 @@ def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
             for hook in ("batch_policies", "dispatch_policies", "probes", "node_keys"):
                 classes = plugin.hooks[hook].items()
                 offered += [(name, partial(plugin.load, path)) for name, path in classes]
-    for name, load in sorted(offered, key=lambda one: one[0]):
+    for name, load in sorted(offered, key=lambda pair: pair[0]):
         try:
-            found = load()
-            keys = _keys_of(getattr(found, "Options", Options), definitions)
-            if issubclass(found, Options):  # of a key, which is a field
-                keys = {name: _keys_of(found, definitions)[name]}
+            options = load()
+            keys = _keys_of(getattr(options, "Options", Options), definitions)
+            if issubclass(options, Options):  # of a key, which is a field
+                keys = {name: _keys_of(options, definitions)[name]}
         except (PluginError, PydanticUserError, ValueError, TypeError):
             all_known = False  # a class cannot be imported, or an option has no JSON form
             continue

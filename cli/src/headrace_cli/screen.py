@@ -54,7 +54,7 @@ def _lines(result: Any) -> Iterator[str]:
             yield from (f"  {line}" for line in (first, *others) if others)
     elif len(scores) > 1:
         yield from (f"{score}  {escaped(name)}" for name, score in zip(*[iter(scores)] * 2))  # noqa: B905 - pairs
-    elif isinstance(result, list) and any(isinstance(one, (dict, list)) for one in result):
-        yield from (escaped(shown(one)) for one in result)
+    elif isinstance(result, list) and any(isinstance(item, (dict, list)) for item in result):
+        yield from (escaped(shown(item)) for item in result)
     else:
         yield escaped(str(result) if isinstance(result, (bool, float)) else shown(result))

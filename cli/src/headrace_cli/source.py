@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_OF_COMMANDS = {"models": "headrace serve --models", "sources": "headrace video"}
+_OF_COMMANDS = {"models": "headrace serve --check --models", "sources": "headrace video"}
 """Tables at the top of files that are no configurations, and who reads those files."""
 
 _NO_NODES = ("extends", "import", "global")
@@ -107,11 +108,11 @@ def _top_level(path: Path, seen: set[Path]) -> dict[str, Any]:
         # The error is reported when the configuration is loaded, which reads the file again.
         return {}
     bases = own.get("extends", [])
-    found: dict[str, Any] = {}
+    top_level: dict[str, Any] = {}
     for base in [bases] if isinstance(bases, str) else bases if isinstance(bases, list) else []:
         base_path = path.parent / _in_home(_PLACEHOLDER.sub(_variable, str(base)))
-        found = _laid_over(found, _top_level(base_path, seen))
-    return _laid_over(found, own)
+        top_level = _laid_over(top_level, _top_level(base_path, seen))
+    return _laid_over(top_level, own)
 
 
 def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
@@ -159,7 +160,7 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        own = [one.code for one in error.problems if one.path in {"main.backend", "expression"}]
+        own = [p.code for p in error.problems if p.path in {"main.backend", "expression"}]
         unread = {*own} & {"syntax", "unknown_backend"}
         if unread and not is_file(what) and not set(what) & set("[]()"):
             if os.path.isdir(what):  # noqa: PTH112 - false for a long text
@@ -171,10 +172,17 @@ def hinting_at_a_file(what: str) -> Iterator[None]:
                 near = [f"{what}.toml"]
             kind += f" (did you mean {near[0]!r}?)" if near else ""
             print_message(f"{what!r} is {kind}, so it was read as an expression")
-        for table in (
-            _OF_COMMANDS.keys() & {one.path for one in error.problems} if is_file(what) else ()
-        ):
-            print_message(f"[{table}] is a table of files for `{_OF_COMMANDS[table]} {what}`")
+        others = [problem for problem in error.problems if problem.path in _OF_COMMANDS]
+        if others and is_file(what):
+            text = "[{0}] is a table of files for `{1} {2}`"
+            error.problems = tuple(
+                replace(
+                    problem,
+                    message=text.format(problem.path, _OF_COMMANDS[str(problem.path)], what),
+                    hint=None,
+                )
+                for problem in others
+            )
         raise
 
 

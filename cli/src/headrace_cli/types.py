@@ -28,19 +28,19 @@ def mismatches(
     """
     given = giver = ""
     sides: Any = None
-    for number, one in enumerate(row):
-        wanted = _said(one, "Reads", "data")
+    for number, part in enumerate(row):
+        wanted = _said(part, "Reads", "data")
         port = _only_input(built[number]) if built else {}
         wanted = f"{port['dtype']} {port['shape']}".replace("None", "*") if port else wanted
         if given and wanted and not (_fit(given, wanted) and _fit_sides(sides, port)):
             size = f" of {sides[0]} x {sides[1]}" if sides and port else ""
-            yield giver, given + size, one.name, wanted
-        written = _said(one, "Writes", "result")
-        sides = _sides_after(sides, one, wanted, written)
+            yield giver, given + size, part.name, wanted
+        written = _said(part, "Writes", "result")
+        sides = _sides_after(sides, part, wanted, written)
         if not written.lower().startswith("same"):
-            given, giver = written, one.name
+            given, giver = written, part.name
         elif not _told(given):  # it passes on what it reads
-            given, giver = wanted, one.name
+            given, giver = wanted, part.name
 
 
 def _only_input(said: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _only_input(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sides_after(
-    sides: tuple[Any, ...] | None, one: Resolved, wanted: str, written: str
+    sides: tuple[Any, ...] | None, taker: Resolved, wanted: str, written: str
 ) -> tuple[Any, ...] | None:
     """Return height and width of a picture behind a backend: those that its options name, or as before; None if unknown."""
     axes = re.search(r"\[(?:[C13], )?(\w+), (\w+)(?:, [C13])?\]", written)
@@ -59,8 +59,8 @@ def _sides_after(
         return None
     if axes.groups() == ("H", "W"):
         return sides if "H, W" in wanted else None
-    found = tuple(getattr(one.options, name, None) for name in axes.groups())
-    return found if all(isinstance(side, int) for side in found) else None
+    lengths = tuple(getattr(taker.options, name, None) for name in axes.groups())
+    return lengths if all(isinstance(side, int) for side in lengths) else None
 
 
 def _fit_sides(sides: Any, port: Mapping[str, Any]) -> bool:
@@ -91,10 +91,10 @@ def _fit(given: str, wanted: str) -> bool:
     if given.startswith("bytes") or wanted.startswith("bytes"):
         return given.startswith("bytes") and wanted.startswith("bytes")
     for kind in (_DTYPES, _IMAGES):
-        one, other = (
+        name, other = (
             {re.sub(r"\d]", "C]", text) for text in kind.findall(said)} for said in (given, wanted)
         )
-        if one and other and not one & other:
+        if name and other and not name & other:
             return False
     return True
 

@@ -47,7 +47,7 @@ def starting(name: str, known: Iterable[str]) -> str | None:
     return min(found, key=len, default=None)
 
 
-def error_text(error: BaseException) -> str:
+def error_text(error: BaseException | None) -> str:
     """Return type and text of an error, even when its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -13,6 +13,7 @@
     │   ├── BackendError                       a backend raised; the original is ``__cause__``
     │   │   ├── ContractError                    a backend broke the backend contract
     │   │   ├── InstanceLostError                an instance can serve no more
+    │   │   ├── NoMemoryError                    host or device have no memory left for a batch
     │   │   └── NoResultError                    a backend wrote no ``result``
     │   ├── BatchRangeError                    the weight fits no instance
     │   ├── LimitError                         a loop went on for too long
@@ -49,6 +50,7 @@ __all__ = [
     "InstanceLostError",
     "LimitError",
     "MissingDependencyError",
+    "NoMemoryError",
     "NoResultError",
     "OverloadedError",
     "PluginError",
@@ -60,6 +62,7 @@ __all__ = [
     "SetupError",
     "among",
     "code_of",
+    "is_out_of_memory",
     "nearest",
 ]
 
@@ -271,6 +274,12 @@ class InstanceLostError(BackendError):
     code = "instance_lost"
 
 
+class NoMemoryError(BackendError):
+    """The host or the device had no memory left for the batch. The instance takes further batches."""
+
+    code = "memory"
+
+
 class NoResultError(BackendError):
     """A backend ended without an error and without a ``result`` for this request."""
 
@@ -396,6 +405,24 @@ def code_of(error: BaseException) -> str:
     if type(error).__name__ == "CancelledError":
         return "cancelled"
     return "interrupt" if not isinstance(error, Exception) else "backend"
+
+
+_NO_MEMORY = ("out of memory", "outofmemory", "allocate memory", "enough memory", "bad_alloc")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Return whether an error, or one of its causes, says that no memory is left, of the host or of a device.
+
+    The text counts of a RuntimeError, as torch, JAX and CUDA raise it, and of errors of ONNX Runtime. Other texts may be a sender's.
+    """
+    for _ in range(5):  # causes may form a circle
+        kind, text = type(error), error_text(error).lower()
+        tells = issubclass(kind, RuntimeError) or str(kind.__module__).startswith("onnxruntime")
+        said = tells and any(words in text for words in _NO_MEMORY)
+        if said or issubclass(kind, (MemoryError, NoMemoryError)):
+            return True
+        error = getattr(error, "__cause__", None)
+    return False
 
 
 def among(name: str, known: Collection[str], otherwise: str | None = None) -> str:

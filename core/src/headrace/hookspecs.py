@@ -21,7 +21,7 @@ Rules for all hooks:
   imported when a configuration or a command uses it. So the module of the hooks is light: it
   imports nothing but the standard library and `headrace.hookspecs`.
 - A function that begins with ``headrace_`` and is none of these hooks, an exception, or an answer of
-  another type makes the plugin ``broken``: ``headrace plugins doctor`` lists it with the reason, and none
+  another type makes the plugin ``broken``: ``headrace plugins list --check`` lists it with the reason, and none
   of its names can be used. Other plugins are not affected.
 - If two plugins offer the same name, the bare name is an error where it is used. ``x:Name``, with the
   distribution's name without a leading ``headrace-``, chooses one. A name of core always means the
@@ -245,7 +245,7 @@ def headrace_commands() -> dict[str, str]:
             \"\"\"Label the images of a folder.\"\"\"
 
     ``headrace --help`` lists the names. The object of the path is imported when the command is called.
-    A command of core of the same name wins, and ``headrace plugins doctor`` says so. Errors of
+    A command of core of the same name wins, and ``headrace plugins list --check`` says so. Errors of
     `headrace.errors` end with their message and exit status 2.
     """
     return {}

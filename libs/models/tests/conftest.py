@@ -69,6 +69,11 @@ class Says(headrace.Backend):
 
 
 @pytest.fixture(autouse=True)
+def _no_sizes_of_other_tests(tmp_path, monkeypatch):
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(autouse=True)
 def says():
     """The class of the backend Says, as it is before a test."""
     headrace.register("Says", Says)

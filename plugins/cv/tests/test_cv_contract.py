@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import programs, run_program
 
 import headrace
 import headrace_cv
@@ -48,7 +49,6 @@ ON_NUMBERS = [NMS, UnletterBox, Softmax, TopK]
 """Those that read numbers, boxes or scores."""
 ON_IMAGES = [c for c in OPTIONS if c not in (DecodeMat, Decode2Tensor, Tensor2Mat, *ON_NUMBERS)]
 PLACES = {"color": "bgr", "box": [1, 2, 6, 7], "quad": [[1, 1], [6, 1], [6, 5], [1, 5]]}
-README = Path(__file__).parent.parent / "README.md"
 PYPROJECT = Path(__file__).parent.parent / "pyproject.toml"
 
 
@@ -384,27 +384,9 @@ def test_a_wrong_word_about_the_allocator_is_a_clear_error():
     assert "SetupError: HEADRACE_CV_KEEP_MEMORY='yes' is neither 0 nor 1" in done.stderr
 
 
-def programs():
-    return [part.split("```")[0] for part in README.read_text("utf-8").split("```python\n")[1:]]
-
-
-PRINTED = [
-    "(3, 224, 224) float32",
-    "(3, 224, 224) float32",
-    "torchvision (3, 224, 224) float32\ntf (224, 224, 3) float32\ntorch (224, 224, 3) float32\ncaffe (224, 224, 3) float32",
-    "dog 0.665",
-    "[[100.0, 40.0, 300.0, 440.0, 0.8999999761581421, 2.0]]",
-]
-
-
-@pytest.mark.parametrize("number", range(len(PRINTED)))
-def test_the_programs_of_the_readme_run(number):
-    assert len(programs()) == len(PRINTED)
-    if "headrace.pipe" in programs()[number]:
-        pytest.importorskip("headrace._run.pipeline")
-    done = python(programs()[number])
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.strip() == PRINTED[number]
+@pytest.mark.parametrize("program", programs("plugins/cv/README.md"))
+def test_the_programs_of_the_readme_print_what_stands_beside(program, tmp_path):
+    assert run_program(program, tmp_path)
 
 
 def test_a_pipeline_runs_all_backends(kit):

@@ -184,7 +184,10 @@ def test_each_instance_draws_numbers_of_its_own(index):
     context = headrace.InitContext(instance_index=index, children=(Gathers(),))
     word.init(word.Options(p=0.5, seed=7), context)
     draw = random.Random(7 + index).random
-    assert [word.says_yes({}) for _ in range(20)] == [draw() < 0.5 for _ in range(20)]
+    batch = [{"data": number} for number in range(20)]
+    word.forward(batch)
+    passed = [request["result"] == request["data"] for request in batch]
+    assert passed == [draw() >= 0.5 for _ in batch]
 
 
 @pytest.mark.parametrize(

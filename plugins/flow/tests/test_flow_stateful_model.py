@@ -19,7 +19,7 @@ from headrace_flow.stateful import StateFul
 from headrace_testing import FakeClock
 
 WAIT_S = 60.0
-IDLE_S, STATES = 10.0, 3
+IDLE_S, STATES = 10.0, 2
 
 
 class Words(headrace.Backend):
@@ -76,12 +76,15 @@ class Model:
 
     def __init__(self, on_error, start):
         self.states, self.used, self.on_error, self.start = {}, {}, on_error, start
+        self.expired = self.refused = 0
 
     def answer(self, now, session, data, starts, ends):
         """Return the words of an answer, "bad", "full", or "not begun"."""
         for name in [one for one, when in self.used.items() if now - when >= IDLE_S]:
             self.forget(name)
+            self.expired += 1
         if session not in self.used and len(self.used) >= STATES:
+            self.refused += 1
             return "full"
         before = self.states.get(session, ())
         if self.start == "required" and not starts and session not in self.states:
@@ -104,11 +107,10 @@ class Model:
         self.used.pop(session, None)
 
 
+SELDOM = st.sampled_from([False] * 4 + [True])
 STEPS = st.one_of(
     st.floats(0, 12, allow_nan=False).map(lambda seconds: ("wait", seconds)),
-    st.tuples(
-        st.sampled_from("abcde"), st.sampled_from(["x", "y", "bad"]), st.booleans(), st.booleans()
-    ),
+    st.tuples(st.sampled_from("abcde"), st.sampled_from(["x", "y", "bad"]), st.booleans(), SELDOM),
 )
 
 
@@ -116,7 +118,7 @@ STARTS = st.sampled_from(["begin", "required"])
 
 
 def request_of(session, data, starts, ends):
-    request = {"session": session, "data": data}
+    request = {"session": session, "data": data, "before": ("a state of its own",)}
     if starts:
         request["sequence_start"] = True
     if ends:
@@ -145,7 +147,11 @@ def test_one_request_after_the_other_answers_as_the_model(steps, on_error, start
             except errors.BackendError:
                 answer = "bad"
             assert answer == model.answer(Timed.fake(), *step)
-            assert pipe.stats()["sessions"]["main"]["kept"] == len(model.used)
+            assert request.get("result") == ({"all": answer} if type(answer) is tuple else None)
+            assert "words" not in request
+            counts = pipe.stats()["sessions"]["main"]
+            expected = (len(model.used), model.expired, model.refused)
+            assert (counts["kept"], counts["expired"], counts["refused"]) == expected
 
 
 @settings(max_examples=40, deadline=None)
@@ -155,14 +161,15 @@ def test_one_request_after_the_other_answers_as_the_model(steps, on_error, start
     st.integers(1, 8),
     st.sets(st.integers(0, 59), max_size=4),
     STARTS,
+    st.sampled_from([1, 3]),
 )
 def test_requests_that_are_sent_at_once_answer_as_if_one_after_the_other(
-    steps, on_error, most, cancelled, start
+    steps, on_error, most, cancelled, start, instance_num
 ):
     """All are submitted before any is waited for; those that are cancelled in time never were."""
     Timed.fake, model = FakeClock(), Model(on_error, start)
     config = {"backend": "Timed(session)[Words]", "keep": {"words": "before"}, "max": most}
-    config["start"] = start
+    config |= {"start": start, "instance_num": instance_num}
     with headrace.pipe({**config, "on_error": on_error}) as pipe:
         futures = [pipe.submit(request_of(*step)) for step in steps]
         gone = {place for place in cancelled if place < len(futures) and futures[place].cancel()}

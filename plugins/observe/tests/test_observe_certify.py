@@ -13,12 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pages import Page
 from typer.testing import CliRunner
 
 import headrace
 from headrace_cli.app import app
-
-README = Path(__file__).resolve().parents[1] / "README.md"
 
 
 class Answers(headrace.Backend):
@@ -358,8 +357,7 @@ def test_the_table_names_the_rows_that_the_reference_has_otherwise(certify):
 
 
 def test_the_readme_shows_the_examples_of_the_help():
-    (section,) = re.findall(r"## Certify\n(.*?)\n## ", README.read_text("utf-8"), re.DOTALL)
-    shown = re.findall(r"^\$ (headrace certify .*)", section, re.MULTILINE)
+    shown = Page("plugins/observe/README.md", "Certify").commands
     told = CliRunner().invoke(app, ["certify", "--help"], env={"COLUMNS": "200"}).stdout
     assert len(shown) == 2
     assert [line for line in shown if line not in told] == []  # test_observe_examples runs those

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
+from pages import Page, run_here, run_program
 from typer.testing import CliRunner
 
 import headrace
@@ -35,7 +33,7 @@ SHORT = {
     "simulate": ["--requests", "200"],
     "tune": ["--seconds", "0.3", "--warm-up", "0", "--trials", "2"],
 }
-README = Path(__file__).resolve().parents[1] / "README.md"
+README = Page("plugins/observe/README.md")
 LINE = 'backend = "S[DecodeMat,ResizeMat(8,8)]"\nmax = 2\n'
 
 
@@ -78,9 +76,14 @@ def test_every_example_of_the_help_does_what_it_says(folder):
         pytest.importorskip(name)
     for command in COMMANDS:
         for line in examples(command):
-            stdout = _run(line)
+            # On a machine ten times slower the goal is reached, too.
+            short = {} if "tune line.toml times.jsonl" in line else SHORT
+            printed = run_here(line.replace("50ms", "1000s"), short)
             if "--json" in line and command != "observe gpus":  # which prints a list
-                _check_keys(command, json.loads(stdout))
+                _check_keys(command, json.loads(printed))
+    for command in README.commands:
+        if not command.startswith("pip "):
+            run_here(command.replace("50ms", "1000s"), SHORT)
     assert (folder / "times.jsonl").exists()
     assert json.loads((folder / "trace.json").read_text())["traceEvents"]
     assert (folder / "tuned.toml").exists()
@@ -88,43 +91,21 @@ def test_every_example_of_the_help_does_what_it_says(folder):
 
 
 def test_the_programs_of_the_readme_run(tmp_path):
-    programs = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(programs) == 4
-    command = [sys.executable, "-W", "error", "-c", "\n".join(programs)]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=240)
+    run_program("\n".join(README.blocks("python")), tmp_path)
     assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
 
-def test_the_parts_that_the_readme_measures_are_measured(folder):
-    text = README.read_text(encoding="utf-8")
-    parts = re.findall(r"```toml\n# (?:part|whole)\.toml\n(.*?)```", text, re.DOTALL)
-    assert len(parts) == 2
-    for part in parts:
-        Path("measured.toml").write_text(part.replace("total=1000", "total=100"), encoding="utf-8")
-        with headrace.pipe("measured.toml") as pipe:
-            figures = pipe({"data": Path("photos/a.jpg").read_bytes()})["result"]
-        assert (figures["ok"], figures["load"]["clients"]) == (100, 10)
-
-
-def _run(line):
-    words = shlex.split(line)
-    into = words[words.index(">") + 1] if ">" in words else None
-    args = words[1 : words.index(">")] if into else words[1:]
-    # On a machine ten times slower the goal is reached, too.
-    args = [one.replace("50ms", "1000s") for one in args]
-    command = " ".join(args[: 2 if args[0] == "observe" else 1])
-    short = [] if "tune line.toml times.jsonl" in line else SHORT.get(command, ())
-    done = CliRunner().invoke(app, [*args, *short])
-    assert done.exit_code == 0, f"{line}\n{done.output}"
-    if into:
-        Path(into).write_text(done.stdout, encoding="utf-8")
-    return done.stdout
+def test_the_part_that_the_readme_measures_is_measured(folder):
+    part = README.files["part.toml"].replace("total=1000", "total=100")
+    Path("part.toml").write_text(part, encoding="utf-8")
+    with headrace.pipe("part.toml") as pipe:
+        figures = pipe({"data": Path("photos/a.jpg").read_bytes()})["result"]
+    assert (figures["ok"], figures["load"]["clients"]) == (100, 10)
 
 
 def _check_keys(command, document):
     """See that the README names every key of what a command prints for programs."""
-    (section,) = re.findall(r"## JSON\n(.*?)\n## ", README.read_text(encoding="utf-8"), re.DOTALL)
-    named = set(re.findall(r"`(\w+)`", section))
+    named = set(re.findall(r"`(\w+)`", Page("plugins/observe/README.md", "JSON").text))
     if command == "observe inspect":  # which its docstring names
         named = set(re.findall(r'"(\w+)"', headrace_observe.inspect.__doc__))
     configurations = document.get("configurations", [])

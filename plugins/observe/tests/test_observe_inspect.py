@@ -283,7 +283,7 @@ def fake_nvml():
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: 1,
         nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetName=lambda handle: b"NVIDIA X",
+        nvmlDeviceGetName=lambda handle: "NVIDIA X",
         nvmlDeviceGetUUID=lambda handle: "GPU-1",
         nvmlDeviceGetMemoryInfo=lambda handle: types.SimpleNamespace(used=2**30, total=2**34),
         nvmlDeviceGetUtilizationRates=lambda handle: types.SimpleNamespace(gpu=40),

@@ -198,29 +198,58 @@ def test_one_changed_byte_beside_an_imported_file_is_refused(folder):
     assert f"{helper.name} has changed" in problem().message
 
 
-def test_one_changed_byte_of_a_plugin_is_refused(folder, monkeypatch):
-    """The backend's own module stays: another one of its package changes."""
+@pytest.fixture
+def package(folder):
+    """The folder with the backend in a package, whose ``init`` imports another module of it."""
     package = folder / "require_plugin"
     package.mkdir()
     (package / "__init__.py").touch()
     (package / "numbers.py").write_text("OFFSET = 0\n")
-    (package / "words.py").write_text(BACKEND.replace("{helper}", "require_plugin.numbers"))
+    (package / "unused.py").write_text("OFFSET = 0\n")
+    words = BACKEND.replace("from {helper} import OFFSET\n", "").replace(
+        "        self.add =",
+        "        from require_plugin.numbers import OFFSET\n        self.add =",
+    )
+    (package / "words.py").write_text(words)
     text = Path("m.toml").read_text().replace("mine.py", "require_plugin.words")
     Path("m.toml").write_text(text)
-    try:
-        assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
-        headrace.pipe("m.toml").close()
-        (package / "numbers.py").write_text("OFFSET = 1\n")
-        assert "this: require_plugin/numbers.py has changed" in problem().message
-        # A new certificate is for what is in the file: this process still has what it has loaded before.
-        document = json.loads(Path("m.cert.json").read_text())
-        digest = hashlib.sha256(b"OFFSET = 1\n").hexdigest()
-        document["modules"]["require_plugin/numbers.py"] = digest
-        Path("m.cert.json").write_text(json.dumps(document))
-        assert "numbers.py is in no file as this process has loaded it" in problem().message
-    finally:
-        for name in [one for one in sys.modules if one.startswith("require_plugin")]:
-            monkeypatch.delitem(sys.modules, name)
+    yield package
+    unload()
+
+
+def unload():
+    for name in [one for one in sys.modules if one.startswith("require_plugin")]:
+        del sys.modules[name]
+
+
+def test_one_changed_byte_of_a_plugin_is_refused(package):
+    """The backend's own module stays: another one of its package changes."""
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    headrace.pipe("m.toml").close()
+    (package / "numbers.py").write_text("OFFSET = 1\n")
+    assert "this: require_plugin.numbers is in no file, or has changed" in problem().message
+    # A new certificate is for what is in the file: this process still has what it has loaded before.
+    document = json.loads(Path("m.cert.json").read_text())
+    digest = hashlib.sha256(b"OFFSET = 1\n").hexdigest()
+    document["modules"]["require_plugin.numbers"] = digest
+    Path("m.cert.json").write_text(json.dumps(document))
+    assert "numbers is in no file, or has changed since it was loaded" in problem().message
+
+
+def test_a_module_that_is_not_loaded_yet_is_refused_before_the_build(package):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    unload()
+    headrace.pipe("m.toml").close()
+    unload()
+    (package / "numbers.py").write_text("OFFSET = 1\n")
+    assert "this: require_plugin.numbers has changed" in problem().message
+    assert "require_plugin.numbers" not in sys.modules
+
+
+def test_a_module_that_nothing_has_loaded_does_not_count(package):
+    assert certify("m.toml", "--output", "m.cert.json").exit_code == 0
+    (package / "unused.py").write_text("OFFSET = 1\n")
+    headrace.pipe("m.toml").close()
 
 
 @pytest.mark.parametrize(

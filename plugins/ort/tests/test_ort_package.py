@@ -1,8 +1,10 @@
 import inspect
-import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+from pages import programs, run_program
 
 import headrace_ort
 from headrace_ort import OnnxTensor
@@ -33,13 +35,9 @@ def test_all_names_resolve_and_are_listed():
     assert not hasattr(headrace_ort, "nonsense")
 
 
-def test_the_programs_of_the_readme_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    programs = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-    assert programs
-    for program in programs:
-        exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().err == ""
+@pytest.mark.parametrize("program", programs("plugins/ort/README.md"))
+def test_the_programs_of_the_readme_run(program, tmp_path):
+    run_program(program, tmp_path)
 
 
 def test_the_docstring_has_all_sections():

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import re
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
+from pages import Page
 from ray_programs import run_program
 
 from headrace import PipelineConfig
 
-HERE = Path(__file__).parents[1]
-PAGE = HERE.parents[1] / "docs" / "machines.md"
-TEXTS = [one.read_text(encoding="utf-8") for one in (HERE / "README.md", PAGE) if one.exists()]
-# What stands before that on the page is run by tests/test_elsewhere_pages.py.
-TEXTS[1:] = [one.partition("\n## On a Ray cluster\n")[2] for one in TEXTS[1:]]
-PROGRAM = re.compile(r"```python\n(.*?)```", re.DOTALL)
-TOML = re.compile(r"```toml\n(.*?)```", re.DOTALL)
+README, CLUSTER = Page("plugins/ray/README.md"), Page("docs/machines.md", "On a Ray cluster")
 # That of a simulated cluster is tried by headrace-observe.
 CONFIGURATIONS = [
-    one for text in TEXTS for one in TOML.findall(text) if not one.startswith("# cluster.toml")
+    block
+    for block in [*README.blocks("toml"), *CLUSTER.blocks("toml")]
+    if "cluster.toml" not in block
 ]
 
 
-@pytest.mark.parametrize("program", [one for text in TEXTS for one in PROGRAM.findall(text)])
+@pytest.mark.parametrize("program", [*README.blocks("python"), *CLUSTER.blocks("python")])
 def test_the_programs_run_and_print_what_they_say(program, tmp_path, cluster):
     if "serve" in program and not find_spec("starlette"):
         pytest.skip('pip install "ray[serve]"')

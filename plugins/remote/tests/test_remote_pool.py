@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from headrace.errors import DeadlineExceededError, InputError, OverloadedError
+from headrace.errors import DeadlineExceededError, InputError, NoMemoryError, OverloadedError
 from headrace_remote.errors import error_of, is_refusal, never_sent
 from headrace_remote.pool import Breaker, Pool
 from headrace_testing import FakeClock
@@ -175,6 +175,8 @@ def test_close_frees_who_waits_ends_the_thread_and_closes_the_servers(clock):
     [
         ("RESOURCE_EXHAUSTED", "overloaded", "the queue is full", True),
         ("RESOURCE_EXHAUSTED", "overloaded", "item 0: the queue is full", False),
+        ("RESOURCE_EXHAUSTED", "memory", "model 'm:1' needs 9 bytes on host", True),
+        ("INTERNAL", "memory", "the request failed", False),
         ("RESOURCE_EXHAUSTED", "body_too_large", "the message has 9 bytes", False),
         ("RESOURCE_EXHAUSTED", "", "SERVER: Received message larger than max (9 vs. 4)", False),
         ("UNAVAILABLE", "closed", "the server is shutting down", True),
@@ -209,6 +211,11 @@ def test_what_never_left_this_process():
     assert never_sent("UNAVAILABLE", "DNS resolution failed for nowhere:1")
     assert not never_sent("UNAVAILABLE", "recvmsg:Connection reset by peer")
     assert not never_sent("INTERNAL", said)
+
+
+def test_a_server_without_room_for_a_model_is_overloaded():
+    for status, expected in (("RESOURCE_EXHAUSTED", OverloadedError), ("INTERNAL", NoMemoryError)):
+        assert type(error_of("gpu1:8001", status, "memory", "no memory")) is expected
 
 
 def test_texts_of_servers_without_codes():

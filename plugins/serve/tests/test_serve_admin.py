@@ -38,7 +38,7 @@ def test_the_port_has_what_operators_ask_and_nothing_else(serving):
     for what in ("unload", "load"):
         assert httpx.post(f"{url}/v2/repository/models/m/{what}").status_code == 200
     assert httpx.post(f"{server.url}/run/m", content=b"x").status_code == 200
-    for path in ("/run/m", "/v2/models/m/infer", "/v2/systemsharedmemory/unregister"):
+    for path in ("/run/m", "/v2/models/m/infer"):
         assert httpx.post(f"{url}{path}", content=b"x").status_code == 404
     server.drain()
     assert httpx.get(f"{url}/v2/health/ready").status_code == 503

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
-import sys
-from pathlib import Path
 
 import api_models
 import httpx
 import pytest
+from pages import Page
+from pages import serving as page_serving
 
 import headrace
 
-PAGE = (Path(__file__).parents[3] / "docs" / "other_apis.md").read_text(encoding="utf-8")
-FILES = {
-    body.partition("\n")[0][2:]: body
-    for body in re.findall(r"```\w+\n(# \w+\.\w+\n.*?)```", PAGE, re.DOTALL)
-}
+PAGE = Page("docs/other_apis.md")
+FILES = PAGE.files
 ADDRESS = "http://localhost:8000"
 SAID = [{"role": "user", "content": "hello you"}]
 
@@ -27,24 +23,14 @@ SAID = [{"role": "user", "content": "hello you"}]
 @pytest.fixture
 def folder(tmp_path):
     """The files of the page."""
-    for name, body in FILES.items():
-        (tmp_path / name).write_text(body, encoding="utf-8")
-    return tmp_path
+    return PAGE.write(tmp_path)
 
 
 def test_the_files_are_served_by_the_command(folder):
-    (command,) = re.findall(r"^\$ headrace (serve .*)$", PAGE, re.MULTILINE)
-    arguments = command.replace("8000", "0").split()
-    with subprocess.Popen(
-        [sys.executable, "-m", "headrace", *arguments, "--json"], cwd=folder, stdout=subprocess.PIPE
-    ) as process:
-        try:
-            url = json.loads(process.stdout.readline())["url"]
-            body = {"model": "shout", "messages": SAID, "temperature": 0.5}
-            made = httpx.post(f"{url}/v1/chat/completions", json=body).json()
-        finally:
-            process.terminate()
-    assert made["choices"][0]["message"]["content"] == "HELLO YOU "
+    with page_serving(PAGE.command("headrace serve"), folder) as url:
+        body = {"model": "shout", "messages": SAID, "temperature": 0.5}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"] == "HELLO YOU "
 
 
 def test_what_open_web_ui_sends_is_answered(folder, serving):

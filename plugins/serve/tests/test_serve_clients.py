@@ -280,7 +280,7 @@ def perf_analyzer(tools):
 @pytest.mark.parametrize(
     "words",
     [
-        (), ("-b", "4"), ("-a", "--concurrency-range", "8"), ("--shared-memory", "system"),
+        (), ("-b", "4"), ("-a", "--concurrency-range", "8"),
         ("-m", "simple_identity", "--shape", "INPUT0:1,3", "--string-length", "5"),
         ("--grpc-compression-algorithm", "gzip"),
         ("--streaming", "-a", "--concurrency-range", "4"),
@@ -291,7 +291,7 @@ def perf_analyzer(tools):
 def test_perf_analyzer(perf_analyzer, protocol, words):
     if protocol == "http" and words and words[0] in ("--streaming", "--grpc-compression-algorithm"):
         pytest.skip("of gRPC alone")
-    with Server(served_examples.models(), port=0, grpc_port=0, allow=["shared-memory"]) as server:
+    with Server(served_examples.models(), port=0, grpc_port=0) as server:
         port = server.port if protocol == "http" else server.grpc_port
         model = () if "-m" in words else ("-m", "simple")
         status, output = perf_analyzer(*model, *words, "-i", protocol, "-u", f"127.0.0.1:{port}")

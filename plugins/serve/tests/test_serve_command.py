@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from pages import Page
 from serve_helpers import refused
 from typer.testing import CliRunner
 
@@ -27,8 +28,6 @@ from headrace_serve.models.entries import read_entries, read_models
 from headrace_serve.models.signature import read_signature
 from headrace_serve.operating.running import announce
 from headrace_serve.operating.settings import Settings
-
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
@@ -111,9 +110,10 @@ def test_freed_bodies_leave_their_memory_to_the_next_ones(tmp_path, start, monke
         (["missing.toml"], "error: model 'missing': no such file: 'missing.toml'"),
         (["a.toml", "a=a.toml"], "named twice"),
         (["--models", "none.toml"], "none.toml"),
+        (["both.toml"], "read as a pipeline\n  Write --models both.toml.\n"),
         (
             ["--models", "a.toml"],
-            "a.toml: it may hold only tables [models.NAME] and [memory], not backend",
+            "a.toml: backend: it may hold only tables [models.NAME] and [memory]",
         ),
         (["a:new=a.toml"], "a version is a whole number such as 2 or 10, got 'new'"),
         (["x=a.toml", "--models", "bad.toml"], "shap"),
@@ -501,9 +501,8 @@ def test_a_model_with_a_reserved_key_is_refused():
 
 
 def test_the_serving_file_of_the_page_is_read(tmp_path):
-    blocks = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
-    (text,) = [one for one in blocks if "scores.toml" in one]
-    (keys,) = [one for one in blocks if "sha256" in one]
+    page = Page("plugins/serve/README.md")
+    text, keys = page.block("toml", "scores.toml"), page.files["keys.toml"]
     (tmp_path / "keys.toml").write_text(keys)
     for content in (keys, "\ufeff" + keys.replace("\n", "\r\n")):
         (tmp_path / "keys.toml").write_bytes(content.encode())

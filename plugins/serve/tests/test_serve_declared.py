@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import httpx
 import pytest
+from pages import Page
 
 import headrace
 from headrace.errors import SetupError
 from headrace_serve import Server
 from headrace_serve.models.entries import read_models
-
-PAGE = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
 class Compare(headrace.Backend):
@@ -54,10 +50,9 @@ def ports(*names):
 def test_a_model_without_an_input_for_data_and_with_several_outputs_as_the_page_has_it(
     serving, tmp_path
 ):
-    (block,) = [
-        one for one in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL) if "compare" in one
-    ]
-    (tmp_path / "serve.toml").write_text(block)
+    (tmp_path / "serve.toml").write_text(
+        Page("plugins/serve/README.md").block("toml", "[models.compare]")
+    )
     (tmp_path / "compare.toml").write_text('backend = "ServeCompare"')
     server = serving(read_models([], str(tmp_path / "serve.toml")))
     tensors = [

@@ -1,4 +1,4 @@
-"""Classification, parameters for the pipeline, regions of CUDA that are not there, pings of gRPC."""
+"""Classification, parameters for the pipeline, shared memory that is not there, pings of gRPC."""
 
 from __future__ import annotations
 
@@ -60,6 +60,14 @@ def test_classes_are_the_greatest_values_of_each_row_with_index_and_label(client
     assert found.tolist() == right
     assert classes(made, kind, [[0, 1, 2, 3]], 9).shape == (1, 4)
     assert "classification" in extensions(made)
+
+
+def test_the_extensions_name_what_is_allowed(client):
+    plain, allowed = (
+        extensions(client({"m": SCORES}, allow=allow)[0]) for allow in ([], ["repository"])
+    )
+    assert set(allowed) - set(plain) == {"model_repository"}
+    assert "system_shared_memory" not in plain
 
 
 def extensions(client):
@@ -194,16 +202,36 @@ def test_parameters_that_are_not_the_servers_reach_the_pipeline(client):
         told({}, sequence_id=3)
 
 
-def test_nothing_of_cuda_is_registered_and_unregistering_it_is_done(client):
+def test_a_tensor_in_shared_memory_is_refused_with_what_to_do(client):
+    made, kind = client({"m": SCORES})
+    sent = kind.InferInput("x", [1, 4], "FP32")
+    sent.set_data_from_numpy(np.zeros((1, 4), "f4"))
+    placed = kind.InferInput("x", [1, 4], "FP32")
+    placed.set_shared_memory("r", 16)
+    wanted = kind.InferRequestedOutput("y")
+    wanted.set_shared_memory("r", 16)
+    for given, outputs, where in (([placed], None, "input 'x'"), ([sent], [wanted], "output 'y'")):
+        with pytest.raises(
+            Exception, match=rf"{where} .*send the tensors.*headrace\.pipe"
+        ) as caught:
+            made.infer("m", given, outputs=outputs)
+        assert caught.value.status() in ("400", "StatusCode.INVALID_ARGUMENT")
+    assert made.infer("m", [sent]).as_numpy("y").tolist() == [[0, 0, 0, 0]]
+
+
+def test_the_calls_of_shared_memory_say_what_to_do(client):
     made, _ = client({"m": SCORES})
-    made.unregister_cuda_shared_memory()
-    made.unregister_cuda_shared_memory("r")
-    status = made.get_cuda_shared_memory_status()
-    assert (status if isinstance(status, list) else list(status.regions)) == []
-    with pytest.raises(Exception, match="Unable to find cuda shared memory region: 'r'"):
-        made.get_cuda_shared_memory_status("r")
-    with pytest.raises(Exception, match="not supported"):
-        made.register_cuda_shared_memory("r", b"", 0, 8)
+    for call in (
+        made.get_system_shared_memory_status,
+        lambda: made.register_system_shared_memory("r", "k", 8),
+        lambda: made.unregister_system_shared_memory("r"),
+        made.get_cuda_shared_memory_status,
+        lambda: made.register_cuda_shared_memory("r", b"", 0, 8),
+        made.unregister_cuda_shared_memory,
+    ):
+        with pytest.raises(Exception, match=r"not supported.*send the tensors") as caught:
+            call()
+        assert caught.value.status() in ("501", "StatusCode.UNIMPLEMENTED")
 
 
 def test_the_configuration_says_whether_instances_are_on_a_gpu(serving):

@@ -13,14 +13,11 @@ ELSEWHERE = {"Origin": "https://elsewhere.example"}
 
 
 def test_a_page_of_another_origin_changes_nothing(serving):
-    server = serving({"m": {"backend": "Identity"}}, allow=["repository", "shared-memory"])
+    server = serving({"m": {"backend": "Identity"}}, allow=["repository"])
     before = server._service.models.find("m").pipe
     for path in (
         LOAD,
         "/v2/repository/models/m/unload",
-        "/v2/systemsharedmemory/unregister",
-        "/v2/systemsharedmemory/region/r/unregister",
-        "/v2/systemsharedmemory/region/r/register",
         "/run/m",
         "/v2/models/m/infer",
         "/v2/models/m/versions/1/generate_stream",

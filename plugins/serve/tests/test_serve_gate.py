@@ -20,7 +20,7 @@ from headrace_serve.grpc.messages import message
 from headrace_serve.http.rest import application
 
 IDENTITY = {"backend": "Identity"}
-ALLOWED = ["repository", "shared-memory"]
+ALLOWED = ["repository"]
 KEY = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"  # SHA-256 of "key"
 README = (Path(__file__).parents[1] / "README.md").read_text()
 

@@ -197,8 +197,6 @@ def test_each_outcome_has_its_status(client):
         assert text in message_
         assert "secret" not in message_
     for call, status in [
-        (lambda: c.register_cuda_shared_memory("r", b"", 0, 8), "UNIMPLEMENTED"),
-        (c.get_system_shared_memory_status, "UNIMPLEMENTED"),
         (c.get_trace_settings, "UNIMPLEMENTED"),
         (c.get_log_settings, "UNIMPLEMENTED"),
         (lambda: c.load_model("m"), "PERMISSION_DENIED"),

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import TypedDict
 
 import httpx
@@ -14,6 +13,7 @@ import jsonschema
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from pages import Page
 from tritonclient.utils import InferenceServerException
 
 import headrace
@@ -363,9 +363,7 @@ def test_a_wrong_declaration_is_an_error_of_the_start(more, said):
 
 
 def test_the_serving_file_of_the_page(serving, tmp_path):
-    page = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```toml\n([^`]*\.request\][^`]*)```", page)
-    (tmp_path / "serve.toml").write_text(block)
+    (tmp_path / "serve.toml").write_text(Page("plugins/serve/README.md").block("toml", ".request]"))
     (tmp_path / "iris.toml").write_text('backend = "ServeJsonToldKeys"')
     server = serving(read_models([], str(tmp_path / "serve.toml")))
     found = run(server, {"data": [5.1, 3]}, "iris").json()["result"]

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import re
+import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import ClassVar
 
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from pages import Page
 from serve_helpers import until
 from tritonclient.utils import InferenceServerException
+from typer.testing import CliRunner
 
 import headrace
-from headrace.errors import ConfigError
-from headrace_models import Memory, Models
+from headrace.errors import ConfigError, SetupError
+from headrace_cli.app import app
+from headrace_models import Memory, Models, OutOfMemoryError
 from headrace_serve import Server
 from headrace_serve.models.entries import read_memory, read_models
 
@@ -46,7 +50,7 @@ def of_file(path):
         ('[memory]\nmin_stay = 3\n', "(?s)memory.min_stay.*Did you mean 'min_stay_s'"),
         ('[memory]\nhost = "1 GiB"\nmin_stay_s = -1\n', "min_stay_s of the memory is -1"),
         ("memory = 3\n", r"it is a table \[memory\]"),
-        ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2"\n', "memory of 'm' is '2'"),
+        ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2"\n', "models.m.memory: .* is '2', which is no size"),
         ('[memory]\nhost = "1 GiB"\n[models.m]\nmemory = "2 GiB"\n', "'m:1' takes 2147483648"),
         (
             ('[memory]\nhost = "3 GiB"\n[models.n]\nconfig = "m.toml"\nmemory = "2 GiB"\nkeep = true\n'
@@ -80,13 +84,80 @@ def test_a_server_begins_with_those_that_fit(tmp_path, listen_first):
 
 
 def test_the_serving_file_of_the_page_is_served(tmp_path):
-    page = (Path(__file__).parents[3] / "docs" / "models.md").read_text(encoding="utf-8")
-    (text,) = re.findall(r"```toml\n(\[memory\].*?)```", page, re.DOTALL)
+    text = Page("docs/models.md").block("toml", "[memory]")
     for name in ("m0", "m1"):
         (tmp_path / f"{name}.toml").write_text('backend = "Identity"\n')
-    with Server(**of_file(written(tmp_path, text))) as server:
+    path = written(tmp_path, text)
+    checked = CliRunner().invoke(app, ["serve", "--models", path, "--check"])
+    assert (checked.exit_code, checked.stdout) == (0, "ok: m0:1, m1:1\n")
+    with Server(**of_file(path)) as server:
         told = httpx.get(f"{server.url}/v2/models/m0").json()
     assert (told["state"], told["memory"]["bytes"]) == ("present", {"host": 1 << 30})
+
+
+WRONG = """
+[memory]
+{host} = "8 GiB"
+"cuda:7" = "{size}"
+
+[models.wrong_key]
+config = "m.toml"
+kept = true
+
+[models.no_pipeline]
+config = "none.toml"
+
+[models.wrong_pipeline]
+config = "wrong.toml"
+
+[models.large]
+config = "m.toml"
+memory = "9 GiB"
+
+[models.kept]
+config = "m.toml"
+memory = "5 GiB"
+keep = true
+
+[models.kept_too]
+config = "m.toml"
+memory = "4 GiB"
+keep = true
+
+[mdels]
+"""
+
+
+def check(path, *options):
+    result = CliRunner().invoke(app, ["serve", "--models", path, "--check", "--json", *options])
+    told = json.loads(result.stdout)
+    return result.exit_code, {each["path"]: each for each in told["problems"]}, told
+
+
+def test_check_tells_all_mistakes_of_a_serving_file_at_once(tmp_path, late):
+    (tmp_path / "wrong.toml").write_text('backend = "Identitty"\n')
+    path = written(tmp_path, WRONG.format(host="hosts", size="9"))
+    assert check(path)[:1] == (2,)
+    near = {"memory.hosts": "host", "models.wrong_key.kept": "keep", "mdels": "models"}
+    wrong = {"memory.cuda:7", "main.backend", *near}
+    code, problems, _ = check(path)
+    assert wrong <= {*problems}
+    assert {place: problems[place]["suggestion"] for place in near} == near
+    assert "none.toml" in str(problems)
+    assert problems["memory.cuda:7"]["file"] == path
+    assert "Write it as" in problems["memory.cuda:7"]["hint"]
+    path = written(tmp_path, WRONG.format(host="host", size="9 GiB"))
+    told = [each["message"] for each in check(path)[2]["problems"] if each["path"] == "memory.host"]
+    assert [text.partition(" bytes")[0] for text in told] == [
+        f"model 'large:1' takes {9 << 30}", f"the models that are kept take {9 << 30}",
+    ]  # fmt: skip
+    few = "".join(re.split(r"(?=\[m)", WRONG)[i] for i in (1, 5))
+    path = written(tmp_path, few.format(host="host", size="9 GiB").replace("9 GiB", "3 GiB"))
+    ready = {"ok": True, "problems": [], "models": ["large:1"]}
+    assert check(path)[::2] == (0, ready)
+    code, problems, _ = check(path, "--workers", "3")
+    assert (code, {*problems}) == (2, {"memory.host"})
+    assert not late.building.acquire(blocking=False)
 
 
 def test_workers_share_the_budget(tmp_path):
@@ -103,6 +174,7 @@ class ServeLate(headrace.Backend):
         text: str
 
     gate: ClassVar[threading.Event | None] = None
+    fails: ClassVar[str] = ""
     building: ClassVar[threading.Semaphore] = threading.Semaphore(0)
 
     def init(self, options, context):
@@ -110,6 +182,8 @@ class ServeLate(headrace.Backend):
         ServeLate.building.release()
         if ServeLate.gate is not None:
             assert ServeLate.gate.wait(60)
+        if self.text == ServeLate.fails:
+            raise ValueError(self.text)
 
     def forward(self, batch):
         for request in batch:
@@ -123,6 +197,7 @@ class ServeLate(headrace.Backend):
 def late():
     headrace.register("ServeLate", ServeLate, replace=True)
     ServeLate.gate, ServeLate.building = None, threading.Semaphore(0)
+    ServeLate.fails = ""
     yield ServeLate
     if ServeLate.gate is not None:
         ServeLate.gate.set()
@@ -145,7 +220,11 @@ def infer(server, name, **parameters):
 
 
 def present(server):
-    index = httpx.post(f"{server.url}/v2/repository/index").json()
+    return ready_at(server.url)
+
+
+def ready_at(url):
+    index = httpx.post(f"{url}/v2/repository/index").json()
     return {one["name"] for one in index if one["state"] == "READY"}
 
 
@@ -309,6 +388,63 @@ def test_a_model_that_cannot_come_is_refused_and_the_server_is_ready(serving):
     assert int(answer.headers["retry-after"]) >= 1
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
     assert over_infer(server, "b") == "b"
+
+
+def sizes(server, names):
+    told = {name: httpx.get(f"{server.url}/v2/models/{name}").json() for name in names}
+    return {name: one["memory"]["bytes"]["host"] >> 30 for name, one in told.items()}
+
+
+def test_a_reload_changes_the_budget_or_nothing(serving, late):
+    server = serving(entries("ab"), memory=budget("2 GiB"))
+    wrong = [
+        ({"memory": budget("1 MiB")}, ConfigError, "'a:1' takes"),
+        ({"memory": Memory({"cuda:0": "9 GiB"})}, ConfigError, "were .'host'. at the start, and"),
+        ({"models": entries("ab"), "memory": budget("3 GiB")}, OutOfMemoryError, "These stay"),
+        ({"models": {**entries("a"), "b": {**entries("b")["b"], "keep": 3}}}, ConfigError, "keep"),
+    ]
+    for settings, kind, match in wrong:
+        with pytest.raises(kind, match=match):
+            server.reload(**settings)
+        assert [over_infer(server, name) for name in "ab"] == [*"ab"]
+        assert present(server) == {*"ab"}
+    more = {name: {**one, "memory": "2 GiB"} for name, one in entries("abc").items()}
+    server.reload({**more, "c": {**more["c"], "keep": True}}, memory=budget("9 GiB"))
+    assert sizes(server, "abc") == dict.fromkeys("abc", 2)
+    assert [over_infer(server, name) for name in "abca"] == [*"abca"]
+    assert present(server) == {*"abc"}
+    late.fails = "b"
+    with pytest.raises(SetupError):
+        server.reload(entries("abc"), memory=budget("20 GiB"))
+    for name in "abcacb":
+        assert over_infer(server, name) == name
+    assert sizes(server, "abc") == dict.fromkeys("abc", 2)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of POSIX")
+def test_a_hangup_reads_the_budget_again(tmp_path, start):
+    text = '[memory]\nhost = "{}"\nmin_stay_s = 0\n'
+    for name in "ab":
+        text += f'[models.{name}]\nconfig = "m.toml"\nmemory = "1 GiB"\n'
+    path = written(tmp_path, text.format("1 GiB"))
+    process, url = start("--models", path, "--port", "0", cwd=tmp_path)
+
+    def hang_up(text):
+        written(tmp_path, text)
+        process.send_signal(signal.SIGHUP)
+        said = process.stderr.readline()
+        return said if "reloaded" in said else said + process.stderr.readline()
+
+    assert ready_at(url) == {"a"}
+    assert "'12', which is no size" in hang_up(text.format("12"))
+    assert "nothing has changed" in process.stderr.readline()
+    said = hang_up(text.format('1 GiB"\n"cuda:0" = "1 GiB'))
+    assert "memory: its devices were ['host'] at the start" in said
+    assert "start the server again" in said
+    assert "nothing has changed" in process.stderr.readline()
+    assert ready_at(url) == {"a"}
+    assert "reloaded" in hang_up(text.format("4 GiB"))
+    assert ready_at(url) == {"a", "b"}
 
 
 def test_metadata_and_metrics_tell_who_is_here(serving):

@@ -221,6 +221,6 @@ def test_they_are_not_kept_for_ever(count, kept):
     outlines = Outlines()
     for number in range(count):
         outlines.keep(b"%d" % number, Outline([], None, {}, None))
-    assert sum(outlines.get(b"%d" % number) is not None for number in range(count)) == kept
+    assert sum(b"%d" % number in outlines.known for number in range(count)) == kept
     outlines.keep(bytes(5000), Outline([], None, {}, None))
-    assert outlines.get(bytes(5000)) is None
+    assert bytes(5000) not in outlines.known

@@ -45,7 +45,6 @@ MODELS = {
 ROUTES = [
     "/v2/models/m/infer", "/v2/models/m/versions/1/infer", "/v2/models/m/generate", "/v2/models/m/generate_stream",
     "/run/sum", "/run/any", "/v2/repository/index", "/v2/repository/models/m/load", "/v2/repository/models/m/unload",
-    "/v2/systemsharedmemory/region/r/register", "/v2/cudasharedmemory/unregister",
 ]  # fmt: skip
 
 
@@ -71,7 +70,7 @@ def of_price(most, unit=b"[]"):
     return fits[-1], texts[len(fits)]
 
 
-ALLOW = ["repository", "shared-memory"]
+ALLOW = ["repository"]
 
 
 @pytest.mark.parametrize("unit", [b"[]", b"{}", b"1", b'{"a":1}', b'"a:[{,"'])

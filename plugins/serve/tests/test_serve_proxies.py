@@ -7,23 +7,17 @@ import re
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import httpx
 import pytest
+from pages import Page
 from serve_helpers import until
 
 import headrace
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-SECTION = README.partition("\n## Behind nginx or Traefik\n")[2]
+SECTION = Page("plugins/serve/README.md", "Behind nginx or Traefik")
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
-(HOST,) = re.findall(r"--allow-host (\S+)", SECTION)
-
-
-def block(language):
-    (found,) = re.findall(rf"```{language}\n(.*?)```", SECTION, re.DOTALL)
-    return found
+(HOST,) = re.findall(r"--allow-host (\S+)", SECTION.text)
 
 
 @pytest.fixture
@@ -48,7 +42,7 @@ def proxied(server, tmp_path):
     if NGINX is None:
         pytest.skip("needs nginx (apt-get install nginx)")
     address = server.url.removeprefix("http://")
-    site = block("nginx").replace("127.0.0.1:8000", address)
+    site = SECTION.block("nginx").replace("127.0.0.1:8000", address)
     assert address in site
     site = site.replace("listen 80;", f"listen unix:{tmp_path}/socket;")
     temporary = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -99,7 +93,7 @@ def test_nginx_passes_each_part_on_at_once(proxied, read_first):
 
 
 def test_what_traefik_is_told_is_true_of_a_server(server):
-    told = pytest.importorskip("yaml").safe_load(block("yaml"))["http"]
+    told = pytest.importorskip("yaml").safe_load(SECTION.block("yaml"))["http"]
     (router,) = told["routers"].values()
     prefixes = re.findall(r"PathPrefix\(`(.*?)/`\)", router["rule"])
     assert told["middlewares"][router["middlewares"][0]]["stripPrefix"]["prefixes"] == prefixes

@@ -9,12 +9,12 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from pages import Page
 from tritonclient.utils import InferenceServerException
 
 import headrace
@@ -27,7 +27,6 @@ STARTED = "must specify the START flag on the first request of the sequence"
 """What Triton says of a sequence that has not begun."""
 
 HAPROXY = shutil.which("haproxy") or shutil.which("/usr/sbin/haproxy")
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "streams.md"
 
 
 @headrace.register("ServeSaid")
@@ -322,9 +321,9 @@ def test_several_workers_serve_no_state(written, how):
     path = written(WITH_STATE[how])
     headrace.PipelineConfig.load(path)  # alone it is right
     with pytest.raises(ConfigError, match="StateFul keeps a state in its process") as caught:
-        Settings(models=(written(STATELESS, "other.toml"), path), port=0).check()
+        Settings(models=(written(STATELESS, "other.toml"), path), port=0, processes=2).check()
     assert "proxy" in str(caught.value)
-    Settings(models=(written(STATELESS),), port=0).check()
+    Settings(models=(written(STATELESS),), port=0, processes=2).check()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes share a port on Linux")
@@ -361,8 +360,7 @@ def test_the_proxy_of_the_page_sends_each_session_to_one_server(serving, tmp_pat
         ports |= {first: server.port, first + 1: server.grpc_port}
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as other:
         ports |= {8000: one.getsockname()[1], 8001: other.getsockname()[1]}
-    _, written = PAGE.read_text("utf-8").split("# haproxy.cfg\n")
-    text, _ = written.split("```", 1)
+    text = Page("docs/streams.md").files["haproxy.cfg"]
     configuration = tmp_path / "haproxy.cfg"
     configuration.write_text(
         re.sub(r"\b80[0-2][01]\b", lambda port: str(ports[int(port[0])]), text)

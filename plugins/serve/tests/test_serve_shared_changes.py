@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sys
-from multiprocessing import shared_memory
 from types import SimpleNamespace
 
 import httpx
@@ -21,8 +20,8 @@ from headrace_serve.operating.shared_changes import SharedChanges
 REFUSED = {"status": 400, "code": "input"}
 
 
-def register(name):
-    return {"what": "register", "name": name, "key": "k", "offset": 0, "byte_size": 1}
+def unload(name):
+    return {"what": "unload", "name": name, "parameters": {}}
 
 
 class Sent(list):
@@ -52,7 +51,7 @@ def changes(sent):
 
 
 def test_one_change_after_the_other_in_every_process(changes, sent):
-    first, second = register("a"), register("b")
+    first, second = unload("a"), unload("b")
     changes.received(1, {"ask": 7, "change": first})
     changes.received(2, {"ask": 7, "change": second})
     assert sent.taken() == [(1, {"change": first}), (2, {"change": first})]
@@ -66,30 +65,31 @@ def test_one_change_after_the_other_in_every_process(changes, sent):
     assert sent.taken() == [(2, {"answer": 7, "refusal": REFUSED})]
 
 
-def test_a_region_that_one_process_cannot_have_nobody_has(changes, sent):
-    changes.received(1, {"ask": 1, "change": register("a")})
+def test_a_change_that_one_process_cannot_make_is_refused_and_not_told_later(changes, sent):
+    changes.received(1, {"ask": 1, "change": unload("a")})
     changes.received(1, {"made": None})
     sent.clear()
     changes.received(2, {"made": REFUSED})
-    undo = {"undo": {"what": "unregister", "name": "a"}}
-    assert sent.taken() == [(1, undo), (2, undo), (1, {"answer": 1, "refusal": REFUSED})]
+    assert sent.taken() == [(1, {"answer": 1, "refusal": REFUSED})]
+    changes.received(3, {"join": True})
+    assert sent.taken() == [(3, {"before": []})]
 
 
 def test_who_ends_is_not_waited_for_and_gets_no_answer(changes, sent):
-    changes.received(2, {"ask": 1, "change": register("a")})
+    changes.received(2, {"ask": 1, "change": unload("a")})
     changes.received(1, {"made": None})
     sent.clear()
     changes.left(2)
     assert sent.taken() == []
     changes.received(2, {"join": True})
-    assert sent.taken() == [(2, {"before": [register("a")]})]
+    assert sent.taken() == [(2, {"before": [unload("a")]})]
 
 
 def test_who_joins_meanwhile_makes_the_change_too_and_is_waited_for(changes, sent):
-    changes.received(1, {"ask": 1, "change": register("a")})
+    changes.received(1, {"ask": 1, "change": unload("a")})
     sent.clear()
     changes.received(3, {"join": True})
-    assert sent.taken() == [(3, {"before": []}), (3, {"change": register("a")})]
+    assert sent.taken() == [(3, {"before": []}), (3, {"change": unload("a")})]
     changes.received(1, {"made": None})
     changes.received(2, {"made": None})
     assert sent.taken() == []
@@ -100,9 +100,8 @@ def test_who_joins_meanwhile_makes_the_change_too_and_is_waited_for(changes, sen
 @pytest.mark.parametrize(
     ("done", "left"),
     [
-        (["register a", "register b"], ["a", "b"]),
-        (["register a", "register b", "unregister a"], ["b"]),
-        (["register a", "unload m", "unregister "], ["m"]),
+        (["unload m", "unload n"], ["m", "n"]),
+        (["unload m", "exchange n"], ["m"]),
         (["unload m", "unload n", "load m"], ["n"]),
         (["unload m", "reload"], []),
     ],
@@ -135,7 +134,7 @@ def test_nothing_is_waited_for_where_the_supervisor_has_ended(when):
         if when == "asking":
             everywhere.take({"before": []})
             await joining
-            asking = asyncio.create_task(everywhere.ask(register("a")))
+            asking = asyncio.create_task(everywhere.ask(unload("a")))
             await asyncio.sleep(0)
             everywhere.end()
             return await asking
@@ -162,17 +161,14 @@ headrace.register("ServePid", Pid)
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="regions are files on Linux")
-def test_all_workers_have_the_regions_and_models_that_requests_ask_for(tmp_path, start):
+@pytest.mark.skipif(sys.platform != "linux", reason="workers share a port on Linux")
+def test_all_workers_have_the_models_that_requests_ask_for(tmp_path, start):
     (tmp_path / "pid.py").write_text(PID)
     (tmp_path / "m.toml").write_text('import = ["pid.py"]\nbackend = "ServePid"\n')
-    allow = ("--allow", "shared-memory", "--allow", "repository")
-    ports = ("--port", "0", "--grpc-port", "0")
-    process, url = start("m.toml", "--workers", "2", *ports, *allow, cwd=tmp_path)
+    ports = ("--port", "0", "--grpc-port", "0", "--allow", "repository")
+    process, url = start("m.toml", "--workers", "2", *ports, cwd=tmp_path)
     grpc_url = process.first_line.rpartition("/")[2].strip()
-    data = {"name": "data", "datatype": "BYTES", "shape": [1]}
-    place = {"shared_memory_region": "r", "shared_memory_byte_size": 5}
-    body = {"inputs": [{**data, "parameters": place}]}
+    body = {"inputs": [{"name": "data", "datatype": "BYTES", "shape": [1], "data": ["x"]}]}
 
     def asked():
         while True:
@@ -188,28 +184,17 @@ def test_all_workers_have_the_regions_and_models_that_requests_ask_for(tmp_path,
             found.update(answer.json()["outputs"][0]["data"])
         return found
 
-    memory = shared_memory.SharedMemory(create=True, size=5)
-    try:
-        memory.buf[:5] = b"\1\0\0\0x"
-        region = {"key": memory.name, "byte_size": 5}
-        register = f"{url}/v2/systemsharedmemory/region/r/register"
-        assert httpx.post(register, json=region).status_code == 200
-        again = httpx.post(register, json=region)
-        assert (again.status_code, again.json()["code"]) == (409, "exists")
-        first = pids()
-        with triton.InferenceServerClient(grpc_url) as client:
-            client.unload_model("m")
-            assert {asked().status_code for _ in range(20)} == {503}
-            os.kill(int(min(first)), signal.SIGKILL)
-            while "started again" not in process.stderr.readline():
-                pass
-            assert {asked().status_code for _ in range(20)} == {503}
-            client.load_model("m")
-            with pytest.raises(triton.InferenceServerException, match="is not found"):
-                client.load_model("other")
-        assert min(first) not in pids()
-    finally:
-        memory.close()
-        memory.unlink()
+    first = pids()
+    with triton.InferenceServerClient(grpc_url) as client:
+        client.unload_model("m")
+        assert {asked().status_code for _ in range(20)} == {503}
+        os.kill(int(min(first)), signal.SIGKILL)
+        while "started again" not in process.stderr.readline():
+            pass
+        assert {asked().status_code for _ in range(20)} == {503}
+        client.load_model("m")
+        with pytest.raises(triton.InferenceServerException, match="is not found"):
+            client.load_model("other")
+    assert min(first) not in pids()
     process.terminate()
     assert process.wait(300) == 0

@@ -23,6 +23,7 @@ from headrace.errors import (
     InputError,
     InstanceLostError,
     MissingDependencyError,
+    NoMemoryError,
     RequestsFailed,
     SetupError,
 )
@@ -930,7 +931,7 @@ def test_memory_that_runs_out_for_one_fails_it_with_what_was_asked_for(bench):
     Hungry.tried, Hungry.most, Hungry.alive = [], 0, None
     found = one.outcomes(backend, *({"data": X[i]} for i in range(3)))
     assert Hungry.tried == [3, 1, 2, 1, 1]
-    assert all(type(error) is BackendError for error in found)
+    assert all(type(error) is NoMemoryError for error in found)
     assert all("tried to allocate 1 GiB" in str(error) for error in found)
     Hungry.most = 9
     assert torch.equal(one.run(backend, {"data": X[0]})[0], X[0] * 2)  # it goes on

@@ -1,31 +1,28 @@
 """The program of the README runs, and prints what it says; its pipeline gives what the libraries give."""
 
-import re
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from pages import Page
 
 import headrace
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+README = Page("plugins/torch/README.md")
 
 
 def test_the_program_of_the_readme_prints_what_it_says(tmp_path, run_here):
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert run_here("README", cwd=tmp_path, code=program) == "torch.Size([10])\n"
+    assert run_here("README", cwd=tmp_path, code=README.block("python")) == "torch.Size([10])\n"
 
 
 def test_a_module_becomes_a_pipeline_as_the_page_of_what_one_has_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (README.parents[2] / "docs" / "i_have.md").read_text("utf-8")
-    section = page.partition("\n## A torch module\n")[2].partition("\n## ")[0]
-    (program,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
-    assert 'Then `backend = "TorchModule"` and `model = "net.pt2"` are the pipeline.' in section
+    section = Page("docs/i_have.md", "A torch module")
+    assert (
+        'Then `backend = "TorchModule"` and `model = "net.pt2"` are the pipeline.' in section.text
+    )
     torch.manual_seed(4)
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 10)).eval()
-    exec(program, {"net": net, "torch": torch})
+    exec(section.block("python"), {"net": net, "torch": torch})
     pictures = torch.rand(3, 3, 8, 8)
     with headrace.pipe(
         {"backend": "TorchModule", "model": "net.pt2", "device": "cpu", "max": 8}
@@ -38,7 +35,7 @@ def test_a_module_becomes_a_pipeline_as_the_page_of_what_one_has_says(tmp_path, 
 def test_the_pipeline_of_the_readme_gives_what_the_libraries_give(tmp_path):
     cv2 = pytest.importorskip("cv2")
     models = pytest.importorskip("torchvision.models")
-    (written,) = re.findall(r"```toml\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    written = README.block("toml")
     assert 'device = "cuda:0"' in written
     config = tmp_path / "pipeline.toml"
     config.write_text(written.replace("cuda:0", "cpu"), encoding="utf-8")

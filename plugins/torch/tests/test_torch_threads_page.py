@@ -2,8 +2,6 @@
 
 import importlib.util
 import re
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,15 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from pages import Page, shell
 
 import headrace
 from headrace.errors import InputError
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
-PAGE = (DOCS / "threads_and_streams.md").read_text("utf-8")
-FILES = {  # whole, with the line that names them: messages count it
-    name: text for text, name in re.findall(r"```toml\n(# (\w+\.toml)\n.*?)```", PAGE, re.DOTALL)
-}
+PAGE = Page("docs/threads_and_streams.md")
+FILES = PAGE.files  # whole, with the line that names them: messages count it
 STEPS = "DecodeMat,ResizeMat,CvtColorMat,Mat2Tensor"
 
 
@@ -29,8 +26,7 @@ def folder(tmp_path_factory) -> Path:
     models = pytest.importorskip("torchvision.models")
     pytest.importorskip("cv2")
     folder = tmp_path_factory.mktemp("page")
-    for name, text in FILES.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    PAGE.write(folder)
     torch.manual_seed(0)
     torch.save(models.resnet18().state_dict(), folder / "resnet18.pth")
     return folder
@@ -143,16 +139,9 @@ def test_in_one_expression_as_many_are_decoded_as_there_are_instances(folder, co
 
 
 def test_check_says_so_as_the_page_shows(folder):
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace", "check", "one.toml"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    (shown,) = re.findall(r"```text\n(warning: one\.toml.*?)\n```", PAGE, re.DOTALL)
+    done = shell("headrace check one.toml", folder)
     assert done.returncode == 0, done.stderr
-    assert shown in done.stderr + done.stdout
+    assert PAGE.block("text", "warning: one.toml").strip() in done.stderr + done.stdout
     assert STEPS in (folder / "two.toml").read_text("utf-8")
 
 

@@ -9,8 +9,14 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.errors import BackendError, DeadlineExceededError, InputError, OverloadedError
-from headrace_models import Models
+from headrace.errors import (
+    BackendError,
+    ConfigError,
+    DeadlineExceededError,
+    InputError,
+    OverloadedError,
+)
+from headrace_models import Memory, Models
 
 ONE = np.ones((1, 2), np.float32)
 
@@ -77,6 +83,15 @@ def test_an_input_that_is_optional_may_be_missing_and_another_may_not(models):
     np.testing.assert_array_equal(found["B"], 2 * ONE)
     with pytest.raises(InputError, match="'A'"):
         models("e", {"request_size": 1})
+
+
+def test_an_ensemble_counts_with_its_models_in_a_budget():
+    given = {"e": config(), "m": {"backend": "EnsembleActs"}}
+    memory = Memory({"host": "3 GiB"}, sizes={"e": "1 GiB", "m": "2.5 GiB"})
+    with pytest.raises(
+        ConfigError, match=r"'e:1' takes .* bytes on host .e:1 1073741824, m:1 2684354560"
+    ):
+        Models(given, memory=memory)
 
 
 def test_the_error_of_a_model_is_that_of_the_ensemble(models):

@@ -6,8 +6,6 @@ import csv
 import json
 import re
 import shutil
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from pages import Page, run
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "video"
 NEEDED = ("onnx", "trackers", "headrace_cv", "headrace_ort")
@@ -39,27 +38,12 @@ def example(tmp_path_factory):
     return root
 
 
-def run_commands(root, commands):
-    """Run commands of the README; return what they print."""
-    printed = []
-    for command in commands:
-        words = command.split()
-        start = {"python": [sys.executable], "headrace": [sys.executable, "-m", "headrace_cli"]}
-        done = subprocess.run(
-            [*start[words[0]], *words[1:]], cwd=root, capture_output=True, text=True, timeout=600
-        )
-        assert done.returncode == 0, done.stderr
-        printed.append(done.stdout)
-    return printed
-
-
-TEXT = (FOLDER / "README.md").read_text(encoding="utf-8") if FOLDER.is_dir() else ""
-COMMANDS = [one for one in re.findall(r"^\$ (.+)$", TEXT, re.MULTILINE) if "pip" not in one]
+COMMANDS = [line for line in Page("examples/video/README.md").commands if "pip" not in line]
 
 
 @pytest.mark.slow
 def test_the_commands_run_and_the_easy_clip_is_counted_and_tracked_right(example):
-    printed = run_commands(example, COMMANDS[:3])
+    printed = [run(line, example) for line in COMMANDS[:3]]
     crossings = int(re.search(r"(\d+) objects cross", printed[0]).group(1))
     assert "easy\t120 delivered\t0 failed\t0 dropped" in printed[1]
     lines = {line.split()[0]: line.split()[1:] for line in printed[2].splitlines()[1:]}
@@ -132,8 +116,8 @@ def vector_of(session, image, box):
 def test_the_vector_of_each_track_is_that_of_its_crop_ten_frames_ago_at_most(example):
     folder = example / "examples" / "video" / "made"
     if not (folder / "embedder.onnx").exists():
-        run_commands(example, COMMANDS[:1])
-    printed = run_commands(example, COMMANDS[3:4])
+        [run(line, example) for line in COMMANDS[:1]]
+    printed = [run(line, example) for line in COMMANDS[3:4]]
     assert printed[0].count("120 delivered\t0 failed\t0 dropped") == 2
     onnxruntime = pytest.importorskip("onnxruntime")
     session = onnxruntime.InferenceSession(folder / "embedder.onnx")
@@ -157,8 +141,8 @@ def test_a_classifier_and_a_recogniser_say_of_each_object_what_was_drawn_on_it(e
         pytest.importorskip(package)
     folder = example / "examples" / "video"
     if not (folder / "made" / "plates").is_dir():
-        run_commands(example, COMMANDS[:1])
-    printed = run_commands(example, COMMANDS[4:6])
+        [run(line, example) for line in COMMANDS[:1]]
+    printed = [run(line, example) for line in COMMANDS[4:6]]
     assert printed[-1] == "plates\t25 delivered\t0 failed\t0 dropped\n"
     lines = (folder / "made" / "out" / "plates.jsonl").read_text().splitlines()
     # By prepare.py: where each one is in the first frame, its text, and whether it stands on its head.
@@ -181,9 +165,11 @@ def test_a_classifier_and_a_recogniser_say_of_each_object_what_was_drawn_on_it(e
 def test_objects_that_are_too_small_in_the_whole_picture_are_found_in_tiles(example):
     made = example / "examples" / "video" / "made"
     if not (made / "wide").is_dir():
-        run_commands(example, COMMANDS[:1])
+        [run(line, example) for line in COMMANDS[:1]]
     assert len(COMMANDS) == 7
-    assert run_commands(example, COMMANDS[6:])[-1] == "wide\t10 delivered\t0 failed\t0 dropped\n"
+    assert [run(line, example) for line in COMMANDS[6:]][
+        -1
+    ] == "wide\t10 delivered\t0 failed\t0 dropped\n"
     with (made / "wide" / "wide.csv").open(newline="", encoding="utf-8") as file:
         truth = [(int(row[0]), row[2], [float(one) for one in row[3:]]) for row in csv.reader(file)]
     for line in (made / "out" / "wide.jsonl").read_text().splitlines():
@@ -200,6 +186,6 @@ def test_objects_that_are_too_small_in_the_whole_picture_are_found_in_tiles(exam
         'model = "examples/video/made/detector.onnx"\n'
         '[sinks.lines]\nkind = "SaveJSONL"\npath = "whole.jsonl"\n'
     )
-    run_commands(example, ["headrace video whole.toml examples/video/made/wide/wide.mp4"])
+    run("headrace video whole.toml examples/video/made/wide/wide.mp4", example)
     lines = (example / "whole.jsonl").read_text().splitlines()
     assert [json.loads(one)["detections"] for one in lines] == [[]] * 10

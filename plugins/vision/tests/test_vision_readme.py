@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
+from pages import Page, programs, run_program
 
 from headrace_vision.configured import load
 
-README = Path(__file__).parents[1] / "README.md"
-TABLES = re.findall(r"```toml\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-PROGRAMS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+@pytest.mark.parametrize("program", programs("plugins/vision/README.md"))
+def test_the_programs_in_the_readme_run(program, tmp_path):
+    assert run_program(program, tmp_path)
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=[str(n) for n in range(len(PROGRAMS))])
-def test_the_programs_in_the_readme_run(program, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(compile(program, "README.md", "exec"), {"__name__": "__main__"})
-    assert capsys.readouterr().out
-
-
-@pytest.mark.parametrize("table", TABLES, ids=[str(n) for n in range(len(TABLES))])
+@pytest.mark.parametrize("table", Page("plugins/vision/README.md").blocks("toml"))
 def test_the_files_in_the_readme_are_right(table, tmp_path):
     for name in re.findall(r"\w+\.(?:onnx|mp4)", table):
         (tmp_path / name).write_bytes(b"")

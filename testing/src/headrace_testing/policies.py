@@ -20,9 +20,9 @@ WINDOW = 256
 _ASKED_AT_MOST = 100_000
 
 
-def _must(holds: object, what: str) -> None:
+def _must(holds: object, problem: str) -> None:
     if not holds:
-        raise AssertionError(what)
+        raise AssertionError(problem)
 
 
 @dataclass
@@ -68,8 +68,8 @@ class PolicyQueue:
         self._arrivals: list[float] = []
         self.items: list[Any] = []
         self.running, self.free, self.open, self.closing = 0, 1, True, False
-        for one in sent:
-            self.push(one)
+        for request in sent:
+            self.push(request)
 
     def push(self, sent: Sent) -> None:
         """Let a request in behind those of its priority.
@@ -113,7 +113,9 @@ class PolicyQueue:
         """
         places = places_of(cut, self._policy, len(self))
         taken = [self.items[place] for place in places]
-        self.items = [item for item in self.items if not any(item is one for one in taken)]
+        self.items = [
+            item for item in self.items if not any(item is taken_item for taken_item in taken)
+        ]
         return taken
 
 
@@ -200,7 +202,7 @@ def play(
         queue.closing = closes and not coming
         queue.open = not queue.closing
         wake_at = inf
-        for instance in sorted(free, key=lambda one: one.index):
+        for instance in sorted(free, key=lambda free_instance: free_instance.index):
             if not queue.items:
                 break
             asked += 1
@@ -231,14 +233,14 @@ def _arrive(queue: PolicyQueue, sent: Sent, played: Played) -> None:
         played.refused.append((sent.request, error))
 
 
-def _least(one: float, other: float) -> float:
-    return min(other, one)
+def _least(value: float, other: float) -> float:
+    return min(other, value)
 
 
 def _next_time(
     now: float, coming: Sequence[Sent], ends: Sequence[tuple[float, int, _Instance]], wake: float
 ) -> float:
-    times = [wake, *(one.at for one in coming[:1]), *(end[0] for end in ends[:1])]
+    times = [wake, *(request.at for request in coming[:1]), *(end[0] for end in ends[:1])]
     return max(now, min(times))
 
 
@@ -273,20 +275,20 @@ class PolicyConformance:
         return self.policy(self.policy.Options(**self.options))
 
     def _sent(self, count: int, apart_s: float = 0.0) -> list[Sent]:
-        made = self.make_requests(count)
-        _must(len(made) == count, f"make_requests({count}) made {len(made)}")
-        return [Sent(place * apart_s, request) for place, request in enumerate(made)]
+        requests = self.make_requests(count)
+        _must(len(requests) == count, f"make_requests({count}) made {len(requests)}")
+        return [Sent(place * apart_s, request) for place, request in enumerate(requests)]
 
     def test_it_decides_the_same_twice_and_changes_no_queue(self) -> None:
         """Two policies, and one that is asked twice, decide the same of the same."""
         for count in (1, 3, 9):
             for running in (0, 1):
-                one, other = self.make_policy(), self.make_policy()
-                queue: Any = PolicyQueue(one, self._sent(count))
+                first, other = self.make_policy(), self.make_policy()
+                queue: Any = PolicyQueue(first, self._sent(count))
                 queue.running = running
                 before = list(queue.items)
                 instance = _Instance(0, 1, self.max)
-                cuts = [policy.cut(queue, instance, 0.0) for policy in (one, one, other)]
+                cuts = [policy.cut(queue, instance, 0.0) for policy in (first, first, other)]
                 _must(queue.items == before, "cut changed the queue")
                 _must(cuts[0] == cuts[1] == cuts[2], "cut gave different answers to one question")
 
@@ -312,15 +314,15 @@ class PolicyConformance:
                     max=self.max,
                     closes=True,
                 )
-                served = [id(one) for _, batch in played.batches for one in batch]
-                wanted = [id(one.request) for one in sent]
+                served = [id(request) for _, batch in played.batches for request in batch]
+                wanted = [id(request.request) for request in sent]
                 _must(sorted(served) == sorted(wanted), f"left in the queue: {played.left!r}")
 
     def test_weights_stay_within_the_instance(self) -> None:
         """A batch weighs ``max`` at most, whatever its requests weigh."""
         sent = self._sent(24)
-        for place, one in enumerate(sent):
-            one.request["request_size"] = 1 + place % 3
+        for place, request in enumerate(sent):
+            request.request["request_size"] = 1 + place % 3
         played = play(self.make_policy(), sent, max=self.max, closes=True)
         _must(sum(len(batch) for _, batch in played.batches) == len(sent), "some were left")
 

@@ -12,7 +12,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-__all__ = ["pytest_pycollect_makeitem"]
+__all__ = ["pytest_addoption", "pytest_pycollect_makeitem"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that makes the long rules of the kit shorter."""
+    parser.getgroup("headrace").addoption(
+        "--conformance-share",
+        type=float,
+        default=1.0,
+        metavar="SHARE",
+        help="what share of their requests and time the rules same-later, requests-released and instances-agree take, "
+        "0.2 for quick tests beside full ones elsewhere (default: 1, as certificates do)",
+    )
 
 
 def pytest_pycollect_makeitem(
@@ -26,11 +38,11 @@ def pytest_pycollect_makeitem(
 
     if not getattr(obj, "expression", "") or not getattr(obj, "__test__", True):
         return None  # the class is only a base of other conformance classes
-    found: list[pytest.Collector] = [
+    collectors: list[pytest.Collector] = [
         ConformanceCollector.from_parent(collector, name=name, conformance=obj)
     ]
-    if any(collector.funcnamefilter(one) for one in dir(obj)):
+    if any(collector.funcnamefilter(member) for member in dir(obj)):
         import pytest
 
-        found.append(pytest.Class.from_parent(collector, name=name, obj=obj))
-    return found
+        collectors.append(pytest.Class.from_parent(collector, name=name, obj=obj))
+    return collectors

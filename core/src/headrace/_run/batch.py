@@ -11,7 +11,7 @@ from headrace._run.checked import PENDING
 from headrace._run.current import batches_run
 from headrace._run.entry import own_error
 from headrace._run.fitting import copies
-from headrace._run.tracebacks import is_abandoned, with_cause
+from headrace._run.tracebacks import backend_error, is_abandoned
 from headrace.errors import BackendError, ClosedError, NoResultError, code_of
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ def wrap_error(node: str, instance: Instance, error: BaseException) -> BackendEr
     """Make the error of one request whose batch ended with ``error``, past the backend's own guard."""
     backend = instance.backend._label()
     problem = f"{backend} raised {type(error).__name__}"
-    failure = BackendError(problem, node=node, backend=backend, instance=instance.index)
+    failure = backend_error(problem, error, node=node, backend=backend, instance=instance.index)
     failure.abandoned = is_abandoned(error)
-    return with_cause(failure, error)
+    return failure
 
 
 def wrap_own(node: str, instance: Instance, error: BaseException) -> BackendError:

@@ -8,7 +8,7 @@ from operator import index
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from headrace._run.tracebacks import caught, with_cause, without_locals
+from headrace._run.tracebacks import backend_error, caught, without_locals
 from headrace._texts import error_text, repr_of
 from headrace.errors import (
     BackendError,
@@ -18,6 +18,7 @@ from headrace.errors import (
     InputError,
     InstanceLostError,
     MissingDependencyError,
+    NoMemoryError,
     RequestError,
     SetupError,
 )
@@ -232,7 +233,8 @@ class Checked:
     def _with_company(self, error: Exception, batch: Sequence[Request]) -> Exception:
         """Say in an error that has no hint that other requests of the batch have failed with it."""
         count = sum(not isinstance(request, Filler) for request in batch)
-        if not isinstance(error, RequestError) or type(error) not in (BackendError, InputError):
+        alike = (BackendError, NoMemoryError, InputError)
+        if not isinstance(error, RequestError) or type(error) not in alike:
             return error
         if count > 1 and error.hint is None:
             error.hint = f"All {count} requests of the batch failed with it. {self._alone}"
@@ -251,9 +253,8 @@ class Checked:
         else:
             return [None if o is None else self._outcome_of(o) for o in outcomes]
         hint = 'forward writes request["result"], and returns None or a list with one exception or None per item'
-        hint += "; for an item that is answered later PENDING stands in the list" * (
-            outcomes is PENDING
-        )
+        if outcomes is PENDING:
+            hint += "; for an item that is answered later PENDING stands in the list"
         return [self._locate(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
 
     def _outcome_of(self, given: Exception) -> Exception:
@@ -279,8 +280,7 @@ class Checked:
             return self._as_request_error(error)
         except Exception:  # noqa: BLE001 - its class may have a `__getattribute__` that raises
             text = error_text(error)
-            wrapped = BackendError(f"{self._label()} raised {text}")
-            return self._locate(with_cause(wrapped, RuntimeError(text)))
+            return self._locate(backend_error(f"{self._label()} raised {text}", RuntimeError(text)))
 
     def _as_request_error(self, error: BaseException) -> Exception:
         """Copy an error of Headrace, or wrap any other error in a BackendError."""
@@ -291,7 +291,7 @@ class Checked:
             return self._locate(error.copy())
         if isinstance(error, ClosedError) and error._passes:
             return error._passing()
-        wrapped = BackendError(f"{self._label()} raised {error_text(error)}")
+        wrapped = backend_error(f"{self._label()} raised {error_text(error)}", error)
         wrapped.hint = self._loop_for(error)
         if isinstance(error, AttributeError) and str(error).startswith("'dict' object"):
             wrapped.hint = 'A request is a dict: request["result"] = ...'
@@ -299,7 +299,7 @@ class Checked:
             wrapped.hint = (
                 f"init(self, options, context) is called once: set self.{error.name} there."
             )
-        return self._locate(with_cause(wrapped, error))
+        return self._locate(wrapped)
 
     def _loop_for(self, error: BaseException) -> str | None:
         """Tell an author whose `forward` may have taken its list for one request which loop to write."""

@@ -52,9 +52,8 @@ def withdrawn(_: object, *, running: bool) -> CancelledError:
 
 def no_thread_error(node: str, act: str, cause: BaseException) -> BackendError:
     """Make the error of a request for which no thread can be started, whose act it needs."""
-    return with_cause(
-        BackendError(f"no thread could be started to {act}: {cause}", node=node), cause
-    )
+    error = BackendError(f"no thread could be started to {act}: {cause}", node=node)
+    return with_cause(error, cause)
 
 
 def endless_wait(node: str) -> ContractError:

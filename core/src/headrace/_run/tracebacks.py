@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, TypeVar
 
+from headrace.errors import BackendError, NoMemoryError, is_out_of_memory
+
 Error = TypeVar("Error", bound=BaseException)
 
 
@@ -37,6 +39,12 @@ def with_cause(error: Error, by: BaseException | None) -> Error:
     """Give an error with its cause, as ``raise error from by`` sets it."""
     error.__cause__ = by
     return error
+
+
+def backend_error(what: str, by: BaseException, **places: Any) -> BackendError:
+    """Make the error of a request for what a backend has raised."""
+    cls = NoMemoryError if is_out_of_memory(by) else BackendError
+    return with_cause(cls(what, **places), by)
 
 
 def caught(error: Error) -> Error:

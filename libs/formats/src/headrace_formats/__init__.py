@@ -16,15 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
-    "FormatError",
-    "joined_headers",
-    "listed",
-    "quality",
-    "read_json",
-    "read_labels",
-    "write_json",
+    "FormatError", "joined_headers", "listed", "quality", "read_json", "read_labels", "write_json",
     "write_toml",
-]
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
@@ -56,9 +50,9 @@ def read_json(text: str | bytes) -> Any:
         RFC 8259, sections 4, 6, 8.1 and 9.
     """
     try:
-        found = text if isinstance(text, str) else text.decode("utf-8")
-        found = found.removeprefix("\ufeff")
-        return json.loads(found, parse_constant=_refuse, parse_float=_finite)
+        decoded = text if isinstance(text, str) else text.decode("utf-8")
+        decoded = decoded.removeprefix("\ufeff")
+        return json.loads(decoded, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise FormatError(f"it is no JSON: {error}") from None
 
@@ -91,14 +85,14 @@ def read_labels(text: str, suffix: str = "") -> list[str]:
     if suffix.lower() != ".json":
         text = text.replace("\r\n", "\n")
         return text.removesuffix("\n").split("\n") if text else []
-    found = read_json(text)
-    if isinstance(found, dict):
-        found = found.get("id2label", found)
-    if isinstance(found, dict):
-        found = _by_number(found)
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    labels = read_json(text)
+    if isinstance(labels, dict):
+        labels = labels.get("id2label", labels)
+    if isinstance(labels, dict):
+        labels = _by_number(labels)
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise FormatError("it holds no labels: a list of names, or an object of numbers and names")
-    return found
+    return labels
 
 
 def _by_number(pairs: dict[str, Any]) -> list[Any]:
@@ -109,8 +103,8 @@ def _by_number(pairs: dict[str, Any]) -> list[Any]:
         if type(number) is str and number.isascii() and number.isdigit() and len(number) < 10:
             number = int(number)
         if type(number) is not int or not 0 <= number < _MOST_LABELS:
-            what = "is no number of a class: they are whole numbers from 0, below a million"
-            raise FormatError(f"it holds no labels: {str(number)[:40]!r} {what}")
+            problem = "is no number of a class: they are whole numbers from 0, below a million"
+            raise FormatError(f"it holds no labels: {str(number)[:40]!r} {problem}")
         if number in names:
             raise FormatError(f"it holds two labels for the class {number}")
         names[number] = name[-1] if isinstance(name, list) and name else name
@@ -182,17 +176,17 @@ def _repeats_a_name(value: Any) -> bool:
     """Return whether a dict in a value has two keys that are one text in JSON, since one of them is no text."""
     left, seen = [value], set()
     while left:
-        one = left.pop()
-        if not isinstance(one, (dict, list, tuple)) or id(one) in seen:
+        table = left.pop()
+        if not isinstance(table, (dict, list, tuple)) or id(table) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, dict):
-            if any(type(key) is not str for key in one):
-                names = _read_back(dict.fromkeys(one), None)
-                if len(names) < len(one):
+        seen.add(id(table))
+        if isinstance(table, dict):
+            if any(type(key) is not str for key in table):
+                names = _read_back(dict.fromkeys(table), None)
+                if len(names) < len(table):
                     return True
-            one = one.values()
-        left += [inner for inner in one if isinstance(inner, (dict, list, tuple))]
+            table = table.values()
+        left += [inner for inner in table if isinstance(inner, (dict, list, tuple))]
     return False
 
 
@@ -216,7 +210,7 @@ def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str
 def _toml_value(value: Any) -> str:
     """Write a value in one line."""
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_value(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{_toml_key(key)} = {_toml_value(inner)}' for key, inner in value.items())}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml_value, value))}]"
     if isinstance(value, float) and not math.isfinite(value):
@@ -242,12 +236,12 @@ def joined_headers(lines: Iterable[tuple[AnyStr, AnyStr]]) -> dict[AnyStr, AnySt
         RFC 9110, section 5.3.
     """
     lines = list(lines)
-    found = dict(lines)
-    if len(found) < len(lines):
-        for name in found:
+    joined = dict(lines)
+    if len(joined) < len(lines):
+        for name in joined:
             values = [value for other, value in lines if other == name]
-            found[name] = (", " if isinstance(name, str) else b", ").join(values)
-    return found
+            joined[name] = (", " if isinstance(name, str) else b", ").join(values)
+    return joined
 
 
 def listed(value: str) -> list[str]:
@@ -256,7 +250,7 @@ def listed(value: str) -> list[str]:
     Source:
         RFC 9110, sections 5.6.1 and 5.6.4.
     """
-    return [one.strip() for one in _ELEMENT.findall(value) if one.strip()]
+    return [element.strip() for element in _ELEMENT.findall(value) if element.strip()]
 
 
 def quality(accepted: str, offered: str) -> float:
@@ -273,19 +267,19 @@ def quality(accepted: str, offered: str) -> float:
     if accepted.strip() in ("", "*/*" if slash else "*"):
         return 1.0
     fits = ("*/*" if slash else "*", f"{main}/*", offered)
-    found = [one for one in _ranges(accepted) if one[0] in fits and one[1] <= _UTF_8]
-    closest = max(found, key=lambda one: (fits.index(one[0]), len(one[1])), default=None)
+    fitting = [own for own in _ranges(accepted) if own[0] in fits and own[1] <= _UTF_8]
+    closest = max(fitting, key=lambda own: (fits.index(own[0]), len(own[1])), default=None)
     return 0.0 if closest is None else closest[2]
 
 
 @functools.lru_cache(maxsize=16)
 def _ranges(accepted: str) -> list[tuple[str, frozenset[str], float]]:
     """Return the ranges of a header: the name of each, its parameters, and its weight."""
-    found = []
-    for one in listed(accepted.lower()):
-        name, *parameters = [part.strip() for part in _PART.findall(one)] or [""]
+    ranges = []
+    for element in listed(accepted.lower()):
+        name, *parameters = [part.strip() for part in _PART.findall(element)] or [""]
         at = next((n for n, part in enumerate(parameters) if part.startswith("q=")), None)
         weight = None if at is None else _WEIGHT.fullmatch(parameters[at])
         asked = frozenset(part.replace('"', "") for part in parameters[:at] if part)
-        found.append((name, asked, 1.0 if weight is None else float(weight[1])))
-    return found
+        ranges.append((name, asked, 1.0 if weight is None else float(weight[1])))
+    return ranges

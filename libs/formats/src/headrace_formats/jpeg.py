@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "MAX_SCANS",
-    "MAX_SEGMENTS",
-    "JpegError",
-    "JpegHeader",
-    "exif_orientation",
-    "plain_jpeg_size",
+    "MAX_SCANS", "MAX_SEGMENTS", "JpegError", "JpegHeader", "exif_orientation", "plain_jpeg_size",
     "read_jpeg_header",
-]
+]  # fmt: skip
 
 MAX_SEGMENTS = 100_000
 """Most segments in one file; real files stay far below."""
@@ -93,10 +88,10 @@ def plain_jpeg_size(data: bytes | memoryview) -> tuple[int, int] | None:
     Returns:
         Width and height in pixels, neither 0. None for any other file, which `read_jpeg_header` then has to check.
     """
-    found = _usual_header(data) if data[-2:] == _END else None
-    if found is None:
+    header = _usual_header(data) if data[-2:] == _END else None
+    if header is None:
         return None
-    height, width = struct.unpack(">HH", found[1])
+    height, width = struct.unpack(">HH", header[1])
     return (width, height) if width and height else None
 
 
@@ -148,10 +143,10 @@ def _segments(view: memoryview) -> Iterator[tuple[int, int, int]]:
     """Return each marker with the begin and the end of its segment; the data of scans is skipped."""
     at = 2
     for _ in range(MAX_SEGMENTS):
-        found = _MARKER.search(view, at)
-        if found is None:
+        match = _MARKER.search(view, at)
+        if match is None:
             raise _cut_off(view, "the end-of-image marker")
-        at = found.end()
+        at = match.end()
         marker = view[at - 1]
         if marker not in (_TEM, _SOI):
             end = at if marker == _EOI else _segment_end(view, at, marker)

@@ -62,24 +62,18 @@ class Page:
     """
 
     def __init__(self, package: str) -> None:
-        folders = (
-            importlib.resources.files("headrace_formats") / "shared",
-            importlib.resources.files(package) / "page",
-        )
-        self._files = {
-            one.name: one
-            for folder in folders
-            for one in folder.iterdir()
-            if one.name.rpartition(".")[2] in _KINDS
-        }
+        files = importlib.resources.files
+        folders = (files("headrace_formats") / "shared", files(package) / "page")
+        paths = (path for folder in folders for path in folder.iterdir())
+        self._files = {p.name: p for p in paths if p.name.rpartition(".")[2] in _KINDS}
 
     def file(self, name: str) -> File | None:
         """Return the file of a name such as ``index.html``; None if the page has none of that name."""
-        found = self._files.get(name)
-        if found is None:
+        path = self._files.get(name)
+        if path is None:
             return None
         kind = _KINDS[name.rpartition(".")[2]]
-        return File(found.read_bytes(), f"{kind}; charset=utf-8")
+        return File(path.read_bytes(), f"{kind}; charset=utf-8")
 
 
 def why_refused(
@@ -96,14 +90,14 @@ def why_refused(
         names: More names by which the server may be asked for, besides ``localhost`` and addresses of the loopback.
         any_host: Whether it may be asked for by any name, because clients need keys, which no other page has.
     """
-    found = _HOST.fullmatch(host.lower())
-    asked = host if found is None else found[1].strip("[]")
+    match = _HOST.fullmatch(host.lower())
+    asked = host if match is None else match[1].strip("[]")
     if not any_host and asked not in names and not _is_loopback(asked):
         return (
             f"this server is asked by an address of this machine, as http://127.0.0.1 or http://localhost, not by {asked[:80]!r}:"
             " a page of another site could have that name lead here"
         )
-    if found is None:
+    if match is None:
         return f"{host[:80]!r} is no host"
     if origin and not _is_from(origin, host):
         return f"a page of {origin[:80]!r} may not ask for this"
@@ -113,11 +107,11 @@ def why_refused(
 def _is_from(origin: str, host: str) -> bool:
     """Return whether a page of this origin came from the server that is asked."""
     try:
-        found = urlsplit(origin)
+        parts = urlsplit(origin)
     except ValueError:
         return False
-    usual = {"http": ":80", "https": ":443"}.get(found.scheme, ":")  # a browser leaves it out
-    return found.netloc.lower() == host.lower().removesuffix(usual)
+    usual = {"http": ":80", "https": ":443"}.get(parts.scheme, ":")  # a browser leaves it out
+    return parts.netloc.lower() == host.lower().removesuffix(usual)
 
 
 def _is_loopback(host: str) -> bool:

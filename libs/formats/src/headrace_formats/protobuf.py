@@ -57,8 +57,8 @@ def inner(content: Any, place: Span, *numbers: int) -> list[Span]:
     """
     places = [place]
     for number in numbers:
-        found = [value for one in places for n, value in fields(content, one) if n == number]
-        places = [value for value in found if isinstance(value, tuple)]
+        values = [value for span in places for n, value in fields(content, span) if n == number]
+        places = [value for value in values if isinstance(value, tuple)]
     return places
 
 

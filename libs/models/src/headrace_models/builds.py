@@ -45,9 +45,9 @@ class Build(Future["BaseException | None"]):
         with self._counting:
             waiting = self._waiting
             if not self.done() and waiting and waiting + number > most:
-                what = f"model {self._title!r} is being built, and {waiting} requests wait for it"
+                text = f"model {self._title!r} is being built, and {waiting} requests wait for it"
                 hint = "Wait, or enlarge queue_size."
-                raise OutOfMemoryError(what, queue_size=most, waiting=waiting, hint=hint)
+                raise OutOfMemoryError(text, queue_size=most, waiting=waiting, hint=hint)
             self._waiting += number
         try:
             yield

@@ -27,7 +27,7 @@ try:
 except ImportError:  # on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["Cached", "Got", "addresses_of", "shown"]
+__all__ = ["Cached", "Got", "addresses_of", "cache_folder", "shown"]
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,15 @@ _by_path: WeakValueDictionary[str, Cached] = WeakValueDictionary()
 def addresses_of(files: Iterable[Path]) -> list[Cached]:
     """Return the addresses to which some files belong, and whose contents may change."""
     paths = {str(at) for file in files for at in (file, *file.parents)}
-    found = (_by_path.get(path) for path in paths)
-    return [one for one in found if one is not None and one.moves]
+    candidates = (_by_path.get(path) for path in paths)
+    return [cached for cached in candidates if cached is not None and cached.moves]
+
+
+def cache_folder() -> Path:
+    """Return the folder of the cache, which ``HEADRACE_CACHE`` may name."""
+    own = os.environ.get("XDG_CACHE_HOME") or _FOLDERS.get(sys.platform, "~/.cache")
+    named = os.environ.get("HEADRACE_CACHE") or os.path.join(own, "headrace")  # noqa: PTH118 - with ~
+    return Path(os.path.abspath(os.path.expanduser(named)))  # noqa: PTH100, PTH111 - links keep their names
 
 
 def shown(address: str) -> str:
@@ -110,9 +117,7 @@ class Cached:
         self.address, self.moves = shown(address), revision is not None
         self._asked, self._fetcher = address, fetcher
         self._sha256, self._revision, self._within = sha256, revision, within
-        own = os.environ.get("XDG_CACHE_HOME") or _FOLDERS.get(sys.platform, "~/.cache")
-        named = os.environ.get("HEADRACE_CACHE") or os.path.join(own, "headrace")  # noqa: PTH118 - with ~
-        self._root = Path(os.path.abspath(os.path.expanduser(named)))  # noqa: PTH100, PTH111 - links keep their names
+        self._root = cache_folder()
         last = name or re.split(r"[?#]", address)[0].rstrip("/").rpartition("/")[2]
         digest = hashlib.sha256((key or address).encode()).hexdigest()
         self._folder = self._root / "fetched" / digest[:32]
@@ -154,8 +159,8 @@ class Cached:
         changed = self._held.changed() if self._held is not None else []
         if changed:
             names = ", ".join(changed)
-            what = f"{self.address}: {names} was written while it was loaded"
-            raise SetupError(what, hint="Try again, and see who writes there.")
+            text = f"{self.address}: {names} was written while it was loaded"
+            raise SetupError(text, hint="Try again, and see who writes there.")
 
     def refresh(self) -> None:
         """Ask for the revision of an address whose contents may change, and have it here if it is another one.
@@ -195,8 +200,8 @@ class Cached:
         """
         if _is_offline():
             hint = "Fetch it once without HEADRACE_OFFLINE or --no-fetch: headrace check CONFIG --build"
-            what = "has changed in the cache" if self.path.exists() else "is not here"
-            raise SetupError(f"{self.address} {what}, and nothing may be fetched", hint=hint)
+            state = "has changed in the cache" if self.path.exists() else "is not here"
+            raise SetupError(f"{self.address} {state}, and nothing may be fetched", hint=hint)
         try:
             for folder in (self._root, self._root / "fetched", self._folder):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -208,8 +213,8 @@ class Cached:
             raise
         except Exception as error:
             hint = f"It was to lie below {self._folder}; HEADRACE_CACHE names another cache."
-            what = f"{self.address} cannot be fetched: {type(error).__name__}: {error}"
-            raise SetupError(what.replace(self._asked, self.address), hint=hint) from error
+            text = f"{self.address} cannot be fetched: {type(error).__name__}: {error}"
+            raise SetupError(text.replace(self._asked, self.address), hint=hint) from error
 
     def _ask(self) -> str:
         """Ask once for the revision; return why there is none."""
@@ -240,9 +245,9 @@ class Cached:
     def _said(self) -> dict[str, Any]:
         """Return what was noted as it was fetched."""
         with suppress(OSError, ValueError):
-            found = json.loads((self._folder / "origin.json").read_bytes())
-            if isinstance(found, dict):
-                return found
+            noted = json.loads((self._folder / "origin.json").read_bytes())
+            if isinstance(noted, dict):
+                return noted
         return {}
 
     def _is_right(self) -> bool:
@@ -255,11 +260,11 @@ class Cached:
             return False
         held, whole = Held(), self.path.parent
         try:
-            found = {name: held.sha256(self._inside(whole / name)) for name in files}
+            digests = {name: held.sha256(self._inside(whole / name)) for name in files}
             main = held.sha256(self.path) if self.path.is_file() else None
         except (OSError, SetupError):
             return False
-        if found != files or main not in (self._sha256 or main, None):
+        if digests != files or main not in (self._sha256 or main, None):
             _log.warning("%s is not what was fetched: it is fetched again", self.address)
             return False
         self._held, self._digest = held, main
@@ -275,7 +280,7 @@ class Cached:
         if self._within is not None:
             places.append(self._within().resolve())
         lies = path.resolve()
-        if self._within is not None and not any(lies.is_relative_to(one) for one in places):
+        if self._within is not None and not any(lies.is_relative_to(folder) for folder in places):
             raise SetupError(f"{self.address}: {path.name} lies outside of the cache, in {lies}")
         return path
 
@@ -286,11 +291,11 @@ class Cached:
         if part.is_symlink():
             part.unlink()
         part.mkdir(mode=0o700, exist_ok=True)
-        for one in [*part.rglob("*")]:
-            if one.is_symlink():
-                one.unlink()
-        found = self._fetcher(self._asked, part)
-        got = found if isinstance(found, Got) else Got(*_pair(found))
+        for path in [*part.rglob("*")]:
+            if path.is_symlink():
+                path.unlink()
+        fetched = self._fetcher(self._asked, part)
+        got = fetched if isinstance(fetched, Got) else Got(*_pair(fetched))
         names = self._names_of(got)
         kept = self._folder / f"got-{secrets.token_hex(4)}"
         self._keep(got, part, kept)
@@ -321,8 +326,8 @@ class Cached:
             files = (got.path,)
         if files is None:
             folder = got.path if got.path.is_dir() else got.path.parent
-            files = tuple(one for one in folder.rglob("*") if one.is_file())
-        places = [one.relative_to(got.path.parent) for one in files]
+            files = tuple(path for path in folder.rglob("*") if path.is_file())
+        places = [path.relative_to(got.path.parent) for path in files]
         own = got.path.name
         return [
             str(Path(self.path.name, *place.parts[1:]) if place.parts[0] == own else place)
@@ -354,8 +359,8 @@ class Cached:
             raise SetupError(f"{self.address}: what came has the digest sha256={main}")
         known = before.get("files") if before.get("revision") == revision is not None else None
         if known is not None and known.keys() == files.keys() and known != files:
-            what = f"{self.address} is not what it was before at revision {revision}"
-            raise SetupError(what, hint=f"Remove {path.resolve()}, and it is fetched again.")
+            text = f"{self.address} is not what it was before at revision {revision}"
+            raise SetupError(text, hint=f"Remove {path.resolve()}, and it is fetched again.")
 
     def _check_folders(self) -> None:
         """Check that nobody else can write in the cache.
@@ -367,17 +372,17 @@ class Cached:
             return
         for folder in (self._root, self._root / "fetched", self._folder):
             try:
-                found = folder.stat() if folder == self._root else folder.lstat()
+                status = folder.stat() if folder == self._root else folder.lstat()
             except FileNotFoundError:
                 return
             wrong = ""
-            if not stat.S_ISDIR(found.st_mode):
+            if not stat.S_ISDIR(status.st_mode):
                 wrong = "is no folder"
-            elif found.st_uid not in (os.geteuid(), 0):
-                wrong = f"belongs to the user {found.st_uid}, who may change what you run"
-            elif found.st_mode & 0o022:
+            elif status.st_uid not in (os.geteuid(), 0):
+                wrong = f"belongs to the user {status.st_uid}, who may change what you run"
+            elif status.st_mode & 0o022:
                 wrong = (
-                    f"has the mode {stat.S_IMODE(found.st_mode):o}: others may change what you run"
+                    f"has the mode {stat.S_IMODE(status.st_mode):o}: others may change what you run"
                 )
             if wrong:
                 hint = (
@@ -390,8 +395,8 @@ def _is_offline() -> bool:
     return os.environ.get("HEADRACE_OFFLINE", "") not in ("", "0")
 
 
-def _pair(found: Path | tuple[Path, str | None]) -> tuple[Path, str | None]:
-    return found if isinstance(found, tuple) else (found, None)
+def _pair(fetched: Path | tuple[Path, str | None]) -> tuple[Path, str | None]:
+    return fetched if isinstance(fetched, tuple) else (fetched, None)
 
 
 def _file_name(text: str) -> str:

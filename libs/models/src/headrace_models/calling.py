@@ -10,13 +10,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from headrace import keys
+from headrace import keys, plugins
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from headrace import Pipeline
+    from headrace import Pipeline, PipelineConfig
 
     Ports = tuple[dict[str, Any], list[str]]
     Models = Any
@@ -29,8 +29,44 @@ _known: WeakKeyDictionary[Pipeline, Ports] = WeakKeyDictionary()
 
 
 def models_here() -> Models | None:
-    """Return the models of which one is built right now in this thread, for ``init`` of a backend. None: it is no model."""
+    """Return the models of which one is built right now in this thread, for ``init`` of a backend. None: it is no model.
+
+    A backend whose options name the models that it calls may have a static method ``called_models(options)``, which returns
+    their names. Then they count with it in a budget of memory before its first call.
+    """
     return getattr(_here, "models", None)
+
+
+class Beside:
+    """The models as one of them calls them.
+
+    Args:
+        models: The models.
+        note: Called with the name of each model that it leases, before.
+    """
+
+    def __init__(self, models: Models, note: Callable[[str], None]) -> None:
+        self._models, self._note = models, note
+
+    def lease(self, name: str, **settings: Any) -> Any:
+        """Lease a model as `headrace_models.Models.lease` does."""
+        self._note(name)
+        return self._models.lease(name, **settings)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._models, name)
+
+
+def called_by(config: PipelineConfig) -> set[str]:
+    """Return the models that the options of a configuration name: see `models_here`."""
+    todo = [plugins.resolve(config, node=node) for node in config.nodes]
+    names: set[str] = set()
+    while todo:
+        element = todo.pop()
+        if element is not None:
+            todo += element.children
+            names.update(getattr(element.cls, "called_models", lambda _: ())(element.options))
+    return names
 
 
 @contextmanager
@@ -85,9 +121,9 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
         _check(title, "output", outputs, given)
         _check(title, "input", tensors, inputs)
         request = dict(fixed)
-        for one, value in tensors.items():
+        for key, value in tensors.items():
             port = inputs.get(
-                one, {"key": one if len(tensors) > 1 else keys.DATA, "batched": False}
+                key, {"key": key if len(tensors) > 1 else keys.DATA, "batched": False}
             )
             request[port.get("key", keys.DATA)] = value
             if port.get("batched", True):
@@ -118,11 +154,11 @@ def ports_of(pipe: Pipeline) -> Ports:
     return inputs, outputs
 
 
-def _check(title: str, what: str, asked: Any, known: Any) -> None:
-    for one in asked if known else ():
-        if one not in known:
+def _check(title: str, kind: str, asked: Any, known: Any) -> None:
+    for name in asked if known else ():
+        if name not in known:
             hint = f"It has {', '.join(known)}."
-            raise InputError(f"model {title!r} has no {what} {one!r}", hint=hint)
+            raise InputError(f"model {title!r} has no {kind} {name!r}", hint=hint)
 
 
 def outputs_of(names: Sequence[str], result: Any) -> dict[str, Any]:
@@ -130,7 +166,7 @@ def outputs_of(names: Sequence[str], result: Any) -> dict[str, Any]:
     if result is None:
         return {}
     if isinstance(result, dict):
-        return {one: result[one] for one in names or result if one in result}
+        return {name: result[name] for name in names or result if name in result}
     return {names[0] if names else keys.RESULT: result}
 
 

@@ -52,7 +52,7 @@ class Listeners:
         self._all = (*self._all, listener)
 
         def remove() -> None:
-            self._all = tuple(one for one in self._all if one is not listener)
+            self._all = tuple(other for other in self._all if other is not listener)
 
         return remove
 

@@ -56,12 +56,12 @@ def models(
     with printing_warnings():
         held = Models(folder, watch=watch, allow_import=not no_import)
         try:
-            found = held.status()
+            states = held.status()
             if json:
-                print_json(found)
+                print_json(states)
             else:
-                _print_table(found)
-            if not found:
+                _print_table(states)
+            if not states:
                 print_message(
                     f"there is no model in {folder!r}: no NAME.toml, no NAME/VERSION.toml"
                 )
@@ -97,14 +97,16 @@ def _watch(held: Models, *, json: bool) -> None:
         return
 
 
-def _print_table(found: dict[str, dict[str, Any]]) -> None:
+def _print_table(states: dict[str, dict[str, Any]]) -> None:
     rows = [("model", *_COLUMNS)]
-    for name, one in found.items():
-        if "shares" in one:
-            shares = ", ".join(f"{target} {share:.0%}" for target, share in one["shares"].items())
-            rows.append((name, one["state"], "", "; ".join(filter(None, (shares, one["reason"])))))
+    for name, said in states.items():
+        if "shares" in said:
+            shares = ", ".join(f"{target} {share:.0%}" for target, share in said["shares"].items())
+            rows.append(
+                (name, said["state"], "", "; ".join(filter(None, (shares, said["reason"]))))
+            )
         else:
-            versions = one["versions"].items()
+            versions = said["versions"].items()
             rows += [(f"{name}:{n}", *(each[key] for key in _COLUMNS)) for n, each in versions]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     for row in rows:

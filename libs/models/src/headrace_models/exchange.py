@@ -76,13 +76,13 @@ class Exchange(BaseModel):
         if not (ours and theirs):
             return
         named = set(self.rtol) if isinstance(self.rtol, dict) else set()
-        found = [f"only one of the models has the output {name!r}" for name in ours ^ theirs]
-        found += [f"rtol names {name!r}, which is no output" for name in named - (ours | theirs)]
+        texts = [f"only one of the models has the output {name!r}" for name in ours ^ theirs]
+        texts += [f"rtol names {name!r}, which is no output" for name in named - (ours | theirs)]
         hint = (
             f"The old model has {', '.join(sorted(ours))}, the new one {', '.join(sorted(theirs))}."
         )
-        if found:
-            raise ConfigError([Problem("exchange", one, hint=hint) for one in sorted(found)])
+        if texts:
+            raise ConfigError([Problem("exchange", text, hint=hint) for text in sorted(texts)])
 
     def rtol_of(self, output: str) -> float:
         """Return the relative tolerance of an output."""

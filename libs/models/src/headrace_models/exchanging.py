@@ -41,14 +41,14 @@ class Exchanging:
             config: The configuration. None: the same one, read again.
         """
         old, trial = self._model.chosen(number), self._trial
-        for one in [old] if trial is None or trial.old is not old else [trial.new, old]:
-            source = one.source if config is None else replace(old.source, config=config)
+        for version in [old] if trial is None or trial.old is not old else [trial.new, old]:
+            source = version.source if config is None else replace(old.source, config=config)
             read = source.load(allow_import=self._rules.allow_import)[0]
-            if one.pipe and read == one.written and not one.changed():
-                if one is old:
+            if version.pipe and read == version.written and not version.changed():
+                if version is old:
                     with self._model._operation():  # which ends an exchange for the old one
                         pass
-                return one.number
+                return version.number
         return ""
 
     def start(self, exchange: Exchange, old: Version, new: Version, *, keep: bool) -> None:
@@ -78,8 +78,8 @@ class Exchanging:
         """
         with self._model._operation(changes=False):
             if not self.stop("taken" if take else "stopped", "by hand"):
-                what = f"no exchange of model {self._model.name!r} goes on"
-                raise ConfigError(Problem("exchange", what))
+                text = f"no exchange of model {self._model.name!r} goes on"
+                raise ConfigError(Problem("exchange", text))
 
     def stop(self, outcome: str, reason: str) -> bool:
         """End the exchange that goes on, unless it has its outcome already; return whether there was one."""

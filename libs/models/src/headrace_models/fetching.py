@@ -93,15 +93,15 @@ def bucket(address: str) -> Cached:
     Raises:
         ConfigError: It is written otherwise.
     """
-    found = _BUCKET.fullmatch(address)
-    if found is None:
+    match = _BUCKET.fullmatch(address)
+    if match is None:
         raise _refused(f"{shown(address)!r} names no object of a bucket", "Write s3://bucket/file.")
-    ask = None if found["version"] else partial(_version_of, address)
+    ask = None if match["version"] else partial(_version_of, address)
     return Cached(address, from_bucket, revision=ask)
 
 
-def _refused(what: str, hint: str) -> ConfigError:
-    return ConfigError(Problem("fetch", what, hint=hint))
+def _refused(text: str, hint: str) -> ConfigError:
+    return ConfigError(Problem("fetch", text, hint=hint))
 
 
 # Web servers.
@@ -136,8 +136,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             local and to.scheme == "http" and to.hostname in _LOOPBACK
         ):
             fp.close()
-            what = f"{shown(req.full_url)} leads to {shown(newurl)}, which is no https"
-            raise SetupError(what, hint="Name a file that its own server gives.")
+            text = f"{shown(req.full_url)} leads to {shown(newurl)}, which is no https"
+            raise SetupError(text, hint="Name a file that its own server gives.")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -169,19 +169,19 @@ def from_web(address: str, folder: Path, patience: Patience | None = None) -> Pa
         gained = _size(path) - before
         deaths = 0 if gained > 0 or why else deaths + 1
         if deaths >= _MOST_DEATHS:
-            what = f"{shown(address)}: the transfer broke off {deaths} times at {before} bytes"
-            raise SetupError(what, hint="What is here is kept: try again to go on there.")
+            text = f"{shown(address)}: the transfer broke off {deaths} times at {before} bytes"
+            raise SetupError(text, hint="What is here is kept: try again to go on there.")
         patience.pause(why or "the transfer broke off", headers, gained=gained >= _BLOCK_BYTES)
-    if (found := digest_of(path)) != asked:
+    if (digest := digest_of(path)) != asked:
         path.unlink()
-        what = f"{shown(url)} has the digest sha256={found}, not {asked}"
-        raise SetupError(what, hint="What came was removed. Look at the file before you name it.")
+        text = f"{shown(url)} has the digest sha256={digest}, not {asked}"
+        raise SetupError(text, hint="What came was removed. Look at the file before you name it.")
     name = urllib.parse.urlsplit(url).path
     further = weights_of(path) if name.endswith(".onnx") else []
     if further:
-        what = f"{shown(url)} keeps weights in {', '.join(further)}, which has no digest here"
+        text = f"{shown(url)} keeps weights in {', '.join(further)}, which has no digest here"
         raise SetupError(
-            what, hint="Save the model as one file, or name a folder or hub with both."
+            text, hint="Save the model as one file, or name a folder or hub with both."
         )
     return path
 
@@ -258,8 +258,8 @@ def _copy(
         if error.errno not in _FULL:
             raise
         file.truncate(0)
-        what = f"{patience.what}: there is no room for more than {have} bytes"
-        raise SetupError(what, hint="HEADRACE_CACHE names another folder.") from error
+        text = f"{patience.what}: there is no room for more than {have} bytes"
+        raise SetupError(text, hint="HEADRACE_CACHE names another folder.") from error
 
 
 @contextlib.contextmanager
@@ -282,11 +282,11 @@ def _bar(name: str, total: int | None, begun: int) -> Iterator[Callable[[int], o
 
 def _repo_of(address: str) -> tuple[str, str | None, str | None]:
     """Return repository, revision and file."""
-    found = _HUB.fullmatch(address)
+    match = _HUB.fullmatch(address)
     hint = "Write hf://org/name/file, or hf://org/name@revision/file."
-    if found is None or ".." in address.split("/"):
+    if match is None or ".." in address.split("/"):
         raise _refused(f"{shown(address)!r} names no file of a hub", hint)
-    repo, revision, file = found["repo"], found["revision"], found["file"]
+    repo, revision, file = match["repo"], match["revision"], match["file"]
     if file is None and repo.lower().endswith(_FILES):
         raise _refused(f"{shown(address)!r} names a file, and no repository of a hub", hint)
     return repo, None if revision is None else urllib.parse.unquote(revision), file
@@ -382,10 +382,10 @@ def from_hub(address: str, folder: Path, patience: Patience | None = None) -> Go
     patience = patience or Patience(shown(address))
     ask = partial(there.HfApi().model_info, repo, revision=revision, files_metadata=True)
     about = _patiently(ask, (repo, revision, file), patience)
-    sizes = {one.rfilename: getattr(one, "size", None) for one in about.siblings}
+    sizes = {sibling.rfilename: getattr(sibling, "size", None) for sibling in about.siblings}
     if file is not None and file not in sizes:
-        what = f"{repo} at revision {revision or 'main'} ({about.sha}) has no file {file!r}"
-        raise SetupError(what, hint=among(file, sizes))
+        text = f"{repo} at revision {revision or 'main'} ({about.sha}) has no file {file!r}"
+        raise SetupError(text, hint=among(file, sizes))
     got: dict[str, Path] = {}
 
     def take(names: Iterable[str]) -> None:
@@ -419,11 +419,11 @@ def _beside(name: str, weights: Iterable[str], address: str) -> list[str]:
     Raises:
         SetupError: One leads out of the folder.
     """
-    wrong = [one for one in weights if leads_out(one)]
+    wrong = [weight for weight in weights if leads_out(weight)]
     if wrong:
-        what = f"{shown(address)}: {name} keeps weights in {wrong[0]!r}, outside of its folder"
-        raise SetupError(what)
-    return [str(PurePosixPath(name).parent / one) for one in weights]
+        text = f"{shown(address)}: {name} keeps weights in {wrong[0]!r}, outside of its folder"
+        raise SetupError(text)
+    return [str(PurePosixPath(name).parent / weight) for weight in weights]
 
 
 def _named_by_reader(
@@ -452,7 +452,7 @@ def _named_by_reader(
         tables = headrace.plugins.tables_of(listing)
     except ConfigError as error:
         wrong = {
-            os.path.relpath(one.file, listing) for one in error.problems if one.file is not None
+            os.path.relpath(bad.file, listing) for bad in error.problems if bad.file is not None
         }
         lacks = [name for name in names if name in wrong and name not in here]
         if lacks:
@@ -463,18 +463,18 @@ def _named_by_reader(
     if tables is None:
         return names, []
     said = {
-        os.path.relpath(one, listing) if Path(one).is_absolute() else one
-        for one in _texts_in(tables)
+        os.path.relpath(text, listing) if Path(text).is_absolute() else text
+        for text in _texts_in(tables)
     }
-    return [name for name in names if name in {os.path.normpath(one) for one in said if one}], []
+    return [name for name in names if name in {os.path.normpath(text) for text in said if text}], []
 
 
 def _texts_in(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (dict, list, tuple)):
-        for one in value.values() if isinstance(value, dict) else value:
-            yield from _texts_in(one)
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(part)
 
 
 # Buckets.
@@ -497,10 +497,10 @@ def _opened_bucket(address: str) -> tuple[Any, str]:
 def _about(files: Any, path: str) -> tuple[str, int | None]:
     """Return version or ETag of an object, and its size in bytes."""
     files.invalidate_cache()
-    found = files.info(path)
-    version = found.get("VersionId")
-    said = version if version not in (None, "null") else found.get("ETag")
-    return str(said or files.ukey(path)).strip('"'), found.get("size")
+    info = files.info(path)
+    version = info.get("VersionId")
+    said = version if version not in (None, "null") else info.get("ETag")
+    return str(said or files.ukey(path)).strip('"'), info.get("size")
 
 
 def _version_of(address: str) -> str:

@@ -53,8 +53,8 @@ def _digest(file: BinaryIO) -> str:
     return digest.hexdigest()
 
 
-def _state(found: os.stat_result) -> tuple[int, ...]:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _state(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _now(path: Path) -> tuple[int, ...] | None:

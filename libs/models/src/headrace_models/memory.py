@@ -11,13 +11,18 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from headrace.errors import ClosedError, ConfigError, Problem, among
+from headrace.errors import ClosedError, ConfigError, Problem, among, is_out_of_memory
+from headrace_models.devices import device_bytes
 from headrace_models.errors import OutOfMemoryError
+from headrace_models.sizes import key_of, read_sizes, write_sizes
+from headrace_models.sources import files_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    _Called = Callable[[str], Iterable["Holding"]]
 
 __all__ = ["Holding", "Memory", "read_bytes"]
 
@@ -26,6 +31,11 @@ _TOLD_S = 60.0
 
 _LOOK_S = 1.0
 """The most seconds between two looks for models that nobody uses."""
+
+_BUILD_MAPPED_BYTES, _MAPPED_BYTES = 1 << 20, 32 << 20
+"""The least bytes of a block that is mapped by itself, during a build and after it, as headrace-cv and serve set it."""
+
+_SET_BY_USER = frozenset(("MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES"))
 
 _log = logging.getLogger("headrace.models")
 _T = TypeVar("_T")
@@ -50,6 +60,8 @@ class Holding:
         last_use: Gives the time of its last request.
         is_busy: Says whether requests are inside it.
         leave: Lets it leave once its requests have ended. Returns False if an operation does not allow that now.
+        calls: The models that it calls, by name or alias: they count with it while it is here.
+        key: What its size depends on: see `headrace_models.sizes.key_of`.
     """
 
     title: str
@@ -66,6 +78,8 @@ class Holding:
     last_use: Callable[[], float] = lambda: 0.0
     is_busy: Callable[[], bool] = lambda: False
     leave: Callable[[], bool] = lambda: True
+    calls: set[str] = field(default_factory=set)
+    key: str = ""
 
     @property
     def stays(self) -> bool:
@@ -77,8 +91,13 @@ class Memory:
     """The memory that models may take together. For them to fit, those leave that no request has used for the longest time.
 
     One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the
-    files of a model until its first build on the host has been measured, which is at least its files. A request brings a
-    model back that has left, and waits for it.
+    files of a model until its first build has been measured, which is at least its files. A request brings a
+    model back that has left, and waits for it. The models that a model calls count with it as one set: those that its options
+    name before anything is built, others from their first call on.
+
+    Attributes:
+        budget_bytes: The bytes by device, of this process.
+        called: Gives what the versions take that a name means. Those who own the models set it.
 
     Args:
         budget: The bytes by device, with a unit: ``{"cuda:0": "20 GiB", "host": "8 GiB"}``. What is not here has no bound.
@@ -87,7 +106,8 @@ class Memory:
         idle_unload_s: Seconds without a request after which a model leaves, by name.
         min_stay_s: Seconds for which a model stays once it is ready.
         parts: How many processes share the budget. Each of them has one part.
-        measure: Gives the bytes that this process has on a device, None if it cannot tell.
+        measure: Gives the bytes that this process has on a device, None if it cannot tell. By default Linux tells it of
+            the host, and NVML of a device, with ``headrace-models[nvml]``.
         clock: Returns the time in seconds.
 
     Raises:
@@ -106,12 +126,13 @@ class Memory:
         measure: Callable[[str], int | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.budget_bytes = {one: read_bytes(text, one) // parts for one, text in budget.items()}
+        self.budget_bytes = {key: read_bytes(text, key) // parts for key, text in budget.items()}
+        self.called: _Called = lambda _: ()
         self.set_models(sizes or {}, keep, idle_unload_s or {})
         if not (isinstance(min_stay_s, (int, float)) and min_stay_s >= 0):
-            what = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
-            raise ConfigError(Problem("models", what))
-        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _resident, clock
+            text = f"min_stay_s of the memory is {min_stay_s!r}, which is no number of seconds"
+            raise ConfigError(Problem("models", text))
+        self._min_stay_s, self._measure, self._clock = min_stay_s, measure or _used_bytes, clock
         self._changed = threading.Condition()
         self._held: list[Holding] = []
         self._line: list[Holding] = []
@@ -131,8 +152,21 @@ class Memory:
         self._sizes = {name: read_bytes(text, name) for name, text in sizes.items()}
         self._keep, self._idle_unload_s = {*keep}, dict(idle_unload_s)
 
-    def check(self, names: Collection[str], holdings: Iterable[Holding]) -> None:
-        """Check that sizes and ``keep`` name models, that each version fits, and all together that never leave.
+    def set_as(self, other: Memory) -> None:
+        """Set the budget, the shortest stay, and what `set_models` sets, as another one of the same devices has them."""
+        with self._changed:
+            self.budget_bytes, self._min_stay_s = other.budget_bytes, other._min_stay_s
+            self._sizes, self._keep = other._sizes, other._keep
+            self._idle_unload_s = other._idle_unload_s
+            self._changed.notify_all()
+
+    def check(self, names: Collection[str], holdings: Iterable[Holding], called: _Called) -> None:
+        """Check that sizes and ``keep`` name models, that each set fits, and all together that never leave.
+
+        Args:
+            names: All models.
+            holdings: What the versions take.
+            called: As the attribute, for these models.
 
         Raises:
             ConfigError: They do not.
@@ -144,36 +178,72 @@ class Memory:
             for name in sorted({*self._sizes, *self._keep, *self._idle_unload_s} - {*names})
         ]
         holdings = [*holdings]
-        sets = [(f"model {one.title!r} takes", [one]) for one in holdings]
-        sets.append(("the models that are kept take", [one for one in holdings if one.keep]))
-        for who, some in sets:
-            for device, size in _sum(some).items():
-                if size > (most := self.budget_bytes[device]):
-                    what = f"{who} {size} bytes on {device}, and the budget is {most}"
-                    problems.append(Problem("models", what))
+        sets = [(f"model {holding.title!r} takes", [holding]) for holding in holdings]
+        kept = [holding for holding in holdings if holding.keep]
+        for who, members in [*sets, ("the models that are kept take", kept)]:
+            problems += self._excess(who, self._sets(members, called))
         if problems:
             raise ConfigError(problems)
 
-    def set_size(self, holding: Holding, name: str, device: str, files_bytes: int) -> None:
+    def _excess(self, who: str, members: Collection[Holding]) -> Iterator[Problem]:
+        """Yield a problem for each device whose budget is too small for a set."""
+        for device, size in _sum(members).items():
+            if size > (most := self.budget_bytes[device]):
+                parts = [(each.title, each.sizes_bytes.get(device)) for each in members]
+                listed = ", ".join(f"{title} {part}" for title, part in parts if part)
+                text = f"{who} {size} bytes on {device} ({listed}), and the budget is {most}"
+                hint = "Enlarge the budget, or keep less."
+                yield Problem("models", text, path=f"memory.{device}", hint=hint)
+
+    def note_call(self, holding: Holding, name: str) -> None:
+        """Let the models of a name count with a version that is about to call them.
+
+        Raises:
+            OutOfMemoryError: Together they do not fit.
+        """
+        if name in holding.calls:
+            return
+        with self._changed:
+            members = self._sets([holding, *self.called(name)])
+            for excess in self._excess(f"model {holding.title!r} takes", members):
+                raise OutOfMemoryError(excess.message, hint="Enlarge the budget.")
+            holding.calls.add(name)
+            victims = self._victims_of_excess(holding)
+        self._send_away(victims)
+
+    def _victims_of_excess(self, holding: Holding) -> list[Holding]:
+        """Return those that must leave since a version takes more than was known."""
+        used, most = self.used_bytes(), self.budget_bytes
+        over = {device: n - most[device] for device, n in used.items() if n > most[device]}
+        if over:
+            _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
+        return self._victims(over)
+
+    def set_size(
+        self, holding: Holding, name: str, device: str, nodes: Collection[Mapping[str, Any]]
+    ) -> None:
         """Set what a version takes as far as it is known before its build, and whether it is kept.
 
         Args:
             holding: What it takes.
             name: The model.
             device: The devices of its nodes, as `headrace_models.version.Version.device` has them.
-            files_bytes: The size of its files.
+            nodes: Its nodes, as `headrace.explain` gives them.
         """
         holding.keep |= name in self._keep
         holding.idle_unload_s = self._idle_unload_s.get(name)
-        if name in self._sizes or holding.origin != "measured":
-            devices = {"host" if one == "cpu" else one for one in device.split(", ")}
-            known = devices & {*self.budget_bytes} or {"host"} & {*self.budget_bytes}
-            holding.origin = "given" if name in self._sizes else "estimated"
-            holding.sizes_bytes = {
-                one: self._sizes.get(name)
-                or max(files_bytes, min(2 * files_bytes, self.budget_bytes[one]))
-                for one in known
-            }
+        devices = {"host" if part == "cpu" else part for part in device.split(", ")}
+        known = devices & {*self.budget_bytes} or {"host"} & {*self.budget_bytes}
+        if name in self._sizes:
+            holding.origin = "given"
+            holding.sizes_bytes = dict.fromkeys(known, self._sizes[name])
+        elif (key := key_of(nodes)) != holding.key:
+            holding.key, holding.sizes_bytes = key, read_sizes(key)
+            holding.origin = "measured" if holding.sizes_bytes.keys() == known else "estimated"
+            if holding.origin == "estimated":
+                files = sum(path.stat().st_size for path in files_of(nodes) if path.is_file())
+                twice = {each: min(2 * files, self.budget_bytes[each]) for each in known}
+                holding.sizes_bytes = {each: max(files, size) for each, size in twice.items()}
 
     def has_room(self, holding: Holding) -> bool:
         """Return whether a version could be built now without another one leaving."""
@@ -192,9 +262,10 @@ class Memory:
             self._building += 1
             self._moves += 1
             moves = self._moves
+            self._set_mapping()
         try:
             before = self._measured_bytes(holding)
-            made = self._made(holding, make)
+            pipe = self._made(holding, make)
             after = self._measured_bytes(holding)
         except BaseException:
             self.give(holding)
@@ -202,6 +273,7 @@ class Memory:
         finally:
             with self._changed:
                 self._building -= 1
+                self._set_mapping()
                 alone = self._moves == moves and not self._building
                 self._moves += 1
         with self._changed:
@@ -210,17 +282,29 @@ class Memory:
                 least = holding.sizes_bytes[device] // 2
                 holding.sizes_bytes[device] = max(least, after[device] - before[device])
                 holding.origin = "measured"
-            over = self._missing(Holding("", dict.fromkeys(self.budget_bytes, 0)))
-            victims = self._victims(over)
-        if over:
-            _log.warning("model %r takes more than was set aside: over by %s", holding.title, over)
+            victims = self._victims_of_excess(holding)
         self._send_away(victims)
-        return made
+        if holding.origin == "measured" and before.keys() == holding.sizes_bytes.keys():
+            write_sizes(holding.key, holding.sizes_bytes)
+        return pipe
+
+    def _set_mapping(self) -> None:
+        """Let glibc map large blocks each by itself during builds: it gives these back to the system when they are freed.
+
+        Elsewhere, and where the environment sets it, nothing changes.
+
+        Source:
+            M_MMAP_THRESHOLD, -3, in mallopt(3).
+        """
+        if "host" in self.budget_bytes and _SET_BY_USER.isdisjoint(os.environ):
+            with contextlib.suppress(OSError, AttributeError, TypeError):  # another library of C
+                least_bytes = _BUILD_MAPPED_BYTES if self._building else _MAPPED_BYTES
+                ctypes.CDLL(None).mallopt(-3, least_bytes)
 
     def _measured_bytes(self, holding: Holding) -> dict[str, int]:
         unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
-        found = {one: self._measure(one) for one in unknown}
-        return {one: size for one, size in found.items() if size is not None}
+        sizes = {device: self._measure(device) for device in unknown}
+        return {device: size for device, size in sizes.items() if size is not None}
 
     def _made(self, holding: Holding, make: Callable[[], _T]) -> _T:
         """Build a version, once more without the idle ones if the device has no memory left."""
@@ -228,31 +312,35 @@ class Memory:
             try:
                 return make()
             except Exception as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 if last:
-                    what = f"model {holding.title!r} could not be built: no memory is left"
-                    raise OutOfMemoryError(what, hint="Set a smaller budget.") from error
-            self._send_idle_away()
+                    text = f"model {holding.title!r} could not be built: no memory is left"
+                    raise OutOfMemoryError(text, hint="Set a smaller budget.") from error
+            self.send_idle_away()
         raise AssertionError
 
-    def _send_idle_away(self) -> None:
-        """Let all leave that may, and that have no requests, and wait until they have."""
+    def send_idle_away(self, but: Holding | None = None) -> None:
+        """Let all leave that may, and that have no requests, and wait until they have: no memory is left.
+
+        Args:
+            but: One that stays, since a batch of it had no memory.
+        """
         with self._changed:
-            idle = [one for one in self._by_use() if not one.is_busy()]
-            for one in idle:
-                one.leaving = True
+            idle = [held for held in self._by_use() if held is not but and not held.is_busy()]
+            for holding in idle:
+                holding.leaving = True
         self._send_away(idle)
         with self._changed:
             self._changed.wait_for(
-                lambda: not any(one.leaving for one in idle if one in self._held)
+                lambda: not any(held.leaving for held in idle if held in self._held)
             )
 
     def _send_away(self, victims: list[Holding]) -> None:
-        for one in victims:
-            if not one.leave():
+        for holding in victims:
+            if not holding.leave():
                 with self._changed:
-                    one.leaving = False
+                    holding.leaving = False
                     self._changed.notify_all()
 
     def _take(self, holding: Holding) -> None:
@@ -284,6 +372,8 @@ class Memory:
     def step(self, holding: Holding) -> list[Holding] | None:
         """Give room to a version that waits, if there is some and nobody has waited for longer.
 
+        One that counts with its caller already waits for nobody, since requests of the caller wait for it.
+
         Returns:
             None: it has its room. Else those that must leave for it now.
 
@@ -294,63 +384,78 @@ class Memory:
         if self._closed:
             raise ClosedError("the models are closed")
         self._looked = self._clock()
-        if self._line[0] is not holding:
+        if self._line[0] is not holding and holding not in self._sets(self._held):
             return []
         missing = self._missing(holding)
         if not missing:
             self._held.append(holding)
             holding.since, holding.leaving = None, False
             return None
-        self._check_possible(holding)
-        return self._victims(missing)
+        self.check_room(holding)
+        return self._victims(missing, holding)
 
-    def _victims(self, missing: Mapping[str, int]) -> list[Holding]:
-        """Return those that must leave now for so many bytes by device, none if they would not be enough."""
-        gone = _sum(one for one in self._held if one.leaving)
-        victims = []
-        for one in self._by_use():
-            if all(gone[device] >= size for device, size in missing.items()):
-                break
-            if any(gone[d] < size and one.sizes_bytes.get(d) for d, size in missing.items()):
-                victims.append(one)
-                gone.update(one.sizes_bytes)
-        if any(gone[device] < size for device, size in missing.items()):
+    def _victims(self, devices: Collection[str], *coming: Holding) -> list[Holding]:
+        """Return those that must leave now for some devices to have room, none if they would not be enough."""
+        stay, victims = [*coming, *(held for held in self._held if not held.leaving)], []
+
+        def lacking() -> set[str]:
+            used = _sum(self._sets(stay))
+            return {device for device in devices if used[device] > self.budget_bytes[device]}
+
+        for holding in self._by_use():
+            if lacking() & _sum(self._sets([holding])).keys():
+                victims.append(holding)
+                stay.remove(holding)
+        if lacking():
             return []
-        for one in victims:
-            one.leaving = True
+        # What those call that have yet to drain leaves after them: their requests would bring it back.
+        drain = [held for held in victims if held.is_busy()]
+        drain += [held for held in self._held if held.leaving]
+        needed = {each for held in drain for each in self._sets([held]) if each is not held}
+        victims = [holding for holding in victims if holding not in {*self._sets(stay), *needed}]
+        for holding in victims:
+            holding.leaving = True
         return victims
 
     def _missing(self, holding: Holding) -> dict[str, int]:
         """Return the bytes that a version lacks, by device."""
-        used = self.used_bytes()
-        lacks = {d: used[d] + n - self.budget_bytes[d] for d, n in holding.sizes_bytes.items()}
+        used, then = self.used_bytes(), self.used_bytes(holding)
+        lacks = {d: n - self.budget_bytes[d] for d, n in then.items() if n > used[d]}
         return {device: size for device, size in lacks.items() if size > 0}
 
     def _by_use(self) -> list[Holding]:
         """Return those that may leave now: idle ones first, of these the least recently used."""
-        now = self._clock()
-        may = [one for one in self._held if not (one.stays or one.updating or one.leaving)]
-        may = [one for one in may if one.since is not None and one.since + self._min_stay_s <= now]
-        return sorted(may, key=lambda one: (one.is_busy(), one.last_use()))
+        now, stay_s = self._clock(), self._min_stay_s
+        may = [held for held in self._held if not (held.stays or held.updating or held.leaving)]
+        may = [held for held in may if held.since is not None and held.since + stay_s <= now]
+        return sorted(may, key=lambda held: (held.is_busy(), held.last_use()))
 
-    def _check_possible(self, holding: Holding) -> None:
-        """Refuse a version for which there is no room beside those that stay, and that wait to be replaced."""
-        stay = {one.replaces for one in self._line}
-        for device, size in holding.sizes_bytes.items():
-            fixed = [one for one in self._held if one.stays or one in stay]
-            most = self.budget_bytes[device] - _sum(fixed)[device]
-            if size > most:
-                what = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, most)}"
-                others = ", ".join(
-                    sorted(one.title for one in fixed if one.sizes_bytes.get(device))
-                )
-                hint = f"These stay: {others}." if others else "Enlarge the budget."
-                raise OutOfMemoryError(what, hint=hint)
+    def check_room(self, *coming: Holding) -> None:
+        """Refuse versions for which there is no room side by side, beside those that stay, and that wait to be replaced.
+
+        Raises:
+            OutOfMemoryError: There is none, whoever leaves. Nobody has left.
+        """
+        with self._changed:
+            replaced = {holding.replaces for holding in [*self._line, *coming]}
+            fixed = self._sets([held for held in self._held if held.stays or held in replaced])
+            for holding in coming:
+                used, then = _sum(fixed), self._sets([*fixed, holding])
+                for device, total in _sum(then).items():
+                    size, free = total - used[device], self.budget_bytes[device] - used[device]
+                    if 0 < size > free:
+                        text = f"model {holding.title!r} needs {size} bytes on {device}, and there are {max(0, free)}"
+                        stay = ", ".join(
+                            sorted(h.title for h in fixed if h.sizes_bytes.get(device))
+                        )
+                        hint = f"These stay: {stay}." if stay else "Enlarge the budget."
+                        raise OutOfMemoryError(text, hint=hint)
+                fixed = then
 
     def pause_s(self) -> float | None:
         """Return the seconds until a model may leave that could not in the last `step`. None: no time changes that."""
-        ends = [one.since + self._min_stay_s for one in self._held if one.since is not None]
-        end = min((one for one in ends if one > self._looked), default=None)
+        ends = [held.since + self._min_stay_s for held in self._held if held.since is not None]
+        end = min((each for each in ends if each > self._looked), default=None)
         return None if end is None else max(0.0, end - self._clock())
 
     def open(self, holding: Holding) -> None:
@@ -369,12 +474,13 @@ class Memory:
         """Let those leave that nobody uses, until the models are closed."""
         while not self._closed:
             with self._changed:
-                now, idle = self._clock(), []
-                may = [one for one in self._by_use() if one.idle_unload_s is not None]
-                ends = {one: self._idle_end(one) for one in may if not one.is_busy()}
-                for one in [one for one, end in ends.items() if end <= now]:
-                    one.leaving, one.reason = True, f"evicted: idle for {one.idle_unload_s:g} s"
-                    idle.append(one)
+                now = self._clock()
+                may = [held for held in self._by_use() if held.idle_unload_s is not None]
+                ends = {held: self._idle_end(held) for held in may if not held.is_busy()}
+                idle = [held for held, end in ends.items() if end <= now]
+                for held in idle:
+                    held.leaving = True
+                    held.reason = f"evicted: idle for {held.idle_unload_s:g} s"
                 if not idle:
                     self._changed.wait(min([_LOOK_S, *(end - now for end in ends.values())]))
             self._send_away(idle)
@@ -384,8 +490,6 @@ class Memory:
 
     def give(self, holding: Holding) -> None:
         """Give the room of a version back, whose pipeline is closed."""
-        if "host" in holding.sizes_bytes:
-            _trim()
         if holding.since is not None:
             _log.info("model %r has left", holding.title)
             self._tell_thrashing(holding, holding.since)
@@ -398,12 +502,20 @@ class Memory:
         now = self._clock()
         if now - since < 2 * self._min_stay_s and now >= self._told + _TOLD_S:
             self._told = now
-            what = "model %r has left after %.1f s: too many models are asked for by turns"
-            _log.warning(what, holding.title, now - since)
+            text = "model %r has left after %.1f s: too many models are asked for by turns"
+            _log.warning(text, holding.title, now - since)
 
-    def used_bytes(self) -> Counter[str]:
-        """Return the bytes that all versions take that are built or being built, by device."""
-        return _sum(self._held)
+    def used_bytes(self, *coming: Holding) -> Counter[str]:
+        """Return the bytes that all versions take that are built or being built, and these, each with those that it calls."""
+        return _sum(self._sets([*self._held, *coming]))
+
+    def _sets(self, holdings: Iterable[Holding], called: _Called | None = None) -> list[Holding]:
+        """Return versions with all that they call, and that these call, each once."""
+        called, todo = called or self.called, [*dict.fromkeys(holdings)]
+        for holding in todo:
+            for name in [*holding.calls]:
+                todo += [each for each in dict.fromkeys(called(name)) if each not in todo]
+        return todo
 
     def wake(self) -> None:
         """Let those look again that wait, because a version may leave again."""
@@ -433,52 +545,37 @@ def read_bytes(text: str, name: str) -> int:
         with contextlib.suppress(ValidationError):
             size = int(TypeAdapter(ByteSize).validate_python(text))
     if size <= 0:
-        what = f"the memory of {name!r} is {text!r}, which is no size with a unit"
-        raise ConfigError(Problem("models", what, hint='Write it as "8 GiB" or "500 MiB".'))
+        wrong = f"the memory of {name!r} is {text!r}, which is no size with a unit"
+        raise ConfigError(Problem("models", wrong, hint='Write it as "8 GiB" or "500 MiB".'))
     return size
 
 
 def _sum(holdings: Iterable[Holding]) -> Counter[str]:
-    found = Counter[str]()
-    for one in holdings:
-        found.update(one.sizes_bytes)
-    return found
+    total = Counter[str]()
+    for holding in holdings:
+        total.update(holding.sizes_bytes)
+    return total
 
 
-def _resident(device: str) -> int | None:
-    """Return the resident bytes of this process and all its children. None elsewhere than on a host with Linux.
+def _used_bytes(device: str) -> int | None:
+    """Return the bytes that this process and all its children have on a device. None if nothing tells.
+
+    On the host they are the resident bytes, which Linux tells.
 
     Source:
         ``/proc/[pid]/stat`` in proc(5).
     """
     pages: dict[int, int] = {}
     parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat") if device == "host" else ():
+    for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            found = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
             pid = int(stat.parent.name)
-            parents[pid], pages[pid] = int(found[1]), int(found[21])
+            parents[pid], pages[pid] = int(fields[1]), int(fields[21])
     ours, before = {os.getpid()} & {*pages}, 0
     while len(ours) > before:
         before = len(ours)
         ours |= {pid for pid, parent in parents.items() if parent in ours}
+    if device != "host":
+        return device_bytes(device, ours or {os.getpid()})
     return sum(pages[pid] for pid in ours) * os.sysconf("SC_PAGE_SIZE") if ours else None
-
-
-def _trim() -> None:
-    """Give freed pages back to the system: glibc keeps those of large blocks after the first block was freed.
-
-    Source:
-        malloc_trim(3), and M_MMAP_THRESHOLD in mallopt(3).
-    """
-    with contextlib.suppress(OSError, AttributeError, TypeError):  # other libraries of C have none
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, says that there is no memory: the built-in one, or that of torch."""
-    while error is not None:
-        if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-            return True
-        error = error.__cause__
-    return False

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError
+from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem, SetupError, code_of
 from headrace.hookspecs import attached
 from headrace_models.builds import Build
 from headrace_models.changes import Change
@@ -50,6 +50,25 @@ class _Instances:
         if {*states.values()} == {"lost"}:
             name = f"headrace-models-{node}"
             threading.Thread(target=self._all_lost, args=(node,), name=name, daemon=True).start()
+
+
+class _InBudget(_Instances):
+    """A probe that also tells of batches that had no memory, where models have a budget.
+
+    Args:
+        all_lost: See `_Instances`.
+        no_memory: Called in a thread of its own.
+    """
+
+    def __init__(self, all_lost: Callable[[str], None], no_memory: Callable[[], None]) -> None:
+        super().__init__(all_lost)
+        self._no_memory = no_memory
+
+    def batch_done(self, *told: Any) -> None:
+        """Look at the errors of a batch, which are told last."""
+        if "memory" in {code_of(error) for error in told[-1] if error is not None}:
+            name = "headrace-models-memory"
+            threading.Thread(target=self._no_memory, name=name, daemon=True).start()
 
 
 class Model:
@@ -107,8 +126,8 @@ class Model:
     def _settle(self) -> None:
         """Let the name mean the greatest version that takes requests, else one that a request builds, else any."""
 
-        def rank(one: Version) -> tuple[bool, bool, int]:
-            return one.serves, one.serves or one.on_demand, int(one.number)
+        def rank(version: Version) -> tuple[bool, bool, int]:
+            return version.serves, version.serves or version.on_demand, int(version.number)
 
         best = max(self.versions.values(), key=rank)
         if self.place is None:
@@ -144,7 +163,7 @@ class Model:
         if number is None and self.place is not None:
             return self.place.version
         if number not in self.versions:
-            known = [f"{self.name}:{one}" for one in self.versions]
+            known = [f"{self.name}:{key}" for key in self.versions]
             raise UnknownModelError(f"{self.name}:{number}", known)
         return self.versions[number]
 
@@ -278,7 +297,7 @@ class Model:
                 raise known from known.__cause__
             raise
         finally:
-            self.coming = None
+            self.coming = new.holding.replaces = None
 
     def _switch(self, old: Version, new: Version, *, keep: bool) -> None:
         """Let a new version take the place of an old one, and close that."""
@@ -313,8 +332,8 @@ class Model:
         """
         with self._operation(), self._replacing(None) as old:
             if not self.previous:
-                what = f"model {self.name!r} has no replaced version that could come back"
-                raise ConfigError(Problem("models", what))
+                text = f"model {self.name!r} has no replaced version that could come back"
+                raise ConfigError(Problem("models", text))
             earlier = self.previous[-1]
             new = Version(self.name, earlier.number, earlier.source).like(earlier)
             self._build_aside(new, old)
@@ -348,7 +367,7 @@ class Model:
 
     def _drained_aside(self, version: Version, reason: str) -> threading.Thread:
         """Give no more leases of a version; return the thread that closes its pipeline."""
-        version.reason = reason
+        version.reason, version.holding.leaving = reason, True
         self._tell(version, "draining")
         version.leases.end()
         with self._guard:
@@ -417,9 +436,9 @@ class Model:
         """
         with self._guard:
             self.closed, self.left = True, reason
-            built = [one for one in self.versions.values() if one.pipe is not None]
+            built = [version for version in self.versions.values() if version.pipe is not None]
             built += self.exchanging.abandon(reason)
-        return [self._drained_aside(one, reason) for one in built]
+        return [self._drained_aside(version, reason) for version in built]
 
     @property
     def leaving(self) -> bool:
@@ -427,8 +446,12 @@ class Model:
         return bool(self._leaving)
 
     def _watch(self, version: Version) -> None:
-        """Build a version anew once all instances of one of its nodes are lost."""
-        version.watch = attached(version.pipe, _Instances(partial(self._rebuild, version)))
+        """Build a version anew once all instances of one of its nodes are lost. Let others leave when it has no memory."""
+        rebuild, memory = partial(self._rebuild, version), self._rules.memory
+        probe = _Instances(rebuild)
+        if memory is not None:
+            probe = _InBudget(rebuild, partial(memory.send_idle_away, version.holding))
+        version.watch = attached(version.pipe, probe)
         version.watch.__enter__()
 
     def _rebuild(self, version: Version, node: str) -> None:
@@ -514,17 +537,17 @@ class Model:
             self.closed = True
             leaving = {
                 *self._leaving,
-                *(one for one in self.versions.values() if one.pipe is not None),
+                *(each for each in self.versions.values() if each.pipe is not None),
                 *self.exchanging.abandon("the models are closed"),
             }
-            builds = [one.building for one in self.versions.values() if one.building is not None]
+            builds = [own.building for own in self.versions.values() if own.building is not None]
         for build in builds:
             build.end(ClosedError("the models are closed"))
         for version in leaving:
             version.leases.end()
             version.watch.__exit__(None, None, None)
-        pipes = [pipe for one in leaving if (pipe := one.pipe) is not None]
-        close_all(partial(one.close, timeout=timeout) for one in pipes)
+        pipes = [pipe for each in leaving if (pipe := each.pipe) is not None]
+        close_all(partial(pipe.close, timeout=timeout) for pipe in pipes)
         for version in leaving:
             version.reason = "closed"
             self._tell(version, "unloaded")
@@ -550,12 +573,12 @@ class Model:
         with self._guard:
             current = self.chosen(None)
             listed = [*self._leaving, *self.previous, *self.versions.values()]
-            leaving = {one.number: one for one in self._leaving}
+            leaving = {version.number: version for version in self._leaving}
             coming = self.coming
-        versions = {one.number: one.status(now) for one in listed}
-        for number, one in leaving.items():
+        versions = {version.number: version.status(now) for version in listed}
+        for number, version in leaving.items():
             if versions[number]["state"] == "unloaded":
-                versions[number] = one.status(now)
+                versions[number] = version.status(now)
         if coming is not None and coming.number not in self.versions:
             versions[coming.number] = coming.status(now)
         tried = self.exchanging.status(versions)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace_models.changes import Listeners
 from headrace_models.closing import close_all
+from headrace_models.devices import check_devices
 from headrace_models.operations import Operations, kept_first
 from headrace_models.sources import read_entries
 from headrace_models.version import Rules
@@ -84,7 +85,8 @@ class Models(Operations):
 
         Raises:
             ConfigError: A name or configuration is wrong. All are checked before any pipeline is built.
-            SetupError, PluginError: A pipeline could not be built. The pipelines built before it are closed.
+            SetupError, PluginError: A pipeline could not be built. The pipelines built before it are closed. SetupError also if
+                ``memory`` names a device that is not here.
             UnknownModelError: An alias names no model.
             MissingDependencyError: ``watch`` needs the extra ``watch``.
         """
@@ -98,10 +100,12 @@ class Models(Operations):
         entries, targets = read_entries(models)
         for (name, number), source in entries.items():
             self._added(name, number, source)
-        self._check_all(self._models.values())
         for alias, target in {**targets, **(aliases or {})}.items():
             self.alias(alias, target)
+        self._check_all(self._models.values(), self._shares)
         try:
+            if memory is not None and self._models:
+                check_devices(memory.budget_bytes)
             if watch:
                 self._watching = Watching(self, models)
             if preload:
@@ -138,11 +142,11 @@ class Models(Operations):
             the first five of these by number. An alias has ``state``, ``reason`` and ``shares``. If the
             file ``aliases.toml`` of a watched folder, or the folder, cannot be read or watched, ``aliases`` says why.
         """
-        found = super().status()
+        states = super().status()
         watching = self._watching
         if watching is not None and (reason := watching.reason or watching.trouble):
-            found["aliases"] = {"state": "failed", "reason": reason, "shares": {}}
-        return found
+            states["aliases"] = {"state": "failed", "reason": reason, "shares": {}}
+        return states
 
     def close(self, *, timeout: float | None = 30.0) -> None:
         """Refuse new requests, let the others end, and close all models side by side.
@@ -155,7 +159,7 @@ class Models(Operations):
             self._rules.memory.close()
         if self._watching is not None:
             self._watching.stop()
-        close_all(partial(one.close, timeout) for one in [*self._models.values(), *self._left])
+        close_all(partial(model.close, timeout) for model in [*self._models.values(), *self._left])
 
     def __enter__(self) -> Models:  # noqa: PYI034 - Self needs Python 3.11
         return self

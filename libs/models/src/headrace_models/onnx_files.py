@@ -36,7 +36,7 @@ def weights_of(path: Path) -> list[str]:
     Source:
         onnx.proto (TensorProto.external_data), and the encoding of Protocol Buffers.
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     if path.stat().st_size == 0:
         return []
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -47,13 +47,13 @@ def weights_of(path: Path) -> list[str]:
                 if kind == "entry":
                     texts = {number: data[a:b] for number, a, b in _fields(data, start, end)}
                     if texts.get(1) == b"location":
-                        found[texts.get(2, b"").decode()] = None
+                        names[texts.get(2, b"").decode()] = None
                     continue
                 parts = _PARTS[kind]
                 left += [(parts[n], a, b) for n, a, b in _fields(data, start, end) if n in parts]
         except (ValueError, IndexError):
             return []
-    return [*found]
+    return [*names]
 
 
 def leads_out(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from headrace import Pipeline, PipelineConfig
     from headrace_models.changes import Change
     from headrace_models.exchange import Exchange
+    from headrace_models.memory import Holding
     from headrace_models.sources import Entries
     from headrace_models.version import Rules, Version
 
@@ -36,13 +38,15 @@ class Operations(Requests):
     def __init__(self, rules: Rules, draw: Callable[[], float], *, preload: bool) -> None:
         super().__init__(rules.clock)
         self._rules = rules
+        if rules.memory is not None:
+            rules.memory.called = lambda name: _called(name, self._models, self._shares)
         self._draw = draw
         self._preload = preload
         self._adding = threading.Lock()
         self._left: list[Model] = []
 
-    def _check_all(self, models: Collection[Model]) -> None:
-        """Check all configurations; one error has the problems of all of them."""
+    def _check_all(self, models: Collection[Model], shares: Mapping[str, Shares]) -> None:
+        """Check all configurations, of models and their aliases; one error has the problems of all of them."""
         problems: list[Problem] = []
         for model in models:
             for version in model.versions.values():
@@ -50,13 +54,14 @@ class Operations(Requests):
                     version.read(self._rules)
                 except ConfigError as error:
                     title = version.title if len(model.versions) > 1 else version.name
-                    problems += [_placed(one, title) for one in error.problems]
+                    problems += [_placed(problem, title) for problem in error.problems]
         if problems:
             raise ConfigError(problems)
         if self._rules.memory is not None and models:
-            names = {*self._models, *(one.name for one in models)}
-            versions = [one for model in models for one in model.versions.values()]
-            self._rules.memory.check(names, [one.holding for one in versions])
+            known = {**self._models, **{model.name: model for model in models}}
+            versions = [each for model in models for each in model.versions.values()]
+            called = partial(_called, models=known, shares=shares)
+            self._rules.memory.check(known, [version.holding for version in versions], called)
 
     def _load_what_fits(self, model: Model) -> None:
         """Build the versions of a model for which no other must leave. Requests build the others."""
@@ -106,25 +111,25 @@ class Operations(Requests):
         with self._adding:
             self._check_open()
             if name in self:
-                what, hint = f"model {name!r} exists already", f"Call update({name!r}, ...)."
-                raise ConfigError(Problem("models", what, hint=hint))
+                text, hint = f"model {name!r} exists already", f"Call update({name!r}, ...)."
+                raise ConfigError(Problem("models", text, hint=hint))
             entries, _ = read_entries({name: config})
             if not entries:
-                what, hint = f"{name!r} is given shares, not a configuration", "Call alias()."
-                raise ConfigError(Problem("models", what, hint=hint))
+                text, hint = f"{name!r} is given shares, not a configuration", "Call alias()."
+                raise ConfigError(Problem("models", text, hint=hint))
             (source,) = entries.values()
-            made = self._added(short, number or "1", source)
+            version = self._added(short, number or "1", source)
         model = self._models[short]
         if not may_evict:
             with contextlib.suppress(HeadraceError):  # the build raises it
-                made.read(self._rules)
-            if not self._fits(made):
-                return model.defer(made)
+                version.read(self._rules)
+            if not self._fits(version):
+                return model.defer(version)
         try:
-            model.load(made.number)
+            model.load(version.number)
         except BaseException:
             if not keep_failed:
-                self._forget(made)
+                self._forget(version)
             raise
         return None
 
@@ -136,9 +141,9 @@ class Operations(Requests):
                 model is not None and (not source.pinned or number in model.places)
             ):
                 return
-            made = self._added(name, number, source)
+            version = self._added(name, number, source)
         if self._preload:
-            self._models[name].load(made.number)
+            self._models[name].load(version.number)
 
     def _follow(
         self,
@@ -172,7 +177,7 @@ class Operations(Requests):
         dropped = set()
         for (name, number), deleted in left.items():
             model = self._models.get(name)
-            heirs = [one for short, one in wanted if short == name]
+            heirs = [heir for short, heir in wanted if short == name]
             serving = {*self.versions().get(name, ())}.intersection(heirs)
             leaves = not heirs or bool(serving) if deleted else len(serving) == len(heirs)
             if leaves and model is not None and number in model.versions:
@@ -182,7 +187,7 @@ class Operations(Requests):
         return dropped
 
     def _drop_aliases(self, aliases: set[str]) -> None:
-        self._shares = {one: self._shares[one] for one in self._shares if one not in aliases}
+        self._shares = {key: self._shares[key] for key in self._shares if key not in aliases}
 
     def _forget(self, version: Version) -> None:
         model = self._models[version.name]
@@ -279,15 +284,21 @@ class Operations(Requests):
         wake = (lambda: None) if memory is None else memory.wake
         prepared = Prepared(fresh, lambda: self._put(fresh, shares, keep_others=keep_others), wake)
         try:
+            before: dict[Version, Version | None] = {}
             for model in kept_first(fresh.values()):
-                old = self._models.get(model.name)
-                for version in [*model.versions.values()]:
-                    before = None if old is None else old.versions.get(version.number)
-                    was_built = before is not None and before.state == "ready"
-                    if not (version.on_demand or was_built or self._fits(version)):
-                        model.defer(version)
-                    if not version.on_demand or (was_built and not self._preload):
-                        prepared._build(version, before)
+                present = self._models.get(model.name)
+                for number, new in model.versions.items():
+                    before[new] = None if present is None else present.versions.get(number)
+            was_built = [new for new, old in before.items() if old and old.state == "ready"]
+            heirs = [new for new in was_built if not (new.on_demand and self._preload)]
+            prepared._stay(*heirs, *(before[new] for new in heirs))
+            if memory is not None:
+                memory.check_room(*(new.holding for new in heirs))
+            for new, old in before.items():
+                if not (new.on_demand or new in was_built or self._fits(new)):
+                    fresh[new.name].defer(new)
+                if not new.on_demand or new in heirs:
+                    prepared._build(new, old)
         except BaseException:
             prepared.close()
             raise
@@ -314,10 +325,11 @@ class Operations(Requests):
             model = fresh.setdefault(name, Model(name, self._rules))
             late = not self._preload or not {name, f"{name}:{number}"}.isdisjoint(lazy)
             model.add(number, source, on_demand=late)
-        self._check_all(fresh.values())
-        stay = {name: one for name, one in self._models.items() if _stays(name, keep_others)}
+        stay = {name: own for name, own in self._models.items() if _stays(name, keep_others)}
         known = {**stay, **fresh}
-        return fresh, {name: self._shares_of(name, one, known) for name, one in targets.items()}
+        shares = {name: self._shares_of(name, target, known) for name, target in targets.items()}
+        self._check_all(fresh.values(), shares)
+        return fresh, shares
 
     def _put(
         self, fresh: dict[str, Model], shares: dict[str, Shares], *, keep_others: Others
@@ -327,12 +339,12 @@ class Operations(Requests):
             self._check_open()
             before = self._models
             stay = {name for name in before if _stays(name, keep_others)}
-            old = [one for name, one in before.items() if name in fresh or name not in stay]
-            kept = {name: one for name, one in before.items() if name in stay or name in fresh}
+            old = [model for name, model in before.items() if name in fresh or name not in stay]
+            kept = {name: model for name, model in before.items() if name in stay or name in fresh}
             self._models = {**kept, **fresh}
-            self._places = {name: one.place for name, one in self._models.items() if one.place}
+            self._places = {name: at for name, model in self._models.items() if (at := model.place)}
             self._shares = {**self._shares, **shares} if keep_others is True else shares
-            self._left = [*(one for one in self._left if one.leaving), *old]
+            self._left = [*(model for model in self._left if model.leaving), *old]
             return old
 
     def rollback(self, name: str) -> str:
@@ -400,7 +412,7 @@ class Operations(Requests):
         for name in shares.shares:
             short, number = split(name)
             if short not in models or (number is not None and number not in models[short].places):
-                places = [f"{one}:{n}" for one, model in models.items() for n in model.places]
+                places = [f"{key}:{n}" for key, model in models.items() for n in model.places]
                 raise UnknownModelError(name, [*models, *places], alias=alias)
         return shares
 
@@ -408,11 +420,11 @@ class Operations(Requests):
         self._check_open()
         short = split(name)[0]
         if name in self._shares:
-            what, hint = (
+            text, hint = (
                 f"{name!r} is an alias",
                 f"Name one of: {', '.join(self._shares[name].shares)}.",
             )
-            raise ConfigError(Problem("models", what, hint=hint))
+            raise ConfigError(Problem("models", text, hint=hint))
         if short not in self._models:
             raise UnknownModelError(name, self._models)
         return self._models[short]
@@ -420,7 +432,9 @@ class Operations(Requests):
     def versions(self) -> dict[str, list[str]]:
         """Return the versions of each model that take requests, or that a request builds, the smallest first."""
         return {
-            name: sorted((one.number for one in [*model.versions.values()] if one.serves), key=int)
+            name: sorted(
+                (each.number for each in [*model.versions.values()] if each.serves), key=int
+            )
             for name, model in list(self._models.items())
         }
 
@@ -453,23 +467,23 @@ class Operations(Requests):
 
     def status(self) -> dict[str, dict[str, Any]]:
         """Return the state of every model and alias."""
-        found = {name: model.status() for name, model in list(self._models.items())}
+        told = {name: model.status() for name, model in list(self._models.items())}
         for alias, shares in self._shares.items():
             states, reasons = [], []
             for name in shares.shares:
                 model, number = split(name)
-                one = found.get(model, {})
-                one = one if number is None else one.get("versions", {}).get(number, {})
-                states.append(one.get("state", "unloaded"))
+                state = told.get(model, {})
+                state = state if number is None else state.get("versions", {}).get(number, {})
+                states.append(state.get("state", "unloaded"))
                 if states[-1] != "ready":
                     reasons.append(f"{name!r} is {states[-1]}")
-            worst = next((one for one in states if one != "ready"), "ready")
-            found[alias] = {
+            worst = next((each for each in states if each != "ready"), "ready")
+            told[alias] = {
                 "state": worst,
                 "reason": "; ".join(reasons),
                 "shares": dict(shares.shares),
             }
-        return found
+        return told
 
     def _check_open(self) -> None:
         if self._closed:
@@ -480,9 +494,20 @@ def kept_first(models: Iterable[Model]) -> list[Model]:
     """Return models in the order of their builds: those that never leave first, so that none leaves for them."""
 
     def stays(model: Model) -> bool:
-        return any(one.holding.keep for one in model.versions.values())
+        return any(version.holding.keep for version in model.versions.values())
 
     return sorted(models, key=stays, reverse=True)
+
+
+def _called(name: str, models: Mapping[str, Model], shares: Mapping[str, Shares]) -> list[Holding]:
+    """Return what the versions take that a name means, of an alias each."""
+    holdings = []
+    for title in shares[name].shares if name in shares else [name]:
+        short, number = split(title)
+        model = models.get(short)
+        place = model and (model.place if number is None else model.places.get(number))
+        holdings += [place.version.holding] if place else []
+    return holdings
 
 
 def _stays(name: str, keep_others: Others) -> bool:

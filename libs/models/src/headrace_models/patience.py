@@ -61,9 +61,9 @@ class Patience:
             raise self._over("")
 
     def _over(self, why: str) -> SetupError:
-        what = f"{self.what} was not here after {self._timeout_s:g} s{why}"
+        text = f"{self.what} was not here after {self._timeout_s:g} s{why}"
         hint = "What is here is kept, to go on there. HEADRACE_FETCH_TIMEOUT_S is the bound."
-        return SetupError(what, hint=hint)
+        return SetupError(text, hint=hint)
 
     def pause(self, why: str, headers: Any = None, *, gained: bool = False) -> None:
         """Wait before the next attempt, longer after each one that has gained nothing.
@@ -107,19 +107,19 @@ class Patience:
         self.check_bytes(wanted)
         free = shutil.disk_usage(folder).free
         if wanted > free:
-            what = f"{self.what} needs {wanted} bytes, and {folder} has {free}"
-            raise SetupError(what, hint="HEADRACE_CACHE names another folder.")
+            text = f"{self.what} needs {wanted} bytes, and {folder} has {free}"
+            raise SetupError(text, hint="HEADRACE_CACHE names another folder.")
 
 
 def _number(name: str, otherwise: float) -> float:
     text = os.environ.get(name, "")
     try:
-        found = float(text) if text else otherwise
+        number = float(text) if text else otherwise
     except ValueError:
-        found = -1.0
-    if not found > 0:
+        number = -1.0
+    if not number > 0:
         raise SetupError(f"{name}={text!r} is no number above 0")
-    return found
+    return number
 
 
 def _asked_s(headers: Any) -> float:

@@ -61,14 +61,14 @@ class Prepared:
 
     def _stay(self, *versions: Version | None) -> None:
         """Let none of them leave for another model before the end of `switch` or `close`."""
-        for one in versions:
-            if one is not None:
-                one.holding.prepared = True
-                self._staying.append(one)
+        for version in versions:
+            if version is not None:
+                version.holding.prepared = True
+                self._staying.append(version)
 
     def _end_stay(self) -> None:
-        for one in self._staying:
-            one.holding.prepared = False
+        for version in self._staying:
+            version.holding.prepared = False
         self._wake()
 
     def switch(self) -> None:
@@ -107,7 +107,7 @@ class Prepared:
         if not self._switched:
             self._switched = True
             built = [self._fresh[name].versions[number] for name, number in self.pipelines]
-            close_all(partial(one.close, timeout) for one in built)
+            close_all(partial(version.close, timeout) for version in built)
             self._end_stay()
 
     def __enter__(self) -> Prepared:  # noqa: PYI034 - Self needs Python 3.11

@@ -197,7 +197,7 @@ class Requests:
                 raise ClosedError("the models are closed")
             known = [*self._models, *self._shares]
             if model is not None:
-                known = [f"{short}:{one}" for one in model.places]
+                known = [f"{short}:{key}" for key in model.places]
             raise UnknownModelError(name, known)
         return place
 
@@ -247,9 +247,9 @@ class Requests:
                     raise _too_late(name)  # noqa: TRY301 - an outcome like the others
                 given = self.submit(name, data, timeout=left, priority=priority, key=key)
             except BaseException as error:  # noqa: BLE001 - it is the outcome of the request
-                for one in futures:
-                    if one.set_running_or_notify_cancel():
-                        one.set_exception(
+                for future in futures:
+                    if future.set_running_or_notify_cancel():
+                        future.set_exception(
                             again(error) if isinstance(error, HeadraceError) else error
                         )
                 return

@@ -30,17 +30,17 @@ class Sampled(Pipeline):
     def __call__(self, data: Any, **how: Any) -> Any:
         """Run one request, or a list of them, and wait; see `headrace.Pipeline.__call__`."""
         if isinstance(data, list):
-            done = [self.submit(one, **how) for one in data]
-            return _checked(data, [one.exception() for one in done])
+            done = [self.submit(request, **how) for request in data]
+            return _checked(data, [future.exception() for future in done])
         pair = self._begin(data, how)
         return super().__call__(data, **how) if pair is None else pair.client.result()
 
     async def call_async(self, data: Any, **how: Any) -> Any:
         """Run one request, or a list of them; see `headrace.Pipeline.call_async`."""
         if isinstance(data, list):
-            runs = [self.call_async(one, **how) for one in data]
-            found = await asyncio.gather(*runs, return_exceptions=True)
-            return _checked(data, [o if isinstance(o, BaseException) else None for o in found])
+            runs = [self.call_async(request, **how) for request in data]
+            outcomes = await asyncio.gather(*runs, return_exceptions=True)
+            return _checked(data, [o if isinstance(o, BaseException) else None for o in outcomes])
         over = asyncio.Event()
         call = self.call_soon(data, lambda _: over.set(), **how)
         try:
@@ -58,7 +58,7 @@ class Sampled(Pipeline):
             self._trial.refuse_stream()
             return super().submit(data, **how)
         if isinstance(data, list):
-            return [self.submit(one, **how) for one in data]
+            return [self.submit(request, **how) for request in data]
         pair = self._begin(data, how)
         if pair is None:
             return super().submit(data, **how)
@@ -108,6 +108,6 @@ class Sampled(Pipeline):
 
 
 def _checked(data: list[Any], errors: list[BaseException | None]) -> list[Any]:
-    if any(one is not None for one in errors):
+    if any(error is not None for error in errors):
         raise RequestsFailed(errors)
     return data

@@ -52,10 +52,10 @@ class Settling:
     def _is_whole(self, path: Path) -> bool:
         now = self._clock()
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return True
-        state = found.st_size, found.st_mtime_ns, found.st_ino
+        state = status.st_size, status.st_mtime_ns, status.st_ino
         before, since = self._files.get(path, (None, now))
         if state != before:
             self._files[path] = state, now
@@ -63,15 +63,15 @@ class Settling:
                 self._told.add(path)
                 _log.warning("waiting for %s, which is being written", path)
             since = now
-        whole = found.st_ctime_ns > found.st_mtime_ns or now - since >= _STILL_S
+        whole = status.st_ctime_ns > status.st_mtime_ns or now - since >= _STILL_S
         if whole:
             self._told.discard(path)
         return whole
 
-    def is_gone(self, what: Hashable) -> bool:
+    def is_gone(self, missing: Hashable) -> bool:
         """Return whether something was missing in an earlier look as well, a second ago, and in each look since."""
         now = self._clock()
-        since = self._missing[what] = self._missing_before.get(what, now)
+        since = self._missing[missing] = self._missing_before.get(missing, now)
         gone = now - since >= GONE_S
         self.waits |= not gone
         return gone

@@ -38,7 +38,7 @@ class Shares:
         wrong = None
         if not is_shares(shares):
             wrong = "is neither the name of a model nor a table of shares"
-        elif not all(0 <= one < float("inf") for one in shares.values()):
+        elif not all(0 <= share < float("inf") for share in shares.values()):
             wrong = "has a share that is negative or not finite"
         elif not sum(shares.values()):
             wrong = "has no share above 0"

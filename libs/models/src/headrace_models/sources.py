@@ -106,9 +106,9 @@ class Source:
         if headrace.plugins.is_address(self.config):
             return {"extends": [self.config.replace("${", "$${")], **changes}
         if not isinstance(self.config, Mapping):
-            what = "a checked configuration cannot be moved, since it does not tell its folders"
+            text = "a checked configuration cannot be moved, since it does not tell its folders"
             hint = "Name the model by the path of its file, or by a dict."
-            raise ConfigError(Problem("models", what, hint=hint))
+            raise ConfigError(Problem("models", text, hint=hint))
         laid = {key: value for key, value in self.config.items() if key not in changes}
         both = {
             key: {**self.config.get(key, {}), **changes[key]} for key in changes if key != "device"
@@ -117,10 +117,10 @@ class Source:
 
     def files(self) -> set[Path]:
         """Return the file of the configuration and those that it extends; none for a dict."""
-        found: set[Path] = set()
+        paths: set[Path] = set()
         if self.path is not None:
-            _add_extended(self.path.absolute(), found)
-        return found
+            _add_extended(self.path.absolute(), paths)
+        return paths
 
 
 def files_of(nodes: Iterable[Mapping[str, Any]]) -> set[Path]:
@@ -128,11 +128,11 @@ def files_of(nodes: Iterable[Mapping[str, Any]]) -> set[Path]:
     return {path for node in nodes for path in _named_in(node["tree"])}
 
 
-def _add_extended(path: Path, found: set[Path]) -> None:
+def _add_extended(path: Path, paths: set[Path]) -> None:
     """Add a configuration file and all that it extends."""
-    if path in found:
+    if path in paths:
         return
-    found.add(path)
+    paths.add(path)
     try:
         extends = tomllib.loads(read_text(path)).get("extends", [])
     except (
@@ -141,9 +141,9 @@ def _add_extended(path: Path, found: set[Path]) -> None:
         RecursionError,
     ):  # half-written. Loading the file reports its problems
         return
-    for one in [extends] if isinstance(extends, str) else extends:
-        if isinstance(one, str):
-            _add_extended(path.parent / Path(os.path.expandvars(one)).expanduser(), found)
+    for base in [extends] if isinstance(extends, str) else extends:
+        if isinstance(base, str):
+            _add_extended(path.parent / Path(os.path.expandvars(base)).expanduser(), paths)
 
 
 def _named_in(tree: Mapping[str, Any]) -> Iterator[Path]:
@@ -158,8 +158,8 @@ def _paths_in(value: Any) -> Iterator[Path]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _paths_in(one)
+        for part in value:
+            yield from _paths_in(part)
     elif isinstance(value, str) and len(value) < 4096 and os.path.isabs(value):  # noqa: PTH117 - no Path for any text
         path = Path(value)
         if path.is_file():
@@ -173,10 +173,10 @@ def stamp(path: Path) -> tuple[Any, ...]:
         An empty tuple if there is no such file, or it cannot be read.
     """
     try:
-        found = path.stat()
-        if found.st_size > _WHOLE_BYTES:
-            return found.st_size, found.st_mtime_ns, found.st_ino
-        return found.st_size, hashlib.blake2b(path.read_bytes()).digest()
+        status = path.stat()
+        if status.st_size > _WHOLE_BYTES:
+            return status.st_size, status.st_mtime_ns, status.st_ino
+        return status.st_size, hashlib.blake2b(path.read_bytes()).digest()
     except OSError:
         return ()
 
@@ -193,7 +193,7 @@ def is_shares(value: Any) -> bool:
         isinstance(value, Mapping)
         and bool(value)
         and all(
-            isinstance(one, (int, float)) and not isinstance(one, bool) for one in value.values()
+            isinstance(num, (int, float)) and not isinstance(num, bool) for num in value.values()
         )
     )
 
@@ -217,7 +217,7 @@ def read_entries(models: Any) -> tuple[Entries, dict[str, Any]]:
         own = _own_models(folder)
         if own is None:
             return read_folder(folder), read_aliases(folder)
-        return read_entries({name: _config_in(one) for name, one in own.items()})
+        return read_entries({name: _config_in(config) for name, config in own.items()})
     if not isinstance(models, Mapping):
         got = type(models).__name__
         raise TypeError(f"models are a dict of configurations by name, or a folder, got {got}")
@@ -261,8 +261,8 @@ def _wrong(name: str, version: str | None) -> Problem | None:
         hint = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit, as does each part behind a /."
         return Problem("models", f"{name[:80]!r} is no name of a model", hint=hint)
     if version is not None and not _VERSION.fullmatch(version):
-        what = f"{version[:80]!r} is no version of model {name!r}"
-        return Problem("models", what, hint="A version is a whole number such as 2 or 10.")
+        text = f"{version[:80]!r} is no version of model {name!r}"
+        return Problem("models", text, hint="A version is a whole number such as 2 or 10.")
     return None
 
 
@@ -279,26 +279,26 @@ def read_folder(folder: Path) -> Entries:
     try:
         for path in _models_in(folder):
             if path.is_dir() and not headrace.plugins.reads(path):
-                versions = [one for one in _models_in(path) if _VERSION.fullmatch(one.stem)]
-                _add_named({f"{path.name}:{one.stem}": str(one) for one in versions}, named)
+                versions = [file for file in _models_in(path) if _VERSION.fullmatch(file.stem)]
+                _add_named({f"{path.name}:{file.stem}": str(file) for file in versions}, named)
             elif path.name != ALIASES:
                 _add_named({path.stem: str(path)}, named)
     except OSError as error:
-        what = f"cannot read the folder of models: {error.strerror}"
-        raise ConfigError(Problem("models", what, file=str(folder))) from error
+        text = f"cannot read the folder of models: {error.strerror}"
+        raise ConfigError(Problem("models", text, file=str(folder))) from error
     entries, _ = read_entries(named)
     return entries
 
 
-def _add_named(found: dict[str, str], named: dict[str, str]) -> None:
+def _add_named(models: dict[str, str], named: dict[str, str]) -> None:
     """Add the paths of models by name."""
-    if both := found.keys() & named.keys():
+    if both := models.keys() & named.keys():
         name = both.pop()
-        what = (
-            f"model {name!r} is there twice: {Path(named[name]).name} and {Path(found[name]).name}"
+        text = (
+            f"model {name!r} is there twice: {Path(named[name]).name} and {Path(models[name]).name}"
         )
-        raise ConfigError(Problem("models", what, hint="Rename one of the files."))
-    named.update(found)
+        raise ConfigError(Problem("models", text, hint="Rename one of the files."))
+    named.update(models)
 
 
 def _models_in(folder: Path) -> Iterator[Path]:
@@ -329,7 +329,7 @@ def _own_models(path: Path) -> dict[str, Any] | None:
         return None
     if tables.keys() == {"models"}:
         models: dict[str, Any] = tables["models"]
-        readers = (getattr(_config_in(one), "again", None) for one in models.values())
+        readers = (getattr(_config_in(model), "again", None) for model in models.values())
         _again[path] = next(filter(None, readers), _again.get(path, dict))
         return models
     return {path.name if path.is_dir() else path.stem: str(path)}
@@ -348,7 +348,7 @@ def own_entries(folder: Path) -> Entries | None:
 
 def entries_of(models: Mapping[str, Any]) -> Entries:
     """Return the source of each version of the models of a serving file."""
-    return read_entries({name: _config_in(one) for name, one in models.items()})[0]
+    return read_entries({name: _config_in(model) for name, model in models.items()})[0]
 
 
 def _config_in(entry: Any) -> Any:
@@ -370,25 +370,25 @@ def folder_models(folder: str | os.PathLike[str]) -> dict[str, Any]:
         ConfigError: The folder or ``aliases.toml`` cannot be read, or a name is wrong.
     """
     path = Path(folder).absolute()
-    found = _models_and_aliases(path)
-    if _listed.get(path, set()).difference(split(key)[0] for key in found):
+    models = _models_and_aliases(path)
+    if _listed.get(path, set()).difference(split(key)[0] for key in models):
         threading.Event().wait(GONE_S)  # somebody deletes a model, or is moving its file
-        found = _models_and_aliases(path)
-    _listed[path] = {split(key)[0] for key in found}
-    return found
+        models = _models_and_aliases(path)
+    _listed[path] = {split(key)[0] for key in models}
+    return models
 
 
 def _models_and_aliases(path: Path) -> dict[str, Any]:
     own = _own_models(path)
     if own is not None:
         return own
-    found: dict[str, Any] = {
+    models: dict[str, Any] = {
         f"{name}:{number}" if source.pinned else name: source.config
         for (name, number), source in read_folder(path).items()
     }
     for alias, target in read_aliases(path).items():
-        found[alias] = {target: 1.0} if isinstance(target, str) else target
-    return found
+        models[alias] = {target: 1.0} if isinstance(target, str) else target
+    return models
 
 
 def read_aliases(folder: Path) -> dict[str, Any]:
@@ -399,9 +399,9 @@ def read_aliases(folder: Path) -> dict[str, Any]:
     """
     path = folder / ALIASES
     try:
-        found: dict[str, Any] = tomllib.loads(read_text(path))
+        table: dict[str, Any] = tomllib.loads(read_text(path))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(Problem("models", f"cannot read it: {error}", file=str(path))) from error
-    return found
+    return table

@@ -112,7 +112,7 @@ class Pair:
         error = self.errors[0]
         if self._canary and self.errors[1] is None and not getattr(error, "abandoned", False):
             error = None
-            fresh = {key: one for key, one in self.twin.items() if key not in self._given}
+            fresh = {key: value for key, value in self.twin.items() if key not in self._given}
             self.request.update(fresh)
         if error is None:
             self.client.set_result(self.request)
@@ -168,7 +168,7 @@ class Trial:
         self._outputs = ports_of(old.pipe)[1]
         plan = self.original.config.plan()
         trees = [tree for node in plan.nodes.values() for tree in node.trees]
-        self._is_stateful = any(one.stateful for tree in trees for one in tree.walk())
+        self._is_stateful = any(element.stateful for tree in trees for element in tree.walk())
         self._until = rules.clock() + exchange.at_most_s
         self._most = min(_MOST_OPEN, new.queue_size)
         self._lock = threading.Lock()
@@ -217,7 +217,7 @@ class Trial:
         if pair.errors != [None, None]:
             tally.note_failed(pair.errors)
         else:
-            old, new = (outputs_of(self._outputs, one) for one in pair.answers)
+            old, new = (outputs_of(self._outputs, answer) for answer in pair.answers)
             rows = pair.twin.get(keys.REQUEST_SIZE) or None  # none of 0: it is compared as a whole
             try:
                 found = (
@@ -231,9 +231,9 @@ class Trial:
             def about(row: int) -> dict[str, Any]:
                 both = {"old": old, "new": new, "inputs": pair.inputs}
                 told = {
-                    name: shown({key: row_of(each, row, rows) for key, each in one.items()})
-                    for name, one in both.items()
-                    if one
+                    name: shown({key: row_of(each, row, rows) for key, each in both_values.items()})
+                    for name, both_values in both.items()
+                    if both_values
                 }
                 return {"row": row, "request_id": shown(pair.twin.get(keys.REQUEST_ID)), **told}
 
@@ -266,7 +266,7 @@ class Trial:
                     running = self._pipe.submit(pair.twin, **how)
                     end = partial(pair.note_done, side=1)
                     running.add_done_callback(
-                        end if loop is None else lambda one: tell(loop, partial(end, one), one)
+                        end if loop is None else lambda done: tell(loop, partial(end, done), done)
                     )
                     return pair
                 kind = _DEVICE
@@ -322,11 +322,11 @@ class Trial:
         }
 
 
-def _as_distance(found: Any) -> float:
+def _as_distance(answer: Any) -> float:
     """Return what a function says of two answers as a distance; a bool, also one of numpy, says whether they agree."""
-    if isinstance(found, bool) or getattr(getattr(found, "dtype", None), "kind", "") == "b":
-        return 0.0 if found else math.inf
-    far = float(found)
+    if isinstance(answer, bool) or getattr(getattr(answer, "dtype", None), "kind", "") == "b":
+        return 0.0 if answer else math.inf
+    far = float(answer)
     return math.inf if math.isnan(far) else far
 
 

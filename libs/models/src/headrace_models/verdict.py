@@ -38,13 +38,13 @@ def read_judge(path: str, *, allow_import: bool) -> Callable[[Any, Any], Any]:
         try:
             headrace.PipelineConfig.load(source, allow_import=allow_import)
         except ConfigError as error:
-            what = f"the verdict {path!r} cannot be imported: {error.problems[0].message}"
-            raise ConfigError(Problem("exchange", what, hint=error.problems[0].hint)) from error
-        found: Any = getattr(sys.modules[module], name, None)
-        if callable(found):
-            return found  # type: ignore[no-any-return]
-    what, hint = f"the verdict {path!r} names no function", 'Write verdict = "module:function".'
-    raise ConfigError(Problem("exchange", what, hint=hint))
+            text = f"the verdict {path!r} cannot be imported: {error.problems[0].message}"
+            raise ConfigError(Problem("exchange", text, hint=error.problems[0].hint)) from error
+        judge: Any = getattr(sys.modules[module], name, None)
+        if callable(judge):
+            return judge  # type: ignore[no-any-return]
+    text, hint = f"the verdict {path!r} names no function", 'Write verdict = "module:function".'
+    raise ConfigError(Problem("exchange", text, hint=hint))
 
 
 def distances(
@@ -67,12 +67,12 @@ def distances(
         ``abs(new - old) / (atol + rtol * abs(old))``, the most over all numbers with fractions. NaN is NaN, and all other values
         are equal or infinitely far apart.
     """
-    found = [0.0] * (rows or 1)
+    far = [0.0] * (rows or 1)
     for name in {*old, *new}:
-        for row, most in enumerate(found):
-            ours, theirs = (row_of(one.get(name), row, rows) for one in (old, new))
-            found[row] = max(most, _distance(ours, theirs, rtol(name), atol))
-    return found
+        for row, most in enumerate(far):
+            ours, theirs = (row_of(outputs.get(name), row, rows) for outputs in (old, new))
+            far[row] = max(most, _distance(ours, theirs, rtol(name), atol))
+    return far
 
 
 def row_of(value: Any, row: int, rows: int | None) -> Any:
@@ -110,22 +110,22 @@ def _of_arrays(old: Any, new: Any, rtol: float, atol: float) -> float:
         same = np.asarray((a == b) | ((a != a) & (b != b)))
         far = np.full(a.shape, np.inf)
         if {a.dtype.kind, b.dtype.kind} <= {*"fc"}:
-            a, b = (one.astype(np.result_type(one, np.float64)) for one in (a, b))
+            a, b = (array.astype(np.result_type(array, np.float64)) for array in (a, b))
             far = np.abs(b - a) / (atol + rtol * np.abs(a))
-        found = np.where(same, 0.0, np.where(np.isnan(far), np.inf, far))
-    return float(np.max(found, initial=0.0))
+        far_each = np.where(same, 0.0, np.where(np.isnan(far), np.inf, far))
+    return float(np.max(far_each, initial=0.0))
 
 
 def shown(value: Any) -> Any:
     """Return a value as plain data that can be written as JSON, its first numbers or characters."""
     if isinstance(value, Mapping):
-        return {str(key): shown(one) for key, one in value.items()}
+        return {str(key): shown(part) for key, part in value.items()}
     if hasattr(value, "__array__"):
         import numpy as np
 
         value = np.asarray(value).ravel()[:_SHOWN].tolist()
     if isinstance(value, (list, tuple)):
-        return [shown(one) for one in value[:_SHOWN]]
+        return [shown(part) for part in value[:_SHOWN]]
     is_finite = not isinstance(value, float) or math.isfinite(value)
     plain = value is None or (isinstance(value, (bool, int, float)) and is_finite)
     return value if plain else str(value)[:_SHOWN]
@@ -165,8 +165,8 @@ class Tally:
         """
         self.compared += 1
         self.rows += len(found)
-        for side, one in enumerate(ms):
-            self._ms[side].append(one)
+        for side, side_ms in enumerate(ms):
+            self._ms[side].append(side_ms)
         for row, far in enumerate(found):
             if far > 1:
                 self.differing += 1
@@ -177,30 +177,30 @@ class Tally:
 
     def reasons(self, errors: float, slower: float, differ: float) -> list[str]:
         """Return why the new model may not take the place of the old one: none, if it may."""
-        found = []
+        texts = []
         more = (self.failed[1] - self.failed[0]) / max(1, self.compared)
         if more > errors:
-            found.append(f"it fails {more:.2%} more requests, and {errors:.2%} may be")
+            texts.append(f"it fails {more:.2%} more requests, and {errors:.2%} may be")
         for name, (old, new) in self._times().items():
             if new > slower * old:
-                found.append(f"{name} is {new:.3g} ms, and {slower:g} times {old:.3g} ms may be")
+                texts.append(f"{name} is {new:.3g} ms, and {slower:g} times {old:.3g} ms may be")
         if self.differing > differ * self.rows:
             part = self.differing / self.rows
-            found.append(f"{part:.2%} of the rows differ, and {differ:.2%} may")
-        return found
+            texts.append(f"{part:.2%} of the rows differ, and {differ:.2%} may")
+        return texts
 
     def _times(self) -> dict[str, list[float]]:
-        ordered = [sorted(one) for one in self._ms]
+        ordered = [sorted(times) for times in self._ms]
         if not ordered[0]:
             return {}
         return {
-            f"p{part}": [one[math.ceil(len(one) * part / 100) - 1] for one in ordered]
+            f"p{part}": [times[math.ceil(len(times) * part / 100) - 1] for times in ordered]
             for part in (50, 99)
         }
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data."""
-        worst = sorted(self._worst, key=lambda one: (-one[0], one[1]))
+        worst = sorted(self._worst, key=lambda pair: (-pair[0], pair[1]))
         return {
             "compared": self.compared,
             "failed": [*self.failed],
@@ -208,6 +208,6 @@ class Tally:
             "differ": self.differing,
             "ms": self._times(),
             "worst": [
-                {"distance": far if math.isfinite(far) else None, **one} for far, _, one in worst
+                {"distance": far if math.isfinite(far) else None, **row} for far, _, row in worst
             ],
         }

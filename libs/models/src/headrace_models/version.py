@@ -6,11 +6,12 @@ import copy
 import random
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, code_of
-from headrace_models.calling import building_for
+from headrace_models.calling import Beside, building_for, called_by
 from headrace_models.leases import Leases
 from headrace_models.memory import Holding
 from headrace_models.sources import files_of, stamp
@@ -155,8 +156,8 @@ class Version:
         """Return whether requests are inside the pipeline."""
         pipe = self.pipe  # None once it has left
         nodes = [] if pipe is None else pipe.stats()["nodes"].values()
-        ended = [one["ok"] + sum(one["failed"].values()) + one["cancelled"] for one in nodes]
-        return bool(len(self.leases)) or [one["submitted"] for one in nodes] != ended
+        ended = [node["ok"] + sum(node["failed"].values()) + node["cancelled"] for node in nodes]
+        return bool(len(self.leases)) or [node["submitted"] for node in nodes] != ended
 
     @property
     def queue_size(self) -> int:
@@ -186,8 +187,8 @@ class Version:
         self._see({*self.source.files(), *files_of(nodes), *self.written.files})
         self.config, self.device, self._nodes = config, _devices(nodes), nodes
         if rules.memory is not None:
-            files = sum(path.stat().st_size for path in files_of(nodes) if path.is_file())
-            rules.memory.set_size(self.holding, self.name, self.device, files)
+            rules.memory.set_size(self.holding, self.name, self.device, nodes)
+            self.holding.calls = called_by(config)
         return config
 
     def built(
@@ -213,7 +214,10 @@ class Version:
         self, rules: Rules, config: PipelineConfig, check: Callable[[Pipeline], None] | None
     ) -> Pipeline:
         try:
-            with building_for(rules.models()):
+            models = rules.models()
+            if rules.memory is not None and models is not None:
+                models = Beside(models, partial(rules.memory.note_call, self.holding))
+            with building_for(models):
                 pipe = headrace.pipe(config)
             try:
                 if (compare := getattr(self.source.config, "check_built", None)) is not None:
@@ -228,8 +232,8 @@ class Version:
         except (
             SystemExit
         ) as error:  # it would end the thread, or the process, that goes on with the old pipeline
-            what = f"the code of model {self.name!r} has called sys.exit"
-            raise SetupError(what) from error
+            text = f"the code of model {self.name!r} has called sys.exit"
+            raise SetupError(text) from error
         self._see({*self.seen, *files_of(self._nodes)})  # some were fetched only now
         return pipe
 
@@ -244,6 +248,7 @@ class Version:
         self._nodes = other._nodes
         self.holding.sizes_bytes = {**other.holding.sizes_bytes}
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
+        self.holding.calls, self.holding.key = other.holding.calls, other.holding.key
         self.holding.idle_unload_s = other.holding.idle_unload_s
         return self
 
@@ -254,9 +259,9 @@ class Version:
             ConfigError: The file has changed since the other version was read from it.
         """
         if other.written is not None and self.written != other.written:
-            what = f"the configuration of {self.title!r} has changed since it was loaded"
+            text = f"the configuration of {self.title!r} has changed since it was loaded"
             hint = "Update the model first, and move it then."
-            raise ConfigError(Problem("models", what, hint=hint))
+            raise ConfigError(Problem("models", text, hint=hint))
 
     def changed(self) -> bool:
         """Return whether one of its files is another one than was seen."""
@@ -278,8 +283,9 @@ class Version:
 
 
 def _devices(nodes: list[dict[str, Any]]) -> str:
-    written = [one["keys"]["device"]["value"] or "cpu" for one in nodes if one["alias_of"] is None]
-    every = {one for value in written for one in ([value] if isinstance(value, str) else value)}
+    own = [node["keys"] for node in nodes if node["alias_of"] is None]
+    written = [keys["device"]["value"] or "cpu" for keys in own]
+    every = {key for value in written for key in ([value] if isinstance(value, str) else value)}
     return ", ".join(sorted(every))
 
 
@@ -300,16 +306,16 @@ def as_headrace_error(error: BaseException, title: str) -> HeadraceError:
     """Return an error of a build as one of Headrace's, with the error as its cause."""
     if isinstance(error, HeadraceError):
         return error
-    made = SetupError(f"model {title!r} could not be built: {type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
+    known = SetupError(f"model {title!r} could not be built: {type(error).__name__}: {error}")
+    known.__cause__ = error
+    return known
 
 
 def again(error: HeadraceError) -> HeadraceError:
     """Return a copy of an error, so that each thread raises its own."""
-    made: HeadraceError = copy.copy(error)
-    made.__cause__ = error.__cause__
-    return made
+    twin: HeadraceError = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 def first_line(error: BaseException) -> str:

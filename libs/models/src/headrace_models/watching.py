@@ -123,19 +123,19 @@ class Watching:
 
     def folders(self) -> list[str]:
         """Return the folders that hold the files of the models, and the folder of models with those in it."""
-        found = {path.parent for version in self._versions() for path in version.seen}
+        folders = {path.parent for version in self._versions() for path in version.seen}
         if self._folder is not None:
-            found.add(self._folder)
+            folders.add(self._folder)
             with contextlib.suppress(OSError):
-                below = [one for one in self._folder.iterdir() if one.is_dir()]
-                found.update(below)
+                below = [path for path in self._folder.iterdir() if path.is_dir()]
+                folders.update(below)
                 if self._own:  # a version is copied into a folder of its own
-                    found.update(one for each in below for one in each.iterdir() if one.is_dir())
-        return sorted(str(one.absolute()) for one in found if one.is_dir())
+                    folders.update(at for each in below for at in each.iterdir() if at.is_dir())
+        return sorted(str(folder.absolute()) for folder in folders if folder.is_dir())
 
     def _versions(self) -> list[Version]:
         models = list(self._models._models.values())
-        return [one for model in models for one in [*model.versions.values()]]
+        return [version for model in models for version in [*model.versions.values()]]
 
     def look(self) -> None:
         """Compare all files with what was built from them, and do what has changed; it raises nothing."""
@@ -159,7 +159,7 @@ class Watching:
 
     def ask(self) -> None:
         """Ask the addresses of the models that may change, and fetch what has. The next look sees it."""
-        for place in addresses_of({path for one in self._versions() for path in one.seen}):
+        for place in addresses_of({path for version in self._versions() for path in version.seen}):
             with contextlib.suppress(HeadraceError):  # it has said so
                 place.refresh()
 
@@ -199,7 +199,7 @@ class Watching:
             del self._own[place]
 
     def _there(self) -> dict[tuple[str, str], Version]:
-        return {(one.name, one.number): one for one in self._versions()}
+        return {(version.name, version.number): version for version in self._versions()}
 
     def _changed(self, own: Entries) -> Entries:
         """Return what is new or has another configuration than before, and whose files are whole."""
@@ -232,19 +232,19 @@ class Watching:
 
     def _files_of(self, source: Source) -> set[Path]:
         """Return the files of a source that is not read yet, with those beside them."""
-        found = source.files() | getattr(source.config, "files", set())
+        files = source.files() | getattr(source.config, "files", set())
         with contextlib.suppress(HeadraceError):  # the build says why
             config = source.load(allow_import=self._models._rules.allow_import)[0]
-            found |= {*config.files, *files_of(headrace.explain(config)["nodes"].values())}
-        return self._with_beside(found)
+            files |= {*config.files, *files_of(headrace.explain(config)["nodes"].values())}
+        return self._with_beside(files)
 
     def _with_beside(self, files: Iterable[Path]) -> set[Path]:
         """Return files with all in their folders, such as weights, but not with other models of the watched folder."""
-        found = {*files}
+        paths = {*files}
         root = None if self._folder is None else self._folder.absolute()
-        for folder in {path.parent for path in found} - {root}:
-            found |= _files_in(folder)
-        return found
+        for folder in {path.parent for path in paths} - {root}:
+            paths |= _files_in(folder)
+        return paths
 
     def _take_aliases(self, aliases: dict[str, Any]) -> None:
         if aliases != self._aliases:
@@ -309,5 +309,5 @@ def _files_beside(source: Source) -> set[Path]:
 
 def _files_in(folder: Path) -> set[Path]:
     with contextlib.suppress(OSError):
-        return {one for one in folder.iterdir() if one.is_file()}
+        return {path for path in folder.iterdir() if path.is_file()}
     return set()

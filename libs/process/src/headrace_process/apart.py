@@ -93,9 +93,9 @@ class Apart(Backend):
         told = context.store.pipeline.get_or_create(("processes", context.node_name), Ends)
         ends: list[Restarts] = told.restarts
         answers = {
-            one.cls.__name__: one.cls.answerer(one.options, context)
-            for one in elements_of(inside)
-            if hasattr(one.cls, "answerer")
+            element.cls.__name__: element.cls.answerer(element.options, context)
+            for element in elements_of(inside)
+            if hasattr(element.cls, "answerer")
         }
 
         def supervise(index: int) -> Supervisor:
@@ -136,9 +136,9 @@ class Apart(Backend):
             ContractError: A signal handler called the pipeline in a thread that waits for this process.
         """
         if self._borrower is not None and self._borrower == threading.get_ident():
-            what = "a signal handler called the pipeline in a thread that waits for this process"
+            problem = "a signal handler called the pipeline in a thread that waits for this process"
             hint = "Let the handler use Pipeline.submit, or a thread of its own."
-            raise ContractError(what, hint=hint)
+            raise ContractError(problem, hint=hint)
         sent, self._sent = self._sent, None
         if sent is not None and sent.batch[0] is not batch[0]:
             sent = None  # no thread could be started for that one
@@ -170,8 +170,8 @@ class Apart(Backend):
                 self._siblings.look()
         each = [batch_alone(self, request) for request in batch]
         return [
-            died if alone is None or has_emitted(one) else self._once_more(alone, running)
-            for one, alone in zip(batch, each, strict=True)
+            died if alone is None or has_emitted(request) else self._once_more(alone, running)
+            for request, alone in zip(batch, each, strict=True)
         ]
 
     def start_in_loop(self, batch: list[Request], loop: Any, turn: Any) -> bool:
@@ -206,23 +206,23 @@ class Apart(Backend):
             if running.has_left(alone[0]):
                 return caller_left()
             try:
-                one = self._siblings.borrow(self)
+                other = self._siblings.borrow(self)
             except InstanceLostError as error:
                 return self.located(error)
-            outcome, died = self._lent(one, alone, running)
+            outcome, died = self._lent(other, alone, running)
             if not died or not left or has_emitted(alone[0]):
                 break
         return outcome
 
     def _lent(
-        self, one: Apart, alone: list[Request], running: RunningBatch
+        self, other: Apart, alone: list[Request], running: RunningBatch
     ) -> tuple[Exception | None, bool]:
         """Run one item in the process of a borrowed instance; return its outcome, and whether that process has died."""
-        killers, kill = self.liveness.killers, one.supervisor.kill
+        killers, kill = self.liveness.killers, other.supervisor.kill
         killers.append(kill)
-        one._borrower = threading.get_ident()
+        other._borrower = threading.get_ident()
         try:
-            outcomes = one.run(alone, running)
+            outcomes = other.run(alone, running)
             outcome = None if outcomes is None else outcomes[0]
             running.lend(alone[:1])  # its caller may leave while a later item waits for a process
         except InstanceLostError as error:
@@ -230,12 +230,12 @@ class Apart(Backend):
             return error, True
         finally:
             killers.remove(kill)
-            one._borrower = None
-            one.exchanging.release()
+            other._borrower = None
+            other.exchanging.release()
             self._siblings.look()
-        if isinstance(outcome, InstanceLostError) and one is not self:
+        if isinstance(outcome, InstanceLostError) and other is not self:
             if outcome.node is None:  # else it ends its batch alone
-                one.liveness.lost = True
+                other.liveness.lost = True
             self.located(outcome)
         return outcome, False
 
@@ -343,8 +343,8 @@ class Ends:
         """Return how often they have ended, and whether one has too often within the last minute."""
         now, all_of_them = time.monotonic(), [*self.restarts]
         return {
-            "ended": sum(one.count for one in all_of_them),
-            "failing": any(one.too_often(now) for one in all_of_them),
+            "ended": sum(ends.count for ends in all_of_them),
+            "failing": any(ends.too_often(now) for ends in all_of_them),
         }
 
 
@@ -370,16 +370,16 @@ class Siblings:
         """
         if self._early is None:
             self._early = {}
-            for one in range(alike):
-                self._early[one] = make(one)
-                self._early[one].begin()
+            for number in range(alike):
+                self._early[number] = make(number)
+                self._early[number].begin()
         return self._early.pop(index, None) or make(index)
 
     def close(self) -> None:
         """End the processes that were started for instances that have not been built."""
-        for one in (self._early or {}).values():
-            one.kill()
-            one.close()
+        for supervisor in (self._early or {}).values():
+            supervisor.kill()
+            supervisor.close()
 
     def look(self) -> None:
         """Wake the threads in `borrow`: a process has become idle, has come back, or will not come back."""
@@ -390,16 +390,16 @@ class Siblings:
     def all_pause(self) -> bool:
         """Whether no process lives, and none will soon."""
         members = [*self.members]
-        return bool(members) and all(one.supervisor.pausing for one in members)
+        return bool(members) and all(member.supervisor.pausing for member in members)
 
     def note(self) -> None:
         """Let instances without a process get batches, to refuse them, where no process will live soon."""
-        for one in [*self.members]:
-            supervisor = one.supervisor
+        for member in [*self.members]:
+            supervisor = member.supervisor
             if not (supervisor.lives or supervisor.over):
-                one.liveness.away(supervisor, takes_batches=self.all_pause)
+                member.liveness.away(supervisor, takes_batches=self.all_pause)
                 if supervisor.lives:  # by now
-                    one.liveness.back(supervisor)
+                    member.liveness.back(supervisor)
         self.look()
 
     def borrow(self, own: Apart) -> Apart:
@@ -418,11 +418,12 @@ class Siblings:
             self.waiting += 1
             try:
                 while True:
-                    others = [one for one in [*self.members] if one is not own]
-                    for one in (*others, own):
-                        if one.supervisor.lives and one.exchanging.acquire(blocking=False):
-                            return one
-                    refused = [one.unplaced for one in (own, *others) if not one.supervisor.over]
+                    others = [member for member in [*self.members] if member is not own]
+                    for member in (*others, own):
+                        if member.supervisor.lives and member.exchanging.acquire(blocking=False):
+                            return member
+                    living = (member for member in (own, *others) if not member.supervisor.over)
+                    refused = [member.unplaced for member in living]
                     if not refused:
                         own.exchanging.acquire()
                         return own
@@ -436,5 +437,5 @@ class Siblings:
 def _levels() -> dict[str, int]:
     """Return the levels of all loggers that have one of their own."""
     loggers = {"": logging.getLogger(), **logging.Logger.manager.loggerDict}
-    made = {name: one for name, one in loggers.items() if isinstance(one, logging.Logger)}
-    return {name: one.level for name, one in made.items() if one.level}
+    real = ((key, own) for key, own in loggers.items() if isinstance(own, logging.Logger))
+    return {name: logger.level for name, logger in real if logger.level}

@@ -80,8 +80,8 @@ class Answers:
             try:
                 packed = pickle.dumps((value, is_last, failure), 5)
             except Exception as raised:  # noqa: BLE001 - whatever pickle raises for a value
-                what = f"an answer cannot be sent to another process: {error_text(raised)}"
-                packed = pickle.dumps((None, True, ContractError(what)), 5)
+                problem = f"an answer cannot be sent to another process: {error_text(raised)}"
+                packed = pickle.dumps((None, True, ContractError(problem)), 5)
             with self._sending, suppress(OSError):  # the process has ended
                 self._socket.sendall(pickle.dumps((number, packed), 5))
 
@@ -170,5 +170,5 @@ def ask(name: str, content: Any, request: Request | None, take: Take) -> None:
 
 def limits_of(request: Request) -> tuple[float | None, int]:
     """Return deadline (``time.monotonic()``, seconds, None for never) and priority of a request of the running batch."""
-    found: tuple[float | None, int] = getattr(elsewhere.get(id(request)), "limits", (None, 0))
-    return found
+    limits: tuple[float | None, int] = getattr(elsewhere.get(id(request)), "limits", (None, 0))
+    return limits

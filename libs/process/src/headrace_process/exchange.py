@@ -121,18 +121,13 @@ class Exchange:
             EOFError: The part has ended.
             TimeoutError: The part still runs the batch after the last deadline, and is to be killed.
         """
-        child, batch, left, running, errors = (
-            sent.child,
-            sent.batch,
-            sent.left,
-            sent.running,
-            sent.errors,
-        )
+        child, batch, left = sent.child, sent.batch, sent.left
+        running, errors = sent.running, sent.errors
         if not left:
-            return [errors.get(id(one)) for one in batch]
+            return [errors.get(id(request)) for request in batch]
         link = child.link
-        found = sent.answer if type(sent.answer) is tuple else self.answer(sent)
-        _, reported, packed, others, lost, runs = found
+        answer = sent.answer if type(sent.answer) is tuple else self.answer(sent)
+        _, reported, packed, others, lost, runs = answer
         child.wait_reported(reported)
         child.take_part = None
         child.answers.note_batch(child.sent, [], None, 0)
@@ -141,7 +136,7 @@ class Exchange:
         wrong = _wrong(packed, lost, unknown) if lost or unknown else [None] * len(left)
         rows = zip(left, answers, others, wrong, strict=True)
         _write(rows, running, errors)
-        return [errors.get(id(one)) for one in batch] if errors else None
+        return [errors.get(id(request)) for request in batch] if errors else None
 
     def answer(self, sent: Sent) -> Any:
         """Wait for the answer to a batch; one that comes once more, to an earlier batch, is nobody's. It raises as `receive`."""
@@ -157,18 +152,18 @@ class Exchange:
         self, bad: Faults, packed: Packed, batch: list[Request], errors: Faults
     ) -> tuple[Packed, list[Request]]:
         """Leave out values that cannot be pickled; where X reads such a value, its request fails."""
-        values, found = packed
-        for request, held, wrong in zip(batch, found, faults(packed, bad), strict=True):
+        values, tables = packed
+        for request, held, wrong in zip(batch, tables, faults(packed, bad), strict=True):
             for key, error in wrong.items():
                 del held[key]
                 if key in self.read and id(request) not in errors:
-                    what = f"it cannot be sent to another process: {error_text(error)}"
+                    problem = f"it cannot be sent to another process: {error_text(error)}"
                     expected, got = "something that pickle takes", type(request[key]).__name__
-                    failure = InputError(what, key=key, expected=expected, got=got)
+                    failure = InputError(problem, key=key, expected=expected, got=got)
                     failure.__cause__ = error
                     errors[id(request)] = failure
-        here = [id(one) not in errors for one in batch]
-        return (values, list(compress(found, here))), list(compress(batch, here))
+        here = [id(asked) not in errors for asked in batch]
+        return (values, list(compress(tables, here))), list(compress(batch, here))
 
 
 def _write(rows: Iterable[Any], running: RunningBatch, errors: Faults) -> None:
@@ -192,7 +187,7 @@ def _present(batch: list[Request], running: RunningBatch, errors: Faults) -> lis
     left = [*filter(running.take_back, batch)]
     if len(left) < len(batch):
         here = {*map(id, left)}
-        errors |= {id(one): caller_left() for one in batch if id(one) not in here}
+        errors |= {id(request): caller_left() for request in batch if id(request) not in here}
     return left
 
 
@@ -205,18 +200,18 @@ def _wrong(
     packed: Packed, lost: dict[int, str], unknown: list[dict[Any, Exception]]
 ) -> list[Exception | None]:
     """Return per request the error of a value that could not be sent back, or whose class is unknown here."""
-    found: list[Exception | None] = []
+    errors: list[Exception | None] = []
     unknown = unknown or [{} for _ in packed[1]]
     for unsent, unmade in zip(faults(packed, lost), unknown, strict=True):
         error: Exception | None = None
         for key, text in unsent.items():
-            what = f"what it wrote to {key!r} cannot be sent back from its process: {text}"
+            problem = f"what it wrote to {key!r} cannot be sent back from its process: {text}"
             hint = "Write what pickle takes: arrays, numbers, texts, lists, dicts."
-            error = ContractError(what, hint=hint)
+            error = ContractError(problem, hint=hint)
         for key, cause in unmade.items():
-            what = f"what it wrote to {key!r} is unknown outside of its process: "
-            error = ContractError(what + error_text(cause), hint=_IMPORTABLE)
+            problem = f"what it wrote to {key!r} is unknown outside of its process: "
+            error = ContractError(problem + error_text(cause), hint=_IMPORTABLE)
             if key is None:
                 error = BackendError(f"its error is unknown here: {error_text(cause)}")
-        found.append(error)
-    return found
+        errors.append(error)
+    return errors

@@ -57,7 +57,7 @@ class Reports(QueueHandler):
 
     def enqueue(self, record: logging.LogRecord) -> None:
         """Send a log record, as `QueueHandler` has made it ready."""
-        self.send("log", {key: portable(one) for key, one in vars(record).items()})
+        self.send("log", {key: portable(value) for key, value in vars(record).items()})
 
     def part(self, number: int, part: Any) -> None:
         """Send a part of the answer of one request of the batch."""
@@ -171,24 +171,25 @@ def run(
     """
     requests, bad = unpack(packed, link)
     unknown = bad or [{} for _ in requests]
-    batch = [one for one, wrong in zip(requests, unknown, strict=True) if not wrong]
+    batch = [asked for asked, wrong in zip(requests, unknown, strict=True) if not wrong]
     before = [dict(request) for request in batch]
     runs: list[Any] = []
     known = limits or [(None, 0)] * len(requests)
-    parts = [_SentParts(send, n, number, one) for n, one in enumerate(known)]
-    elsewhere.update({id(one): part for one, part in zip(requests, parts, strict=True)})
+    parts = [_SentParts(send, n, number, limit) for n, limit in enumerate(known)]
+    elsewhere.update(zip(map(id, requests), parts, strict=True))
     try:
         outcomes, runs = backend.measured(batch) if measures else (backend(batch), runs)
     except BaseException as error:  # noqa: BLE001 - SystemExit, for one, must not end this process
         name = backend.name
-        what = f"{name} raised {type(error).__name__}"
-        outcomes = [_failed(what, name, error) for _ in batch]
+        problem = f"{name} raised {type(error).__name__}"
+        outcomes = [_failed(problem, name, error) for _ in batch]
     finally:
         elsewhere.clear()
     if backend.lost:
         # Without a node, `Checked` takes these errors there for those of its instance, and marks it as lost.
-        for lost_here in (one for one in outcomes or () if isinstance(one, InstanceLostError)):
-            lost_here.node = None
+        for outcome in outcomes or ():
+            if isinstance(outcome, InstanceLostError):
+                outcome.node = None
     ran = zip(before, batch, outcomes or [None] * len(batch), strict=True)
     answers: list[dict[Any, Any]] = []
     others: list[tuple[dict[str, str], list[str]]] = []
@@ -201,8 +202,8 @@ def run(
     return packed, others, {number: error_text(error) for number, error in lost.items()}, runs
 
 
-def _failed(what: str, name: str, error: BaseException) -> BackendError:
-    failure = BackendError(what, backend=name)
+def _failed(problem: str, name: str, error: BaseException) -> BackendError:
+    failure = BackendError(problem, backend=name)
     failure.__cause__ = error
     return failure
 
@@ -219,6 +220,6 @@ def _noted(error: Exception) -> Any:
 
 def _unknown(wrong: dict[str, Exception]) -> InputError:
     key, error = next(iter(wrong.items()))
-    what = f"what was sent is unknown in another process: {error_text(error)}"
+    problem = f"what was sent is unknown in another process: {error_text(error)}"
     expected = "something of a class in a module, or in a file that the configuration imports"
-    return InputError(what, key=key, expected=expected)
+    return InputError(problem, key=key, expected=expected)

@@ -38,11 +38,11 @@ class ChildProcess:
             opened += os.pipe()
             file, taken, sink, source, answers = opened
             link = PipeLink(source, sink, file, held=(taken, answers))
-            files, path = (taken, answers, file, far_end.fileno()), [str(one) for one in sys.path]
+            files, path = (taken, answers, file, far_end.fileno()), [*map(str, sys.path)]
             self.process = spawn(_CODE.format(path=path, files=files, parent=os.getpid()), files)
         except BaseException:
-            for one in opened:
-                os.close(one)
+            for descriptor in opened:
+                os.close(descriptor)
             reports.close()
             raise
         finally:

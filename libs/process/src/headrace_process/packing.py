@@ -49,7 +49,7 @@ def pack(
     """
     kind = getattr(sys.modules.get("numpy"), "ndarray", None)
     values: list[Any] = []
-    found: list[dict[Any, int]] = []
+    tables: list[dict[Any, int]] = []
     numbers: dict[int, int] = {}
     bad: dict[int, Exception] = {}
     link.begin()
@@ -66,8 +66,8 @@ def pack(
             except Exception as error:  # noqa: BLE001 - a user's class may raise anything in pickle
                 bad[number] = error
                 values.append(None)
-        found.append(held)
-    return (values, found), bad
+        tables.append(held)
+    return (values, tables), bad
 
 
 def _packed(value: Any, link: Link, kind: Any) -> Any:
@@ -83,17 +83,17 @@ def _packed(value: Any, link: Link, kind: Any) -> Any:
         at = link.put(value, size, bytearray if changes else bytes)
         return _ARRAY, at, size, changes, maker, value.shape
     if cls is dict and kind is not None and _is_table(value, kind):
-        return _TABLE, [*value], [_packed(one, link, kind) for one in value.values()]
+        return _TABLE, [*value], [_packed(inner, link, kind) for inner in value.values()]
     return _PICKLE, *_pickled(value, link), cls is kind and not value.flags.writeable
 
 
 def _is_table(value: dict[Any, Any], kind: Any) -> bool:
     """Return whether a dict holds arrays by texts, none of them twice, and beside them what is immutable."""
-    arrays = [id(one) for one in value.values() if type(one) is kind]
+    arrays = [id(inner) for inner in value.values() if type(inner) is kind]
     others = len(value) - len(arrays)
     if not arrays or len({*arrays}) < len(arrays) or any(type(key) is not str for key in value):
         return False
-    return not others or sum(type(one) in _PLAIN for one in value.values()) == others
+    return not others or sum(type(inner) in _PLAIN for inner in value.values()) == others
 
 
 def size_of(packed: Packed) -> int:
@@ -103,7 +103,7 @@ def size_of(packed: Packed) -> int:
 
 def _copied(value: tuple[Any, ...]) -> int:
     if value[0] == _TABLE:
-        return sum([_copied(one) for one in value[2] if type(one) is tuple])
+        return sum([_copied(inner) for inner in value[2] if type(inner) is tuple])
     if value[0] == _PICKLE:
         return sum([size for _, size, _ in value[2]])
     size: int = value[2]
@@ -154,15 +154,15 @@ def _made(packed: tuple[Any, ...], link: Link) -> Any:
     if packed[0] == _PICKLE:
         _, content, places, frozen = packed
         kinds = [(at, size, bytearray if changes else bytes) for at, size, changes in places]
-        buffers = [link.take(*one) for one in kinds]
+        buffers = [link.take(*place) for place in kinds]
         content = buffers.pop() if content is None else content
-        found = pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
+        value = pickle.loads(content, buffers=buffers)  # noqa: S301 - from the other of our two processes
         if frozen:  # an array of objects, say, which pickle makes writable
-            found.flags.writeable = False
-        return found
+            value.flags.writeable = False
+        return value
     if packed[0] == _TABLE:
         each = zip(packed[1], packed[2], strict=True)
-        return {key: _made(one, link) if type(one) is tuple else one for key, one in each}
+        return {key: _made(inner, link) if type(inner) is tuple else inner for key, inner in each}
     buffer = link.take(packed[1], packed[2], bytearray if packed[3] else bytes)
     if packed[0] == _BYTES:
         return buffer

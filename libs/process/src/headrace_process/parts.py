@@ -41,9 +41,9 @@ def elements_of(child: ChildConfig) -> list[Element]:
 
 def versions_of(elements: Iterable[Element]) -> dict[str, str]:
     """Return the versions needed to build some elements, by distribution, with core and ``python``, as ``"3.11"``."""
-    found = {one.distribution: one.version for one in elements if one.version}
+    versions = {element.distribution: element.version for element in elements if element.version}
     python = "{}.{}".format(*sys.version_info)
-    return {**found, "python": python, "headrace": headrace.__version__}
+    return {**versions, "python": python, "headrace": headrace.__version__}
 
 
 class Part:
@@ -64,20 +64,20 @@ class Part:
     def __init__(self, child: ChildConfig, node: str) -> None:
         self.name, self._asked = child.name, child.asked
         elements, config = elements_of(child), child.config
-        self._rerun = all(one.cls.rerun for one in elements if not _hands_on(one))
+        self._rerun = all(element.cls.rerun for element in elements if not _hands_on(element))
         files = {*map(str, config.files)}
         try:
             self._registered = {
-                one.name: (_import_path(one.made_of), getattr(one.cls, "batched", False) is True)
-                for one in elements
-                if one.registered and one.distribution not in files
+                own.name: (_import_path(own.made_of), getattr(own.cls, "batched", False) is True)
+                for own in elements
+                if own.registered and own.distribution not in files
             }
             packed = io.BytesIO()
             _Pickler(packed, pickle.HIGHEST_PROTOCOL).dump(config)
         except Exception as error:
-            what = f"{child.name} cannot be sent to another process: {error_text(error)}"
+            problem = f"{child.name} cannot be sent to another process: {error_text(error)}"
             hint = f"Let its classes and functions be importable: put them {_INTO_A_MODULE}"
-            raise SetupError(what, node=node, hint=hint) from error
+            raise SetupError(problem, node=node, hint=hint) from error
         self._config = packed.getvalue()
 
     def build(self, seen: Mapping[str, Any]) -> BuiltPart:
@@ -102,16 +102,16 @@ class Part:
         except ConfigError as error:
             raise SetupError(f"{self.name} cannot be built in another process: {error}") from error
         except Exception as error:
-            what = f"something in {self.name} is not known here: {error_text(error)}"
-            raise SetupError(what, hint=f"Put it {_INTO_A_MODULE}") from error
+            problem = f"something in {self.name} is not known here: {error_text(error)}"
+            raise SetupError(problem, hint=f"Put it {_INTO_A_MODULE}") from error
         runs = _Runs(self._asked, len(self.name))
         built = build(config, seen=seen, probes={"runs": lambda: runs})
         part = BuiltPart(built, runs, self.name, self._rerun)
         for name, key in _unread(part.describe(), {DATA, *part.keys}):
             part.close()
-            what = f"{name} reads the key {key!r}, as its describe() says, and its `reads` does not name it"
+            problem = f"{name} reads the key {key!r}, as its describe() says, and its `reads` does not name it"
             hint = f"A request brings the keys of `reads` alone here: add {key!r} to `reads` of {name}."
-            raise SetupError(what, hint=hint)
+            raise SetupError(problem, hint=hint)
         return part
 
 
@@ -224,6 +224,6 @@ def _imported(path: str) -> Any:
 class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, (type, FunctionType)) and obj.__module__ == "__main__":
-            what = f"{obj.__qualname__} is part of the program itself, __main__"
-            raise pickle.PicklingError(what)
+            problem = f"{obj.__qualname__} is part of the program itself, __main__"
+            raise pickle.PicklingError(problem)
         return NotImplemented

@@ -75,13 +75,13 @@ class PipeLink:
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> Listener:
         """Return what reads in an event loop, whose thread calls this; it looks. It raises what ``add_reader`` raises."""
-        found = self.listener
-        if found is None or found.loop is not loop:
-            if found is not None:
-                found.close()
-            found = self.listener = Listener(loop, self._source)
-        found.look()
-        return found
+        listener = self.listener
+        if listener is None or listener.loop is not loop:
+            if listener is not None:
+                listener.close()
+            listener = self.listener = Listener(loop, self._source)
+        listener.look()
+        return listener
 
     def begin(self) -> None:
         """Begin the buffers of the next message, over those of the one before."""
@@ -114,12 +114,12 @@ class PipeLink:
             return kind(self._view[at : at + size])
         if kind is bytes and size <= _MOST_COPIED_BYTES:
             return os.pread(self._file, size, at)
-        made = bytearray(size)
-        left = memoryview(made)
+        content = bytearray(size)
+        left = memoryview(content)
         while left.nbytes:
             got = os.preadv(self._file, [left[:_MOST_COPIED_BYTES]], at)
             left, at = left[got:], at + got
-        return made if kind is bytearray else bytes(made)
+        return content if kind is bytearray else bytes(content)
 
     def send(self, message: Any, *, awaits: bool = False) -> None:
         """Send a message of plain values: in the pipe, or where it is large in the file; see `Link.send`."""

@@ -34,10 +34,10 @@ class RunningBatch:
     __slots__ = ("_all", "_entries", "last_deadline", "may_leave")
 
     def __init__(self, entries: Sequence[Any], *, may_leave: bool) -> None:
-        deadlines = [one.deadline for one in entries]
+        deadlines = [entry.deadline for entry in entries]
         known = bool(deadlines) and None not in deadlines
         self.last_deadline: float | None = max(deadlines) if known else None
-        self._all = {id(one.request): one for one in entries}
+        self._all = {id(entry.request): entry for entry in entries}
         self._entries = self._all if may_leave else {}
         self.may_leave = bool(self._entries)
 

@@ -143,7 +143,7 @@ def read_cpus(text: str) -> set[int]:
     Raises:
         ValueError: It is written otherwise, or names none.
     """
-    found: set[int] = set()
+    cpus: set[int] = set()
     for part in text.split(","):
         numbers = _CPUS.fullmatch(part.strip())
         if numbers is None:
@@ -151,8 +151,8 @@ def read_cpus(text: str) -> set[int]:
         first, last = int(numbers[1]), int(numbers[2] or numbers[1])
         if last < first:
             raise ValueError(f"{text!r} names no processor between {first} and {last}")
-        found.update(range(first, last + 1))
-    return found
+        cpus.update(range(first, last + 1))
+    return cpus
 
 
 def use_cpus(text: str) -> None:

@@ -124,17 +124,17 @@ class Child:
         except (EOFError, OSError, pickle.UnpicklingError):  # the last one may be truncated
             return False
         try:
-            what = pickle.loads(content)  # noqa: S301 - its classes may be unknown here
+            value = pickle.loads(content)  # noqa: S301 - its classes may be unknown here
             if kind == "built":
-                built(what)
+                built(value)
             elif kind == "log":
-                _show(what)
+                _show(value)
             elif kind == "part":
-                self._take_part(*what)
+                self._take_part(*value)
             elif kind == "ask":
-                self.answers.take(*what)
+                self.answers.take(*value)
             else:
-                warnings.warn_explicit(*what)
+                warnings.warn_explicit(*value)
         except Exception as error:  # noqa: BLE001 - a filter may raise the warning; classes may be unknown
             _log.warning("a message of a process could not be shown: %s", error_text(error))
         with self._arrived:
@@ -250,8 +250,8 @@ class Supervisor:
             while self.current is None:
                 if self.over:
                     why = self._failure or "it was closed"
-                    what = f"its process has died, and no other is started: {why}"
-                    raise InstanceLostError(what, hint="Build the pipeline again.")
+                    problem = f"its process has died, and no other is started: {why}"
+                    raise InstanceLostError(problem, hint="Build the pipeline again.")
                 self._changed.wait()
             child = self.current
             if child not in self._given:

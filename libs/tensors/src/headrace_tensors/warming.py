@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import InputError, InstanceLostError, SetupError
+from headrace.errors import InputError, InstanceLostError, SetupError, is_out_of_memory
 from headrace_tensors.comparing import compare_rows, sizes_to_compare
 from headrace_tensors.host_arrays import host_array, numpy_dtype
 from headrace_tensors.ports import batch_axis_hint, counted_rows, refuse_two_batches, refuse_unknown
@@ -30,7 +30,6 @@ _LENGTH: Final = 64
 """The length of free axes in invented inputs: a multiple of what most networks divide the axes of an image by."""
 
 _MOST_ELEMENTS: Final = 1 << 22
-_OUT_OF_MEMORY: Final = ("out of memory", "failed to allocate", "bad_alloc", "not enough memory")
 
 
 def invented_inputs(
@@ -374,9 +373,7 @@ class _Rows(Sequence[Any]):
 
 def is_of_the_device(error: Exception) -> bool:
     """Return whether an error tells of the memory or the device, and not of the inputs."""
-    said = str(error).lower()
-    lost = isinstance(error, (InstanceLostError, MemoryError))
-    return lost or any(word in said for word in _OUT_OF_MEMORY)
+    return isinstance(error, InstanceLostError) or is_out_of_memory(error)
 
 
 def check_followed(

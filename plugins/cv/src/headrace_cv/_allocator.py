@@ -51,10 +51,8 @@ def keep_freed_memory() -> bool:
             return False
         text = os.environ.get(KEEP_VARIABLE, "1")
         if text not in ("0", "1"):
-            raise SetupError(
-                f"{KEEP_VARIABLE}={text!r} is neither 0 nor 1",
-                hint="Set it to 0 to leave the allocator unchanged, or unset it (the default is 1).",
-            )
+            hint = "Set it to 0 to leave the allocator unchanged, or unset it (the default is 1)."
+            raise SetupError(f"{KEEP_VARIABLE}={text!r} is neither 0 nor 1", hint=hint)
         _is_turned = True
         if text == "0" or any(name in os.environ for name in _SET_BY_USER):
             return False

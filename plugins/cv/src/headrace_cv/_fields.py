@@ -25,7 +25,7 @@ class ImageOptions(headrace.Options):
     """The options of all backends that take or make images."""
 
     max_pixels: int = Field(
-        default=MAX_PIXELS,
+        MAX_PIXELS,
         ge=1,
         le=1 << 30,
         description="Largest image that is read or made, in pixels (width x height).",

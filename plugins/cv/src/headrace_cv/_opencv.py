@@ -32,17 +32,13 @@ def limit_opencv_threads() -> None:
             return
         text = os.environ.get(THREADS_VARIABLE, "1")
         if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) > 0):
-            raise SetupError(
-                f"{THREADS_VARIABLE}={text!r} is no number of threads",
-                hint="Set it to a whole number of at least 1, or unset it (the default is 1).",
-            )
+            hint = "Set it to a whole number of at least 1, or unset it (the default is 1)."
+            raise SetupError(f"{THREADS_VARIABLE}={text!r} is no number of threads", hint=hint)
         try:
             import cv2
         except ImportError as error:
-            raise MissingDependencyError(
-                f"OpenCV (cv2) cannot be imported: {error}",
-                distribution="headrace-cv",
-                hint="Type `pip install opencv-python-headless`.",
-            ) from error
+            problem = f"OpenCV (cv2) cannot be imported: {error}"
+            hint = "Type `pip install opencv-python-headless`."
+            raise MissingDependencyError(problem, distribution="headrace-cv", hint=hint) from error
         cv2.setNumThreads(int(text))
         _is_limited = True

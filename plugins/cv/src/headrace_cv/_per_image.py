@@ -37,14 +37,14 @@ def read_key(request: Request, key: str, expected: str) -> Any:
     try:
         return request[key]
     except KeyError:
-        what, hint = f"the request has no {key!r}", _meant(key, request)
-        raise InputError(what, key=key, expected=expected, got="nothing", hint=hint) from None
+        problem, hint = f"the request has no {key!r}", _meant(key, request)
+        raise InputError(problem, key=key, expected=expected, got="nothing", hint=hint) from None
 
 
 def _meant(key: str, request: Request) -> str | None:
     """Return a hint with the key of ``request`` that is most like ``key``. None: none is like it."""
-    there = [one for one in islice(request, 100) if type(one) is str and len(one) <= _LONGEST_KEY]
-    alike = {one.lower(): one for one in reversed(there)}
+    there = [k for k in islice(request, 100) if type(k) is str and len(k) <= _LONGEST_KEY]
+    alike = {known.lower(): known for known in reversed(there)}
     near = difflib.get_close_matches(key.lower(), alike, 1)
     return f"It has {alike[near[0]]!r}. Did you mean {key!r}?" if near else None
 

@@ -38,14 +38,11 @@ def array_of(data: Any) -> NDArray[Any] | None:
     """
     if type(data) is np.ndarray:
         return data
-    for one in data if isinstance(data, (list, tuple)) else (data,):
-        if isinstance(one, np.ma.MaskedArray):
-            raise InputError(
-                "masked values are no numbers",
-                expected="an array without mask",
-                got="numpy.ma.MaskedArray",
-                hint="array.filled(VALUE) puts a number in their place.",
-            )
+    for part in data if isinstance(data, (list, tuple)) else (data,):
+        if isinstance(part, np.ma.MaskedArray):
+            problem, expected = "masked values are no numbers", "an array without mask"
+            hint = "array.filled(VALUE) puts a number in their place."
+            raise InputError(problem, expected=expected, got="numpy.ma.MaskedArray", hint=hint)
     try:
         if isinstance(data, (np.ndarray, memoryview)):
             return np.asarray(data)

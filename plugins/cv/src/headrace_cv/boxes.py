@@ -130,11 +130,9 @@ def _column(values: Any, length: int, name: str) -> NDArray[np.float64]:
     if numbers is not None and numbers.size == 0:
         numbers = numbers.reshape(-1)
     if numbers is None or numbers.shape != (length,) or not np.isfinite(numbers).all():
-        raise InputError(
-            f"the {name} do not fit the boxes",
-            expected=f"{length} finite number(s), one per box",
-            got=describe(values, array_of(values) if numbers is None else numbers),
-        )
+        problem = f"the {name} do not fit the boxes"
+        got = describe(values, array_of(values) if numbers is None else numbers)
+        raise InputError(problem, expected=f"{length} finite number(s), one per box", got=got)
     return numbers.astype(np.float64)
 
 
@@ -165,16 +163,13 @@ def filter_detections(
     """
     if max_boxes is not None and max_boxes < 0:
         raise ValueError(f"max_boxes is a number of rows, not {max_boxes!r}")
-    found = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
+    boxes = as_rows(rows, 6, "x1, y1, x2, y2, score, class")
     if score_threshold is not None:
-        found = found[found[:, 4] >= score_threshold]
-    if len(found) > MAX_CANDIDATES:
-        raise InputError(
-            "these are too many boxes to compare",
-            expected=f"at most {MAX_CANDIDATES} rows of at least the score that is asked for",
-            got=f"{len(found)} rows",
-            hint="Raise score_threshold.",
-        )
-    classes = None if class_agnostic else found[:, 5]
-    kept = nms(found[:, :4], found[:, 4], iou_threshold=iou_threshold, classes=classes)
-    return found[kept[:max_boxes]]
+        boxes = boxes[boxes[:, 4] >= score_threshold]
+    if len(boxes) > MAX_CANDIDATES:
+        problem, got = "these are too many boxes to compare", f"{len(boxes)} rows"
+        expected = f"at most {MAX_CANDIDATES} rows of at least the score that is asked for"
+        raise InputError(problem, expected=expected, got=got, hint="Raise score_threshold.")
+    classes = None if class_agnostic else boxes[:, 5]
+    kept = nms(boxes[:, :4], boxes[:, 4], iou_threshold=iou_threshold, classes=classes)
+    return boxes[kept[:max_boxes]]

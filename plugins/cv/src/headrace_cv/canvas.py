@@ -106,15 +106,13 @@ def padding_of(image: NDArray[Any], value: float | Sequence[float]) -> list[floa
         [float(each)] * channels if isinstance(each, (int, float)) else [float(v) for v in each]
     )
     if len(values) != channels:
-        raise InputError(
-            "the value of the padding (fill_value) does not fit the image",
-            key="data",
-            expected=f"{len(values)} channel(s), one per value of the padding",
-            got=f"{image.dtype} {list(image.shape)}",
-        )
+        problem = "the value of the padding (fill_value) does not fit the image"
+        expected = f"{len(values)} channel(s), one per value of the padding"
+        got = f"{image.dtype} {list(image.shape)}"
+        raise InputError(problem, key="data", expected=expected, got=got)
     # OpenCV limits numbers only within 32-bit integers: 3e9 became 0 in `uint8`.
     least, most = (0.0, 255.0) if image.dtype == np.uint8 else (-_MOST, _MOST)
-    limited = [min(max(one, least), most) for one in values]
+    limited = [min(max(number, least), most) for number in values]
     return (limited + [0.0] * 4)[:4]
 
 

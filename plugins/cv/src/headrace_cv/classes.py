@@ -81,7 +81,7 @@ class TopK(PerImage):
 
         k: int = Field(default=5, ge=1, description="How many classes to name, at most.")
         labels: tuple[str, ...] | headrace.FilePath | None = Field(
-            default=None,
+            None,
             description="Names of the classes: a list, or the path of a text file with a name per line, or of a .json file "
             "with a list or an object; none: classes are called by their numbers.",
         )

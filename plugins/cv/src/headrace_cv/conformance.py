@@ -18,23 +18,13 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "CenterCropMatConformance",
-    "CropMatConformance",
-    "CvtColorMatConformance",
-    "Decode2TensorConformance",
-    "DecodeMatConformance",
-    "EncodeMatConformance",
-    "LetterBoxMatConformance",
-    "Mat2TensorConformance",
-    "NMSConformance",
-    "PerspectiveCropMatConformance",
-    "ResizeMatConformance",
-    "SoftmaxConformance",
-    "Tensor2MatConformance",
-    "TopKConformance",
-    "TopLeftResizeMatConformance",
+    "CenterCropMatConformance", "CropMatConformance", "CvtColorMatConformance",
+    "Decode2TensorConformance", "DecodeMatConformance", "EncodeMatConformance",
+    "LetterBoxMatConformance", "Mat2TensorConformance", "NMSConformance",
+    "PerspectiveCropMatConformance", "ResizeMatConformance", "SoftmaxConformance",
+    "Tensor2MatConformance", "TopKConformance", "TopLeftResizeMatConformance",
     "UnletterBoxConformance",
-]
+]  # fmt: skip
 
 
 def picture(k: int) -> NDArray[np.uint8]:
@@ -277,7 +267,7 @@ class TopKConformance(_OnScores):
     def expected(self, k: int) -> Any:
         """Return names and scores of the last two in ascending order."""
         rows, names = self.make_item(k)["data"].tolist(), ("cat", "dog", "2", "hen", "cow")
-        best = [[(names[row.index(one)], one) for one in sorted(row)[:2:-1]] for row in rows]
+        best = [[(names[row.index(score)], score) for score in sorted(row)[:2:-1]] for row in rows]
         return [[{"label": label, "score": score} for label, score in row] for row in best]
 
 
@@ -303,10 +293,10 @@ class NMSConformance(BackendConformance):
         return np.array(kept)
 
 
-def _overlap(one: Any, other: Any) -> float:
+def _overlap(box: Any, other: Any) -> float:
     """Return the intersection over the union of two boxes."""
-    x = min(one[2], other[2]) - max(one[0], other[0])
-    y = min(one[3], other[3]) - max(one[1], other[1])
-    areas = [(row[2] - row[0]) * (row[3] - row[1]) for row in (one, other)]
+    x = min(box[2], other[2]) - max(box[0], other[0])
+    y = min(box[3], other[3]) - max(box[1], other[1])
+    areas = [(row[2] - row[0]) * (row[3] - row[1]) for row in (box, other)]
     both = max(x, 0) * max(y, 0)
     return float(both / (sum(areas) - both))

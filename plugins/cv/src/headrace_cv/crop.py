@@ -90,16 +90,13 @@ class CropMat(_Crop):
     class Options(ImageOptions):
         """The place of the box, and the rule outside of the image."""
 
-        key: str = Field(
-            default="box", min_length=1, description="Key of the request that holds the box."
-        )
+        key: str = Field("box", min_length=1, description="Key of the request that holds the box.")
         outside: Literal["clip", "refuse", "fill"] = Field(
-            default="clip",
+            "clip",
             description="A box that leaves the image is cut off, refused, or filled up (a name).",
         )
         fill_value: FiniteFloat | PerChannel = Field(
-            default=0,
-            description="What `fill` puts there, in pixel values: one number or one per channel.",
+            0, description="What `fill` puts there, in pixel values: one number or one per channel."
         )
 
         positional = ("key",)
@@ -110,12 +107,8 @@ class CropMat(_Crop):
         """Return `headrace_cv.crop_image` with the options filled in."""
         from headrace_cv.crops import crop_image
 
-        return functools.partial(
-            crop_image,
-            outside=options.outside,
-            fill_value=options.fill_value,
-            max_pixels=options.max_pixels,
-        )
+        own = options.model_dump(include={"outside", "fill_value", "max_pixels"})
+        return functools.partial(crop_image, **own)
 
 
 class CenterCropMat(PerImage):
@@ -146,10 +139,10 @@ class CenterCropMat(PerImage):
 
         crop_h: Side = Field(description="Height of the result, in pixels.")
         crop_w: Side | None = Field(
-            default=None, description="Width of the result, in pixels; none: as crop_h."
+            None, description="Width of the result, in pixels; none: as crop_h."
         )
         fill_value: FiniteFloat | PerChannel = Field(
-            default=0,
+            0,
             description="Value of pixels outside of the image, in pixel values: one number or one per channel.",
         )
 
@@ -165,14 +158,9 @@ class CenterCropMat(PerImage):
         """Cut the middle out of one image."""
         from headrace_cv.crops import center_crop_image
 
-        cut = functools.partial(
-            center_crop_image,
-            height=options.crop_h,
-            width=options.crop_w,
-            fill_value=options.fill_value,
-            max_pixels=options.max_pixels,
-        )
-        return of_data(cut, self.expected)
+        own = options.model_dump(include={"fill_value", "max_pixels"})
+        own |= {"height": options.crop_h, "width": options.crop_w}
+        return of_data(functools.partial(center_crop_image, **own), self.expected)
 
 
 class PerspectiveCropMat(_Crop):
@@ -208,24 +196,24 @@ class PerspectiveCropMat(_Crop):
         """Where the corners are, and the size of the crop."""
 
         key: str = Field(
-            default="quad", min_length=1, description="Key of the request that holds the corners."
+            "quad", min_length=1, description="Key of the request that holds the corners."
         )
         crop_h: Side | None = Field(
-            default=None,
+            None,
             description="Height of the result, in pixels; none: natural, or by the aspect ratio.",
         )
         crop_w: Side | None = Field(
-            default=None,
+            None,
             description="Width of the result, in pixels; none: natural, or by the aspect ratio.",
         )
         rotate_upright: FiniteFloat | None = Field(
-            default=None,
+            None,
             gt=0,
             description="Turn crops by 90 degrees counter-clockwise whose height is at least this "
             "many times their width (a ratio); none turns none.",
         )
         interpolation: Literal["linear", "cubic", "lanczos"] = Field(
-            default="cubic", description="How values between pixels are computed (a name)."
+            "cubic", description="How values between pixels are computed (a name)."
         )
 
         positional = ("key",)
@@ -241,11 +229,5 @@ class PerspectiveCropMat(_Crop):
         """Return `headrace_cv.crop_quad` with the options filled in."""
         from headrace_cv.crops import crop_quad
 
-        return functools.partial(
-            crop_quad,
-            height=options.crop_h,
-            width=options.crop_w,
-            rotate_upright=options.rotate_upright,
-            interpolation=options.interpolation,
-            max_pixels=options.max_pixels,
-        )
+        own = options.model_dump(include={"rotate_upright", "interpolation", "max_pixels"})
+        return functools.partial(crop_quad, height=options.crop_h, width=options.crop_w, **own)

@@ -256,11 +256,8 @@ def _corners(quad: Any, height: int, width: int) -> NDArray[np.float32]:
     # A convex quadrilateral in clockwise order turns right at each corner. Beyond 1e6, float32
     # coordinates are too coarse to place a corner within a pixel.
     if not turns.min() > 1e-6 or np.abs(corners).max() > 1e6:
-        raise InputError(
-            "the corners make no rectangle in perspective",
-            expected="a convex quadrilateral within 1e6 pixels, clockwise from the upper left corner",
-            got=got,
-        )
+        expected = "a convex quadrilateral within 1e6 pixels, clockwise from the upper left corner"
+        raise InputError("the corners make no rectangle in perspective", expected=expected, got=got)
     return corners.astype(np.float32)
 
 
@@ -293,9 +290,7 @@ def _neighbourhood(
     left, top = min(left, width - 1), min(top, height - 1)
     piece = pixels[top : max(bottom, top + 1), left : max(right, left + 1)]
     if max(piece.shape[:2]) >= MAX_SIDE:
-        raise InputError(
-            "the quadrilateral is too large",
-            expected=f"sides below {MAX_SIDE} pixels",
-            got=f"{piece.shape[1]} x {piece.shape[0]} pixels around it",
-        )
+        problem = "the quadrilateral is too large"
+        got = f"{piece.shape[1]} x {piece.shape[0]} pixels around it"
+        raise InputError(problem, expected=f"sides below {MAX_SIDE} pixels", got=got)
     return piece, corners - np.array([left, top], np.float32)

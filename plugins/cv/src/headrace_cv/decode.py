@@ -55,20 +55,20 @@ class DecodeMat(PerImage):
         """The limits, and whether the picture is turned as its EXIF data ask."""
 
         max_bytes: int | None = Field(
-            default=None, ge=1, description="Longest file, in bytes; none means any length."
+            None, ge=1, description="Longest file, in bytes; none means any length."
         )
         exif_orientation: bool = Field(
-            default=True,
+            True,
             description="Turn and mirror the picture as its EXIF data ask, or the XMP data of a PNG file "
             "(true or false).",
         )
         formats: tuple[Further, ...] = Field(
-            default=(),
+            (),
             description="Formats that are decoded beside JPEG, PNG and WebP, by Pillow (names): bmp, tiff, "
             "gif, avif, ppm, jpeg2000.",
         )
         encoding: Literal["base64"] | None = Field(
-            default=None,
+            None,
             description="How the file is written: base64, also as a data URL; none: its bytes as they are.",
         )
 

@@ -52,18 +52,15 @@ class Decode2Tensor(DecodeMat):
         resize_h: Side = Field(description="Height of the result, in pixels.")
         resize_w: Side = Field(description="Width of the result, in pixels.")
         color: Literal["rgb", "bgr"] = Field(
-            default="rgb", description="Order of the channels of the result: rgb or bgr."
+            "rgb", description="Order of the channels of the result: rgb or bgr."
         )
-        scale: FiniteFloat = Field(
-            default=1.0, description="Factor, multiplied first (no unit), not 0."
-        )
+        scale: FiniteFloat = Field(1.0, description="Factor, multiplied first (no unit), not 0.")
         mean: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Subtracted after scaling, in scaled values: one number or three, as `color` orders them.",
         )
         std: FiniteFloat | PerChannel | None = Field(
-            default=None,
-            description="Divided by last, in scaled values, not 0: one number or three.",
+            None, description="Divided by last, in scaled values, not 0: one number or three."
         )
 
         positional = ("resize_h", "resize_w")

@@ -46,25 +46,22 @@ class NMS(PerImage):
         """When boxes count as the same object, and when rows are dropped."""
 
         iou_threshold: float = Field(
-            default=0.5,
+            0.5,
             ge=0,
             le=1,
             description="Overlap above which the lesser box is dropped "
             "(intersection over union, 0 to 1).",
         )
         score_threshold: float | None = Field(
-            default=None,
+            None,
             allow_inf_nan=False,
             description="Rows of a lower score are dropped, in units of the score; none keeps all.",
         )
         class_agnostic: bool = Field(
-            default=False,
-            description="Boxes of different classes drop each other too (true or false).",
+            False, description="Boxes of different classes drop each other too (true or false)."
         )
         max_boxes: int | None = Field(
-            default=None,
-            ge=1,
-            description="Most rows of the result, the best ones; none means any number.",
+            None, ge=1, description="Most rows of the result, the best ones; none means any number."
         )
 
         positional = ("iou_threshold", "score_threshold")

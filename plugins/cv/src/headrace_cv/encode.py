@@ -46,10 +46,10 @@ class EncodeMat(PerImage):
         """The format of the file, and its quality."""
 
         format: Literal["jpeg", "png", "webp"] = Field(
-            default="jpeg", description="Format of the file (a name)."
+            "jpeg", description="Format of the file (a name)."
         )
         quality: int = Field(
-            default=95,
+            95,
             ge=1,
             le=100,
             description="Quality of JPEG and lossy WebP, 1 to 100 (no unit); PNG loses nothing.",

@@ -113,18 +113,18 @@ def error_of_base64(text: bytes) -> InputError | None:
     Args:
         text: Its first bytes, some hundred of them.
     """
-    is_url, found = _DATA_URL.match(text), None
+    is_url, kind = _DATA_URL.match(text), None
     letters = b"".join(_QUOTE.sub(b"", text).split())
     with contextlib.suppress(InputError):
-        found = NAMES.get(format_of(bytes_of_base64(letters[: len(letters) // 4 * 4])) or "")
-    if not is_url and not found:
+        kind = NAMES.get(format_of(bytes_of_base64(letters[: len(letters) // 4 * 4])) or "")
+    if not is_url and not kind:
         return None
-    what = (
-        "this is a data URL" if is_url else f"this is base64 of {_with_article(found or '')} file"
+    problem = (
+        "this is a data URL" if is_url else f"this is base64 of {_with_article(kind or '')} file"
     )
     got = f"text that starts with {text[:24]!r}"
     hint = 'Send base64.b64decode(TEXT), of a data URL what follows the comma. Or set encoding = "base64" of DecodeMat.'
-    return InputError(what, expected="the bytes of a file", got=got, hint=hint)
+    return InputError(problem, expected="the bytes of a file", got=got, hint=hint)
 
 
 def other_format(view: memoryview, formats: Collection[str] = ()) -> InputError:
@@ -136,20 +136,20 @@ def other_format(view: memoryview, formats: Collection[str] = ()) -> InputError:
     """
     if written := error_of_base64(bytes(view[:400])):
         return written
-    *most, last = ("JPEG", "PNG", "WebP", *(NAMES[one] for one in FURTHER if one in formats))
+    *most, last = ("JPEG", "PNG", "WebP", *(NAMES[key] for key in FURTHER if key in formats))
     got = f"{len(view)} bytes that start with {bytes(view[:12])!r}" if len(view) else "0 bytes"
-    found = format_of(view)
-    name = FURTHER.get(found or "", found)
+    kind = format_of(view)
+    name = FURTHER.get(kind or "", kind)
     if name is None:
-        what, hint = "the image format is not recognised", None
-    elif found in FURTHER:
-        what = f"this is {_with_article(name)} file"
-        hint = f'Send JPEG, PNG or WebP. Or set formats = ["{found}"] of DecodeMat, which takes Pillow.'
+        problem, hint = "the image format is not recognised", None
+    elif kind in FURTHER:
+        problem = f"this is {_with_article(name)} file"
+        hint = f'Send JPEG, PNG or WebP. Or set formats = ["{kind}"] of DecodeMat, with Pillow.'
     else:
-        what = f"this is {_with_article(name)} file"
+        problem = f"this is {_with_article(name)} file"
         hint = "Send JPEG, PNG or WebP: DecodeMat decodes none of these."
     expected = f"a {', '.join(most)} or {last} file"
-    return InputError(what, expected=expected, got=got, hint=hint)
+    return InputError(problem, expected=expected, got=got, hint=hint)
 
 
 def _with_article(name: str) -> str:

@@ -51,22 +51,20 @@ class ResizeMat(PerImage):
         """The size, and how values between pixels are computed."""
 
         resize_h: Side | None = Field(
-            default=None,
-            description="Height of the result, in pixels; none keeps the aspect ratio.",
+            None, description="Height of the result, in pixels; none keeps the aspect ratio."
         )
         resize_w: Side | None = Field(
-            default=None,
-            description="Width of the result, in pixels; none keeps the aspect ratio.",
+            None, description="Width of the result, in pixels; none keeps the aspect ratio."
         )
         resize_short: Side | None = Field(
-            default=None,
+            None,
             description="Length of the shorter side, in pixels, in place of resize_h and resize_w.",
         )
         interpolation: Interpolation = Field(
-            default="linear", description="How values between pixels are computed (a name)."
+            "linear", description="How values between pixels are computed (a name)."
         )
         antialias: bool = Field(
-            default=False,
+            False,
             description="Let Pillow compute linear, cubic or lanczos, from all pixels of an image that becomes smaller "
             "(true or false).",
         )
@@ -90,12 +88,6 @@ class ResizeMat(PerImage):
         """Resize one image."""
         from headrace_cv.images import image_resizer
 
-        resize = image_resizer(
-            options.resize_h,
-            options.resize_w,
-            short=options.resize_short,
-            interpolation=options.interpolation,
-            antialias=options.antialias,
-            max_pixels=options.max_pixels,
-        )
-        return of_data(resize, self.expected)
+        own = options.model_dump(include={"interpolation", "antialias", "max_pixels"})
+        size = (options.resize_h, options.resize_w)
+        return of_data(image_resizer(*size, short=options.resize_short, **own), self.expected)

@@ -18,13 +18,8 @@ from headrace_cv.formats import NAMES, error_of_base64, other_format
 from headrace_formats.jpeg import JpegError, read_jpeg_header
 
 __all__ = [
-    "MAX_BYTES",
-    "MAX_PARTS",
-    "ImageHeader",
-    "check_image_file",
-    "still_png",
-    "view_of_bytes",
-]
+    "MAX_BYTES", "MAX_PARTS", "ImageHeader", "check_image_file", "still_png", "view_of_bytes",
+]  # fmt: skip
 
 MAX_PARTS = 100_000
 """Most chunks in one PNG or WebP file; real files stay far below."""
@@ -96,11 +91,8 @@ def view_of_bytes(data: Any) -> memoryview:
         got = f"{type(data).__name__} of format {view.format!r} and shape {list(view.shape or ())}"
         raise InputError("this is no file in memory", expected=expected, got=got)
     if view.nbytes > MAX_BYTES:
-        raise InputError(
-            "the image file is too long",
-            expected=f"at most {MAX_BYTES} bytes",
-            got=f"{view.nbytes} bytes",
-        )
+        problem = "the image file is too long"
+        raise InputError(problem, expected=f"at most {MAX_BYTES} bytes", got=f"{view.nbytes} bytes")
     return view if view.contiguous and view.format == "B" else memoryview(view.tobytes())
 
 
@@ -148,11 +140,11 @@ def _cut_off(kind: str, view: memoryview, missing: str) -> InputError:
 
 def _read_jpeg(view: memoryview) -> ImageHeader:
     try:
-        found = read_jpeg_header(view)
+        header = read_jpeg_header(view)
     except JpegError as error:
-        what = f"the JPEG file is {error.problem}"
-        raise InputError(what, expected="a whole file", got=error.got) from None
-    return ImageHeader("jpeg", found.width, found.height)
+        problem = f"the JPEG file is {error.problem}"
+        raise InputError(problem, expected="a whole file", got=error.got) from None
+    return ImageHeader("jpeg", header.width, header.height)
 
 
 def _walk_png(view: memoryview) -> ImageHeader:

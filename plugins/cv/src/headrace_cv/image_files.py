@@ -9,12 +9,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_cv.formats import FURTHER, NAMES, bytes_of_base64, format_of, other_format
-from headrace_cv.headers import (
-    MAX_BYTES,
-    check_image_file,
-    still_png,
-    view_of_bytes,
-)
+from headrace_cv.headers import MAX_BYTES, check_image_file, still_png, view_of_bytes
 from headrace_cv.images import COLORS, as_image, convert_color, dense
 from headrace_cv.limits import MAX_PIXELS, check_choice, check_pixels
 from headrace_cv.orientation import png_orientation, webp_orientation
@@ -64,8 +59,8 @@ def decode_image(
         MissingDependencyError: Pillow is not installed, or cannot decode one of ``formats``.
         ValueError: ``formats`` has an unknown name.
     """
-    for one in formats:
-        check_choice("each of formats", one, NAMES)
+    for name in formats:
+        check_choice("each of formats", name, NAMES)
     decode = image_decoder(
         max_pixels=max_pixels,
         max_bytes=max_bytes,
@@ -99,9 +94,9 @@ def image_decoder(
             size = plain_jpeg_size(data)
         if size is None or size[0] * size[1] > max_pixels:
             data = _within(data, max_bytes)
-            found = decode_further(data)
-            if found is not None:
-                return found
+            pixels = decode_further(data)
+            if pixels is not None:
+                return pixels
             data, file_format = _checked_file(data, max_pixels)
             if exif_orientation and file_format != "jpeg":  # OpenCV turns JPEG files
                 how = flags | cv2.IMREAD_IGNORE_ORIENTATION
@@ -136,7 +131,7 @@ def _further_decoder(
 
     Where ``formats`` names no further format, it makes None of every file.
     """
-    further = [one for one in FURTHER if one in formats]
+    further = [name for name in FURTHER if name in formats]
     if not further:
         return lambda _: None
     by_pillow = pillow_decoder(further, max_pixels=max_pixels, exif_orientation=exif_orientation)
@@ -156,12 +151,9 @@ def _within(data: Any, max_bytes: int | None) -> memoryview:
     """Return the bytes of a file of any format; refuse one that is too long."""
     view = view_of_bytes(data)
     if max_bytes is not None and len(view) > max_bytes:
-        raise InputError(
-            "the image file is too long",
-            expected=f"at most {max_bytes} bytes",
-            got=f"{len(view)} bytes",
-            hint="The option max_bytes sets this limit.",
-        )
+        problem, expected = "the image file is too long", f"at most {max_bytes} bytes"
+        hint = "The option max_bytes sets this limit."
+        raise InputError(problem, expected=expected, got=f"{len(view)} bytes", hint=hint)
     return view
 
 
@@ -174,8 +166,9 @@ def _checked_file(view: memoryview, max_pixels: int) -> tuple[memoryview, str]:
 
 def _undecodable(data: Any, why: str) -> InputError:
     header = check_image_file(data)
-    what = f"the {NAMES[header.format]} file of {header.width} x {header.height} pixels is broken"
-    return InputError(what, expected="a file that can be decoded", got=why)
+    size = f"{header.width} x {header.height}"
+    problem = f"the {NAMES[header.format]} file of {size} pixels is broken"
+    return InputError(problem, expected="a file that can be decoded", got=why)
 
 
 def encode_image(
@@ -206,18 +199,12 @@ def encode_image(
         raise ValueError(f"quality is a whole number from 1 to 100, not {quality!r}")
     pixels = as_image(image, max_pixels)
     if pixels.dtype != np.uint8:
-        raise InputError(
-            "only whole numbers of 8 bits can be encoded",
-            expected="uint8 [H, W, C] or [H, W]",
-            got=f"{pixels.dtype} {list(pixels.shape)}",
-        )
+        expected, got = "uint8 [H, W, C] or [H, W]", f"{pixels.dtype} {list(pixels.shape)}"
+        raise InputError("only whole numbers of 8 bits can be encoded", expected=expected, got=got)
     suffix, quality_flag, longest = _ENCODERS[format]
     if max(pixels.shape[:2]) > longest:
-        raise InputError(
-            f"the image is too large for {format}",
-            expected=f"sides of at most {longest} pixels",
-            got=f"{pixels.dtype} {list(pixels.shape)}",
-        )
+        expected, got = f"sides of at most {longest} pixels", f"{pixels.dtype} {list(pixels.shape)}"
+        raise InputError(f"the image is too large for {format}", expected=expected, got=got)
     pixels = convert_color(pixels, color, "gray" if color == "gray" else "bgr")
     parameters = [] if quality_flag is None else [quality_flag, int(quality)]
     encoded = cv2.imencode(suffix, dense(pixels), parameters)[1]

@@ -29,16 +29,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COLORS",
-    "IMAGE",
-    "INTERPOLATIONS",
-    "as_image",
-    "color_converter",
-    "convert_color",
-    "dense",
-    "image_resizer",
-    "resize_image",
-]
+    "COLORS", "IMAGE", "INTERPOLATIONS", "as_image", "color_converter", "convert_color", "dense",
+    "image_resizer", "resize_image",
+]  # fmt: skip
 
 IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty"
 """The definition of an image, as errors quote it."""
@@ -295,7 +288,7 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
     """
     check_choice("target", target, COLORS)
     wanted, empty = COLORS[target], np.empty
-    flags = {source: flag for (source, made), flag in _CONVERSIONS.items() if made == target}
+    flags = {source: flag for (source, result), flag in _CONVERSIONS.items() if result == target}
 
     def converted(image: Any, source: str) -> NDArray[Any]:
         pixels = as_image(image, max_pixels)
@@ -303,11 +296,9 @@ def color_converter(target: str, max_pixels: int) -> Callable[[Any, str], NDArra
             pixels = pixels[:, :, None]
         height, width, channels = pixels.shape
         if channels != COLORS[source]:
-            raise InputError(
-                f"the image is not {source}",
-                expected=f"{COLORS[source]} channel(s), as its color is {source!r}",
-                got=f"{pixels.dtype} {list(pixels.shape)}",
-            )
+            problem = f"the image is not {source}"
+            expected = f"{COLORS[source]} channel(s), as its color is {source!r}"
+            raise InputError(problem, expected=expected, got=f"{pixels.dtype} {list(pixels.shape)}")
         if source == target:
             return pixels
         # OpenCV would take the interpreter lock once more to make the result array, as in `image_resizer`.

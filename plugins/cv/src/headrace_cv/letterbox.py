@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, FiniteFloat, model_validator
@@ -54,15 +53,13 @@ class LetterBoxMat(PerImage):
         resize_h: Side = Field(description="Height of the canvas, in pixels.")
         resize_w: Side = Field(description="Width of the canvas, in pixels.")
         fill_value: FiniteFloat | PerChannel = Field(
-            default=114,
-            description="Value of the padding, in pixel values: one number or one per channel.",
+            114, description="Value of the padding, in pixel values: one number or one per channel."
         )
         enlarge: bool = Field(
-            default=True,
-            description="Make images larger that are smaller than the canvas (true or false).",
+            True, description="Make images larger that are smaller than the canvas (true or false)."
         )
         interpolation: Interpolation = Field(
-            default="linear", description="How values between pixels are computed (a name)."
+            "linear", description="How values between pixels are computed (a name)."
         )
 
         positional = ("resize_h", "resize_w", "fill_value")
@@ -80,21 +77,12 @@ class LetterBoxMat(PerImage):
         from headrace_cv.canvas import letterbox_image
 
         expected = self.expected
-        fit = functools.partial(
-            letterbox_image,
-            height=options.resize_h,
-            width=options.resize_w,
-            fill_value=options.fill_value,
-            centered=self.centered,
-            enlarge=options.enlarge,
-            interpolation=options.interpolation,
-            max_pixels=options.max_pixels,
-        )
+        own = options.model_dump(include={"fill_value", "enlarge", "interpolation", "max_pixels"})
+        own["centered"], size = self.centered, (options.resize_h, options.resize_w)
 
         def work(request: Request) -> None:
-            canvas, transform = fit(read_key(request, "data", expected))
-            request["result"] = canvas
-            request["letterbox"] = transform
+            image = read_key(request, "data", expected)
+            request["result"], request["letterbox"] = letterbox_image(image, *size, **own)
 
         return work
 
@@ -155,7 +143,7 @@ class UnletterBox(PerImage):
         """The rule for boxes reaching into the padding."""
 
         clip: bool = Field(
-            default=True, description="Cut boxes off at the border of the image (true or false)."
+            True, description="Cut boxes off at the border of the image (true or false)."
         )
 
         positional = ("clip",)
@@ -172,11 +160,11 @@ class UnletterBox(PerImage):
 
         def work(request: Request) -> None:
             rows = read_key(request, "data", expected)
-            found = read_key(request, "letterbox", wanted)
-            if not isinstance(found, LetterBoxTransform):
-                got = "None" if found is None else type(found).__name__
-                what = "the letterbox is unknown"
-                raise InputError(what, key="letterbox", expected=wanted, got=got)
-            request["result"] = boxes_to_image(rows, found, clip=clip)
+            letterbox = read_key(request, "letterbox", wanted)
+            if not isinstance(letterbox, LetterBoxTransform):
+                got = "None" if letterbox is None else type(letterbox).__name__
+                problem = "the letterbox is unknown"
+                raise InputError(problem, key="letterbox", expected=wanted, got=got)
+            request["result"] = boxes_to_image(rows, letterbox, clip=clip)
 
         return work

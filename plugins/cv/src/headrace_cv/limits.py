@@ -16,14 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 __all__ = [
-    "MAX_NUMBERS",
-    "MAX_PIXELS",
-    "MAX_SIDE",
-    "check_choice",
-    "check_pixels",
-    "check_side",
+    "MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_choice", "check_pixels", "check_side",
     "check_sides",
-]
+]  # fmt: skip
 
 MAX_PIXELS = 100_000_000
 """Default of ``max_pixels``: the largest image, in pixels (width x height)."""
@@ -38,7 +33,7 @@ _SIDES = 1 << 31
 
 
 def check_pixels(
-    height: int, width: int, max_pixels: int, what: str = "the image", *, got: str = ""
+    height: int, width: int, max_pixels: int, subject: str = "the image", *, got: str = ""
 ) -> None:
     """Refuse an image that is too large.
 
@@ -46,7 +41,7 @@ def check_pixels(
         height: Height of the image in pixels.
         width: Width of the image in pixels.
         max_pixels: Most pixels (width x height).
-        what: The name of the image in the error.
+        subject: The name of the image in the error.
         got: The size and its origin in the error. Empty: the error gives width, height and their
             product.
 
@@ -61,17 +56,17 @@ def check_pixels(
     else:
         return
     got = got or f"{width} x {height} = {height * width} pixels"
-    raise InputError(f"{what} is too large", expected=expected, got=got, hint=hint)
+    raise InputError(f"{subject} is too large", expected=expected, got=got, hint=hint)
 
 
-def check_choice(what: str, value: object, known: Collection[str]) -> None:
+def check_choice(name: str, value: object, known: Collection[str]) -> None:
     """Refuse a name that a function does not know.
 
     Raises:
         ValueError: ``value`` is none of ``known``.
     """
     if not isinstance(value, str) or value not in known:
-        raise ValueError(f"{what} is one of {', '.join(known)}, not {value!r}")
+        raise ValueError(f"{name} is one of {', '.join(known)}, not {value!r}")
 
 
 def check_sides(height: int | None, width: int | None) -> tuple[int | None, int | None]:

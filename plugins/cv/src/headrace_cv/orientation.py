@@ -45,17 +45,17 @@ def png_orientation(view: memoryview) -> int:
         PNG specification, third edition, sections 11.3.3.4 (iTXt) and 11.3.4.5 (eXIf). XMP specification part 3,
         section 1.1.5 (the keyword).
     """
-    found, at = None, 8
+    by_xmp, at = None, 8
     while True:
         length, kind = struct.unpack_from(">I4s", view, at)
         if kind == b"eXIf":
             exif = exif_orientation(bytes(view[at + 8 : at + 8 + length]))
             if exif is not None:
                 return exif
-        elif kind == b"iTXt" and found is None:
-            found = _xmp_orientation(bytes(view[at + 8 : at + 8 + length]))
+        elif kind == b"iTXt" and by_xmp is None:
+            by_xmp = _xmp_orientation(bytes(view[at + 8 : at + 8 + length]))
         elif kind == b"IEND":
-            return found or 1
+            return by_xmp or 1
         at += 12 + length
 
 
@@ -70,5 +70,5 @@ def _xmp_orientation(chunk: bytes) -> int | None:
             text = zlib.decompressobj().decompress(text, _MOST_XMP_BYTES)
         except zlib.error:
             return None
-    found = _IN_XMP.search(text)
-    return int(found[1]) if found else None
+    match = _IN_XMP.search(text)
+    return int(match[1]) if match else None

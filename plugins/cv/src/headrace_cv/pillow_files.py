@@ -60,7 +60,7 @@ def pillow_decoder(
     Raises:
         MissingDependencyError: Pillow is not installed, or cannot decode one of the formats.
     """
-    classes = {one: _with_limit(_class_of(one), one, max_pixels) for one in formats}
+    classes = {name: _with_limit(_class_of(name), name, max_pixels) for name in formats}
 
     def decode(view: memoryview, file_format: str) -> NDArray[np.uint8]:
         try:
@@ -97,27 +97,25 @@ def _class_of(file_format: str) -> type[Any]:
     features = library("PIL.features", "headrace-cv[formats]", purpose)
     feature = _FEATURES.get(file_format)
     try:
-        found: type[Any] = getattr(importlib.import_module(module), name)
+        plugin: type[Any] = getattr(importlib.import_module(module), name)
         lacks = feature is not None and not features.check(feature)
     except ImportError:
         lacks = True
     if lacks:
-        raise MissingDependencyError(
-            f"the installed Pillow decodes no {NAMES[file_format]} files",
-            distribution="headrace-cv",
-            hint="Type `pip install --upgrade pillow`.",
-        )
-    return found
+        problem = f"the installed Pillow decodes no {NAMES[file_format]} files"
+        hint = "Type `pip install --upgrade pillow`."
+        raise MissingDependencyError(problem, distribution="headrace-cv", hint=hint)
+    return plugin
 
 
-def _with_limit(found: type[Any], file_format: str, max_pixels: int) -> type[Any]:
+def _with_limit(plugin: type[Any], file_format: str, max_pixels: int) -> type[Any]:
     """Return a class of Pillow that compares sizes with ``max_pixels``, not with Pillow's limit.
 
     That one is a variable of the process, which belongs to the program. So the method gets a scope of its own.
     """
     name = _ASKS_PILLOWS_LIMIT.get(file_format)
     if name is None:
-        return found
+        return plugin
 
     class Image:
         """`PIL.Image`, but for the function that compares."""
@@ -130,10 +128,10 @@ def _with_limit(found: type[Any], file_format: str, max_pixels: int) -> type[Any
             check_pixels(size[1], size[0], max_pixels)
 
     module = importlib.import_module("PIL.Image")
-    method = getattr(found, name)
+    method = getattr(plugin, name)
     scope = {**method.__globals__, "Image": Image()}
-    made = types.FunctionType(method.__code__, scope, name, method.__defaults__, method.__closure__)
-    return type(found.__name__, (found,), {name: made})
+    own = types.FunctionType(method.__code__, scope, name, method.__defaults__, method.__closure__)
+    return type(plugin.__name__, (plugin,), {name: own})
 
 
 def _eight_bits(image: Any) -> NDArray[np.uint8]:
@@ -151,5 +149,5 @@ def _eight_bits(image: Any) -> NDArray[np.uint8]:
 
 def _broken(file_format: str, why: Exception | str) -> InputError:
     got = why if isinstance(why, str) else f"data that the decoder refuses: {why}"
-    what = f"the {NAMES[file_format]} file is broken or cut off"
-    return InputError(what, expected="a file that can be decoded", got=got)
+    problem = f"the {NAMES[file_format]} file is broken or cut off"
+    return InputError(problem, expected="a file that can be decoded", got=got)

@@ -40,10 +40,8 @@ def pillow_resizer(interpolation: str) -> Callable[[NDArray[Any], int, int], NDA
         whole = image.ndim == 2 or (image.shape[2] == 3 and image.dtype == np.uint8)
         # Pillow has no mode for other channels that it resizes each alone: it multiplies by alpha.
         planes = [image] if whole else [image[:, :, k] for k in range(image.shape[2])]
-        made = [
-            np.asarray(pillow.fromarray(np.ascontiguousarray(one)).resize((width, height), chosen))
-            for one in planes
-        ]
-        return made[0].copy() if whole else np.stack(made, axis=2)
+        pictures = [pillow.fromarray(np.ascontiguousarray(plane)) for plane in planes]
+        planes = [np.asarray(each.resize((width, height), chosen)) for each in pictures]
+        return planes[0].copy() if whole else np.stack(planes, axis=2)
 
     return resize

@@ -42,8 +42,8 @@ def softmax(scores: Any) -> NDArray[Any]:
     """
     numbers = _as_scores(scores)
     with np.errstate(over="ignore", invalid="ignore"):
-        found = numbers.astype(np.float64 if numbers.dtype == np.float64 else np.float32)
-        powers = np.exp(found - found.max(-1, keepdims=True))
+        floats = numbers.astype(np.float64 if numbers.dtype == np.float64 else np.float32)
+        powers = np.exp(floats - floats.max(-1, keepdims=True))
         shares: NDArray[Any] = powers / powers.sum(-1, keepdims=True)
     finite = np.isfinite(shares).all(-1).reshape(-1)
     if not finite.all():
@@ -78,15 +78,15 @@ def top_k(scores: Any, k: int = 5, labels: Sequence[str] | None = None) -> list[
         least = next((n for n in range(len(labels), 0, -1) if labels[n - 1].strip()), 0)
         if not least <= classes <= len(labels):
             wanted, got = f"{len(labels)} classes", f"{classes}: {describe(scores, numbers)}"
-            what = "these are no scores of the classes in labels"
+            problem = "these are no scores of the classes in labels"
             hint = "A file of labels has one in each line, and no head. Or they are those of another model or output."
-            raise InputError(what, expected=wanted, got=got, hint=hint)
+            raise InputError(problem, expected=wanted, got=got, hint=hint)
     if np.isnan(numbers).any():
         raise InputError("a score is no number", expected="numbers other than NaN", got="NaN")
-    found = []
+    ranked = []
     for row in numbers.reshape(-1, classes).astype(np.float64):
         best = np.argsort(-row, kind="stable")[:k].tolist()
         names = [labels[n] if labels and labels[n].strip() else str(n) for n in best]
         pairs = zip(names, row[best].tolist(), strict=True)
-        found.append([{"label": name, "score": score} for name, score in pairs])
-    return found[0] if numbers.ndim == 1 else found
+        ranked.append([{"label": name, "score": score} for name, score in pairs])
+    return ranked[0] if numbers.ndim == 1 else ranked

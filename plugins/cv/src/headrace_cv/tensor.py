@@ -20,13 +20,9 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "Mat2Tensor",
-    "Tensor2Mat",
-    "check_factors",
-    "lint_normalization",
-    "note_normalization",
+    "Mat2Tensor", "Tensor2Mat", "check_factors", "lint_normalization", "note_normalization",
     "refuse_zero",
-]
+]  # fmt: skip
 
 
 Axes = Literal["chw", "hwc"]
@@ -67,18 +63,17 @@ def lint_normalization(options: Any) -> Iterator[Problem]:
     scale = 1.0 if options.scale is None else abs(options.scale)
     mean = max(map(abs, _listed(options.mean, 0.0)))
     std = max(map(abs, _listed(options.std, 1.0)))
-    what, hint = (
-        None,
-        "scale = 0.00392157 makes 0 to 1 of 0 to 255, and mean and std are in scaled values.",
-    )
+    problem = None
     if scale > 1:
-        what = f"scale is a factor: it makes 0 to {255 * scale:g} of a picture's 0 to 255"
+        problem = f"scale is a factor: it makes 0 to {255 * scale:g} of a picture's 0 to 255"
     elif scale == 1 and (std < 1 or 0 < mean < 1):
-        what = "mean and std are for values from 0 to 1, and those of a picture are 0 to 255"
+        problem = "mean and std are for values from 0 to 1, and those of a picture are 0 to 255"
     elif 255 * scale < 2 and (mean > 2 or std > 2):
-        what = f"mean and std are for values from 0 to 255, and scale makes 0 to {255 * scale:.3g}"
-    if what is not None:
-        yield Problem("normalization", what, hint=hint)
+        most = f"{255 * scale:.3g}"
+        problem = f"mean and std are for values from 0 to 255, and scale makes 0 to {most}"
+    if problem is not None:
+        hint = "scale = 0.00392157 makes 0 to 1 of 0 to 255, and mean and std are in scaled values."
+        yield Problem("normalization", problem, hint=hint)
 
 
 def note_normalization(options: Any, context: InitContext) -> None:
@@ -121,19 +116,17 @@ class Mat2Tensor(PerImage):
         """The numbers to scale and normalise with."""
 
         scale: FiniteFloat | None = Field(
-            default=None, description="Factor, multiplied first (no unit); none means 1."
+            None, description="Factor, multiplied first (no unit); none means 1."
         )
         mean: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Subtracted after scaling, in scaled values: one number or one per channel.",
         )
         std: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Divided by last, in scaled values, not 0: one number or one per channel.",
         )
-        axes: Axes = Field(
-            default="chw", description="Order of the axes of the result: chw or hwc."
-        )
+        axes: Axes = Field("chw", description="Order of the axes of the result: chw or hwc.")
 
         positional = ("scale", "mean", "std")
         _divides = field_validator("std")(refuse_zero)
@@ -191,20 +184,16 @@ class Tensor2Mat(PerImage):
         """The numbers of `Mat2Tensor`."""
 
         scale: FiniteFloat | None = Field(
-            default=None,
-            description="Divided by last, not 0 (no unit); none means 1.",
+            None, description="Divided by last, not 0 (no unit); none means 1."
         )
         mean: FiniteFloat | PerChannel | None = Field(
-            default=None,
-            description="Added before that, in scaled values: one number or one per channel.",
+            None, description="Added before that, in scaled values: one number or one per channel."
         )
         std: FiniteFloat | PerChannel | None = Field(
-            default=None,
+            None,
             description="Multiplied first, in scaled values, not 0: one number or one per channel.",
         )
-        axes: Axes = Field(
-            default="chw", description="Order of the axes of the tensor: chw or hwc."
-        )
+        axes: Axes = Field("chw", description="Order of the axes of the tensor: chw or hwc.")
 
         positional = ("scale", "mean", "std")
         _divide = field_validator("scale", "std")(refuse_zero)
@@ -221,10 +210,6 @@ class Tensor2Mat(PerImage):
         from headrace_cv.tensors import Normalization, tensor_to_image
 
         normalization = Normalization(options.scale, options.mean, options.std).inverse()
-        turned = functools.partial(
-            tensor_to_image,
-            denormalization=normalization,
-            axes=options.axes,
-            max_pixels=options.max_pixels,
-        )
+        own = options.model_dump(include={"axes", "max_pixels"})
+        turned = functools.partial(tensor_to_image, denormalization=normalization, **own)
         return of_data(turned, self.expected)

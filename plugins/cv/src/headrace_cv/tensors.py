@@ -159,18 +159,16 @@ def tensor_maker(
     empty, float32 = np.empty, np.dtype(np.float32)
     blob: Callable[..., Any] = cv2.dnn.blobFromImageWithParams
     few = () if keeps_order or not normalization._centres else (3, 4)
-    params_of = {one: blob_params(normalization, one) for one in few if wanted in (None, one)}
+    params_of = {n: blob_params(normalization, n) for n in few if wanted in (None, n)}
 
     def turned(image: Any) -> NDArray[np.float32]:
         pixels = as_image(image, max_pixels)
         values = pixels if pixels.ndim == 3 else pixels[:, :, None]
         height, width, channels = values.shape
         if wanted is not None and wanted != channels:
-            raise InputError(
-                "mean and std do not fit the image",
-                expected=f"{wanted} channel(s), one per value of mean and std",
-                got=f"{pixels.dtype} {list(pixels.shape)}",
-            )
+            problem = "mean and std do not fit the image"
+            expected = f"{wanted} channel(s), one per value of mean and std"
+            raise InputError(problem, expected=expected, got=f"{pixels.dtype} {list(pixels.shape)}")
         if channels in params_of and pixels.size <= _FEW:
             # One call, which lets the interpreter lock go once and makes no array.
             tensor = empty((channels, height, width), float32)
@@ -229,19 +227,14 @@ def tensor_to_image(
     if planes is None or not is_tensor or planes.size == 0 or len(planes) > 4:
         order = ", ".join(axes.upper())
         expected = f"float32 [{order}] or [1, {order}], C from 1 to 4, no side empty"
-        raise InputError(
-            "this is no planar image" if axes == "chw" else "this is no image",
-            expected=expected,
-            got=describe(tensor, array),
-        )
+        problem = "this is no planar image" if axes == "chw" else "this is no image"
+        raise InputError(problem, expected=expected, got=describe(tensor, array))
     channels, height, width = planes.shape
     check_pixels(height, width, max_pixels)
     if denormalization.channels not in (None, channels):
-        raise InputError(
-            "mean and std do not fit the tensor",
-            expected=f"{denormalization.channels} channel(s), one per value of mean and std",
-            got=describe(tensor, array),
-        )
+        problem = "mean and std do not fit the tensor"
+        expected = f"{denormalization.channels} channel(s), one per value of mean and std"
+        raise InputError(problem, expected=expected, got=describe(tensor, array))
     values = np.empty(planes.shape, np.float32)
     denormalization.apply(planes, values)
     if np.isnan(values).any():

@@ -52,9 +52,9 @@ class Again(headrace.Backend):
             if not left:
                 break
         for place in left:
-            what = f"{type(self).__name__} ran {self._limit} times and is not done"
+            text = f"{type(self).__name__} ran {self._limit} times and is not done"
             hint = "Raise its option limit, or see why the item is never done."
-            outcomes[place] = LimitError(what, limit=self._limit, hint=hint)
+            outcomes[place] = LimitError(text, limit=self._limit, hint=hint)
         return outcomes
 
     def _runs_again(self, request: Request) -> bool:
@@ -66,8 +66,8 @@ class Again(headrace.Backend):
         if self._is_done(request):
             return False
         if "result" not in request:
-            what = f"the backend in {type(self).__name__} wrote no 'result' to go on with"
-            raise NoResultError(what, hint="The result of a run is the data of the next.")
+            text = f"the backend in {type(self).__name__} wrote no 'result' to go on with"
+            raise NoResultError(text, hint="The result of a run is the data of the next.")
         request["data"] = request.pop("result")
         return True
 

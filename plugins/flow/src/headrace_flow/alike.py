@@ -129,7 +129,7 @@ class Alike(PickingPolicy):
     def _numbers(self, window: Sequence[Waiting], most: float, leading: int) -> Iterable[_Group]:
         """Return the best run of neighbours in length that holds one of the first ``leading`` places, if there is one."""
         order = sorted(
-            [place for place, one in enumerate(window) if type(one.trait) is float],
+            [place for place, entry in enumerate(window) if type(entry.trait) is float],
             key=lambda place: (window[place].trait, place),
         )
         lengths = [window[place].trait for place in order]
@@ -179,13 +179,13 @@ class Alike(PickingPolicy):
     def _equals(self, window: Sequence[Waiting], most: float, leading: int) -> Iterable[_Group]:
         """Return the groups of equal requests whose first one has one of the first ``leading`` places."""
         groups: dict[Any, tuple[list[int], list[int]]] = {}
-        for place, one in enumerate(window):
-            if type(one.trait) is tuple and one.weight <= most:
-                found = groups.get(one.trait)
-                if found is not None:
-                    found[0].append(place)
+        for place, entry in enumerate(window):
+            if type(entry.trait) is tuple and entry.weight <= most:
+                group = groups.get(entry.trait)
+                if group is not None:
+                    group[0].append(place)
                 elif place < leading:
-                    groups[one.trait] = ([place], [])
+                    groups[entry.trait] = ([place], [])
         for places, left_out in groups.values():
             weight = 0
             for place in places:
@@ -197,11 +197,7 @@ class Alike(PickingPolicy):
             yield _Group(weight, -taken[0], 0.0, taken, bool(left_out))
 
     def _with_nearest(
-        self,
-        window: Sequence[Waiting],
-        places: list[int],
-        weight: int,
-        bounds: tuple[int, float],
+        self, window: Sequence[Waiting], places: list[int], weight: int, bounds: tuple[int, float]
     ) -> tuple[list[int], int]:
         """Add the nearest in length until a batch has the least weight. Groups of equal shape get none."""
         least, most = bounds
@@ -210,9 +206,9 @@ class Alike(PickingPolicy):
         low = min(window[place].trait for place in places)
         high = max(window[place].trait for place in places)
         others = [
-            (max(low - one.trait, one.trait - high), place)
-            for place, one in enumerate(window)
-            if type(one.trait) is float and place not in places
+            (max(low - entry.trait, entry.trait - high), place)
+            for place, entry in enumerate(window)
+            if type(entry.trait) is float and place not in places
         ]
         for _, place in sorted(others):
             if weight >= least:

@@ -33,8 +33,8 @@ def _copied(value: Any) -> tuple[Any, int]:
     if is_array(value):
         return value.copy(), value.nbytes + _VALUE_BYTES
     if kind in (list, tuple):
-        items = [_copied(one) for one in value]
-        return kind(one for one, _ in items), sum(size for _, size in items) + _VALUE_BYTES
+        items = [_copied(item) for item in value]
+        return kind(item for item, _ in items), sum(size for _, size in items) + _VALUE_BYTES
     if kind is dict:
         names, values = _copied([*value]), _copied([*value.values()])
         return dict(zip(names[0], values[0], strict=True)), names[1] + values[1]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -14,46 +13,40 @@ from headrace.keys import DATA
 from headrace.words import Bracket, run_child, select
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.keys import Request
 
 __all__ = ["HasKey", "NotHasKey", "Random"]
 
 
-class Branches(headrace.Backend, ABC):
-    """Base of the containers that decide per item: a branch for yes, and perhaps one for no."""
+class Branches(headrace.Backend):
+    """The container that decides per item: a branch for yes, and perhaps one for no. Its words give a decision and options."""
 
     takes = (1, 2)
     bracket = Bracket(divides=True)
     reads: tuple[str, ...] | type = ()
+    decision: Callable[[Any, int], Callable[[Request], bool]]
+    """From the options and the index of the instance to the function that decides for one item."""
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over the branches, and say which keys a request needs, beside those that both branches need."""
-        self._options, self._branches = options, context.children
-        self._fills_up = context.batch.pad
-        needs: dict[str, Any] = dict.fromkeys(self._asked(), NotRequired[Any])
-        if self._may_read_data(context):
+        self._says_yes = self.decision(options, context.instance_index)
+        self._branches, self._fills_up = context.children, context.batch.pad
+        key = getattr(options, "key", None)
+        needs: dict[str, Any] = {} if key is None else {key: NotRequired[Any]}
+        read = [context.expression.keys_read(place) for place in range(len(self._branches))]
+        # An item may need its data in a branch, or to pass.
+        if len(read) == 1 or any(DATA in keys or silent for keys, silent in read):
             needs[DATA] = Any
         typed_dict: Any = TypedDict
         self.reads = typed_dict("Reads", needs)
 
-    def _may_read_data(self, context: headrace.InitContext) -> bool:
-        """Tell whether an item may need its ``data``: in a branch, or to pass."""
-        read = [context.expression.keys_read(place) for place in range(len(self._branches))]
-        return len(read) == 1 or any(DATA in keys or silent for keys, silent in read)
-
-    def _asked(self) -> tuple[str, ...]:
-        """Return the keys that decide, which need not be there."""
-        return ()
-
-    @abstractmethod
-    def says_yes(self, request: Request) -> bool:
-        """Decide for one item."""
-
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run each branch on its items. Without a branch for no the other items pass."""
         outcomes: list[Exception | None] = [None] * len(batch)
-        chosen = select(batch, range(len(batch)), self.says_yes, outcomes)
-        others = sorted({i for i, one in enumerate(outcomes) if one is None}.difference(chosen))
+        chosen = select(batch, range(len(batch)), self._says_yes, outcomes)
+        others = sorted({k for k, error in enumerate(outcomes) if error is None}.difference(chosen))
         run_child(self._branches[0], batch, chosen, outcomes, pad=self._fills_up)
         if len(self._branches) == 2:
             run_child(self._branches[1], batch, others, outcomes, pad=self._fills_up)
@@ -94,12 +87,7 @@ class HasKey(Branches):
         positional = ("key",)
         key: str = Field(description="The key of the request that decides.")
 
-    def _asked(self) -> tuple[str, ...]:
-        return (self._options.key,)
-
-    def says_yes(self, request: Request) -> bool:
-        """Tell whether the item has the key."""
-        return self._options.key in request
+    decision = staticmethod(lambda options, _: lambda request: options.key in request)
 
 
 class NotHasKey(HasKey):
@@ -124,9 +112,7 @@ class NotHasKey(HasKey):
             backend = "NotHasKey(loud)[Reverse]"
     """
 
-    def says_yes(self, request: Request) -> bool:
-        """Tell whether the item lacks the key."""
-        return self._options.key not in request
+    decision = staticmethod(lambda options, _: lambda request: options.key not in request)
 
 
 class Random(Branches):
@@ -165,12 +151,9 @@ class Random(Branches):
         """Return 1 with a seed: which of several instances draws for a request is no part of a run that can be repeated."""
         return None if options.seed is None else 1
 
-    def init(self, options: Any, context: headrace.InitContext) -> None:
-        """Take over the branches, with random numbers of this instance's own."""
-        super().init(options, context)
-        seed = None if options.seed is None else options.seed + context.instance_index
-        self._draw = random.Random(seed).random  # noqa: S311 - no secret
-
-    def says_yes(self, request: Request) -> bool:
-        """Draw for one item."""
-        return bool(self._draw() < self._options.p)
+    @staticmethod
+    def decision(options: Any, index: int) -> Callable[[Request], bool]:
+        """Draw from random numbers of this instance's own."""
+        seed = None if options.seed is None else options.seed + index
+        draw = random.Random(seed).random  # noqa: S311 - no secret
+        return lambda _: draw() < options.p

@@ -73,9 +73,9 @@ class Budget(PickingPolicy):
         rows = request.get("request_size", 1) if self._padded else 1
         if cost * rows > self._budget:
             each = f"{rows} rows of {cost:g}" if rows != 1 else f"{cost:g}"
-            what = f"a request of {each} in {self._cost!r} is above the {self._budget:g} that a batch may cost"
+            text = f"a request of {each} in {self._cost!r} is above the {self._budget:g} that a batch may cost"
             hint = "Send less at once, or raise `most` of the batch policy."
-            raise LimitError(what, limit=int(self._budget), hint=hint)
+            raise LimitError(text, limit=int(self._budget), hint=hint)
         return cost
 
     def trait_again(self, request: Any) -> float:
@@ -115,15 +115,15 @@ class Budget(PickingPolicy):
         places, weight, full = [0], first.weight, False
         total = greatest = least = first.trait
         for place in others:
-            one = window[place]
-            heavier = weight + one.weight
-            higher, lower = max(greatest, one.trait), min(least, one.trait)
-            costs = self._rows(heavier, instance) * higher if self._padded else total + one.trait
+            entry = window[place]
+            heavier = weight + entry.weight
+            higher, lower = max(greatest, entry.trait), min(least, entry.trait)
+            costs = self._rows(heavier, instance) * higher if self._padded else total + entry.trait
             unlike = higher - lower > self._spread * higher
             if unlike or heavier > most or costs > self._budget:
                 full = True
                 continue
             places.append(place)
-            weight, total = heavier, total + one.trait
+            weight, total = heavier, total + entry.trait
             greatest, least = higher, lower
         return places, weight, full

@@ -87,36 +87,36 @@ class Cache(headrace.Backend):
         outcomes: list[Exception | None] = [None] * len(batch)
         own = set(select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False))
         contents: list[bytes | None] = []
-        found: dict[int, Answer] = {}
+        answers: dict[int, Answer] = {}
         for i, request in enumerate(batch):
             content, answer = self._look_up(request, counts=i in own)
             contents.append(content)
             if answer is not None:
-                found[i] = answer
-        left = [i for i in range(len(batch)) if i not in found]
+                answers[i] = answer
+        left = [i for i in range(len(batch)) if i not in answers]
         if left and sum(batch[i].get("request_size", 1) for i in left) < self._child.min:
-            left, found = [*range(len(batch))], {}
+            left, answers = [*range(len(batch))], {}
         before = {i: dict(batch[i]) for i in left}
         run_child(self._child, batch, left, outcomes, pad=self._context.batch.pad)
         for i in left:
             if outcomes[i] is None:
                 self._keep(contents[i], before[i], batch[i], counts=i in own)
-        for i, answer in found.items():
+        for i, answer in answers.items():
             batch[i].update(answer.values())
         return outcomes
 
     def _look_up(self, request: Request, *, counts: bool) -> tuple[bytes | None, Answer | None]:
         """Return what makes a request equal to others, None where that is unknown, and its answer if there is one."""
-        content, answer, what = None, None, "uncached"
+        content, answer, outcome = None, None, "uncached"
         try:
             content = content_of(request, self._keys)
         except UnknownContentError:
             pass
         else:
             answer = self._answers.get(content)
-            what = "misses" if answer is None else "hits"
+            outcome = "misses" if answer is None else "hits"
         if counts:  # copies that fill up the batch are not counted
-            self._answers.count(what)
+            self._answers.count(outcome)
         return content, answer
 
     def _keep(

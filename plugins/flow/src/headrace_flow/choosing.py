@@ -148,7 +148,7 @@ def _chosen(table: Any, shared: Any, unchosen: list[Any], call: Any) -> Any:
     if not absent:
         return call
     row = tuple(child for child, why in reasons if why is None)
-    named = (*(one for one in call.args.named if one[0] != "absent"), ("absent", absent))
+    named = (*(pair for pair in call.args.named if pair[0] != "absent"), ("absent", absent))
     return call.replace(
         args=replace(call.args, named=named, spans=()), phases=(row,) if row else ()
     )
@@ -160,33 +160,31 @@ def _refused(code: str, what: str, call: Any, span: Any = None) -> ConfigError:
 
 
 def _by_suffix(call: Any, table: Any, shared: Any, unchosen: list[Any]) -> Any:
-    rows = [
-        (one, [*map(str, one.prefix.positional)] if one.prefix else []) for one in call.children
-    ]
+    rows = [(c, [*map(str, c.prefix.positional)] if c.prefix else []) for c in call.children]
     known = [suffix.lower() for _, suffixes in rows for suffix in suffixes]
     for child, suffixes in rows:
         if not suffixes or not all(suffixes):
-            what = f"a branch of ModelLoader begins with suffixes: (.onnx){child.name}"
-            raise _refused("prefix", what, child)
-    if twice := sorted({one for one in known if known.count(one) > 1}):
+            text = f"a branch of ModelLoader begins with suffixes: (.onnx){child.name}"
+            raise _refused("prefix", text, child)
+    if twice := sorted({suffix for suffix in known if known.count(suffix) > 1}):
         raise _refused("prefix", f"ModelLoader has {', '.join(twice)} twice", call)
     args, model = dict(call.args.named), None
     places = [
         (args, "model"),
         *((where, key) for where in (table, shared) for key in ("ModelLoader::model", "model")),
     ]
-    found = next((where[key] for where, key in places if where.get(key) is not None), None)
-    if found is None:
+    path = next((where[key] for where, key in places if where.get(key) is not None), None)
+    if path is None:
         raise _refused("missing_option", "ModelLoader needs the option 'model'", call)
-    model = _VARIABLE.sub(_value_of, os.fspath(found))
+    model = _VARIABLE.sub(_value_of, os.fspath(path))
     chosen = next(
-        (one for one, ends in rows if model.lower().endswith(tuple(map(str.lower, ends)))), None
+        (c for c, ends in rows if model.lower().endswith(tuple(map(str.lower, ends)))), None
     )
     if chosen is None:
-        what = f"ModelLoader has no branch for the model {model!r}: it has {', '.join(known)}"
-        raise _refused("suffix", what, call)
+        text = f"ModelLoader has no branch for the model {model!r}: it has {', '.join(known)}"
+        raise _refused("suffix", text, call)
     table.pop("ModelLoader::model", None)
-    unchosen += [one for one, _ in rows if one is not chosen] or [chosen]
+    unchosen += [c for c, _ in rows if c is not chosen] or [chosen]
     return chosen.replace(prefix=call.prefix)
 
 
@@ -204,9 +202,9 @@ def _drop_options(
     theirs = {"model"}.union(*map(_options, unchosen))
     written = {key: table.get(key, tables["global"].get(key)) for key in ("backend", "init")}
     here = [
-        one if _is_tree(one) else parse(name, key)
-        for key, one in written.items()
-        if one is not None
+        value if _is_tree(value) else parse(name, key)
+        for key, value in written.items()
+        if value is not None
     ]
     kept = {key for tree in here for key in _options(tree)}
     for key in [*(theirs - kept) & table.keys()]:
@@ -226,22 +224,22 @@ def _options(tree: Any) -> Iterator[str]:
 
 def _why_absent(tree: Any) -> str | None:
     """Say why an expression cannot be had here; None where it can, or where a name is unknown, which is an error."""
-    for one in walk(tree):
+    for part in walk(tree):
         plugins = [
-            p for p in installed() if one.part in p.backends and one.plugin in (None, p.plugin)
+            p for p in installed() if part.part in p.backends and part.plugin in (None, p.plugin)
         ]
         for plugin in plugins:
             if not plugin.usable:
                 return f"{plugin.distribution} cannot be used: {plugin.reason}"
             try:
-                plugin.backend(one.part)
+                plugin.backend(part.part)
             except PluginError as error:
                 return str(error.what)
-        brings = KNOWN_BACKENDS.get(one.part)
-        if not plugins and brings is not None and one.part not in core().backends:
+        brings = KNOWN_BACKENDS.get(part.part)
+        if not plugins and brings is not None and part.part not in core().backends:
             known = next((p for p in installed() if p.distribution == brings), None)
             if known is None:
-                return f"{one.part!r} comes with {brings}, which is not installed"
+                return f"{part.part!r} comes with {brings}, which is not installed"
             if not known.usable:
                 return f"{brings} cannot be used: {known.reason}"
     return None

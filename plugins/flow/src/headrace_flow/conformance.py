@@ -56,7 +56,7 @@ class SendConformance(ObserverConformance):
     }
 
 
-class _SentAndReceived(BackendConformance):
+class _SentAndReceived(ObserverConformance):
     # Another instance may take what this one has sent: all requests bring the same value.
     expression = "S[Send(q),Recv(q)]"
     options = SendConformance.options
@@ -64,10 +64,6 @@ class _SentAndReceived(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a request that differs from others in its identifier."""
         return {"data": "sent", "request_id": k}
-
-    def expected(self, k: int) -> Any:
-        """Return what came."""
-        return self.make_item(k)["data"]
 
 
 class RecvConformance(ObserverConformance):
@@ -135,7 +131,7 @@ class RandomConformance(ObserverConformance):
     expression = "Random(0.5)[S[Identity],Identity]"
 
 
-class CacheConformance(BackendConformance):
+class CacheConformance(ObserverConformance):
     """`Cache`, around what gives the text that it is given."""
 
     expression = "Cache(entries=100)[Identity]"
@@ -143,10 +139,6 @@ class CacheConformance(BackendConformance):
     def make_item(self, k: int) -> Request:
         """Return a text that no other request has."""
         return {"data": f"text {k}"}
-
-    def expected(self, k: int) -> Any:
-        """Return what came."""
-        return self.make_item(k)["data"]
 
 
 class OnceConformance(CacheConformance):
@@ -168,7 +160,7 @@ class _Alone:
     number: int
 
 
-class StateFulConformance(BackendConformance):
+class StateFulConformance(ObserverConformance):
     """`StateFul` around a backend whose result is the session's next input ``before``."""
 
     expression = "StateFul(session)[Identity]"
@@ -179,23 +171,11 @@ class StateFulConformance(BackendConformance):
         # It ends at once, so that nothing of it is kept.
         return {"data": [k, k + 1], "session": _Alone(k), "sequence_end": True}
 
-    def expected(self, k: int) -> Any:
-        """Return what came."""
-        return self.make_item(k)["data"]
 
-
-class IterateConformance(BackendConformance):
+class IterateConformance(ObserverConformance):
     """`Iterate`, around a backend whose answer is there after one step."""
 
     expression = "Iterate(until=result)[Identity]"
-
-    def make_item(self, k: int) -> Request:
-        """Return a request whose number no other request has."""
-        return {"data": [k, k + 1]}
-
-    def expected(self, k: int) -> Any:
-        """Return what came."""
-        return self.make_item(k)["data"]
 
 
 class LoopConformance(IterateConformance):

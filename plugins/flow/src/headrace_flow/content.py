@@ -74,8 +74,8 @@ def _add_value(digest: Any, value: Any) -> None:
         _add(digest, f"{kind.__name__} {value.dtype!r} {value.shape}", value.tobytes())
     elif kind in (list, tuple, dict):
         _add(digest, kind.__name__, str(len(value)).encode())
-        for one in value.items() if kind is dict else value:
-            _add_value(digest, one)
+        for part in value.items() if kind is dict else value:
+            _add_value(digest, part)
     else:
         raise UnknownContentError(kind.__name__)
 

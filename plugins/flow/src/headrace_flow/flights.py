@@ -80,7 +80,7 @@ class Flights:
                 else:
                     begun.waits.append(i)
             if begun.left and sum(batch[i].get("request_size", 1) for i in begun.left) < least:
-                firsts = {one: i for one, i in begun.firsts.items() if one in flights}
+                firsts = {place: i for place, i in begun.firsts.items() if place in flights}
                 begun = Begun(new, firsts, {}, [])
             for content in begun.firsts:
                 flights.setdefault(content, Flight()).next = None

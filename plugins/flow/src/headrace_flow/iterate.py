@@ -183,8 +183,8 @@ class Iterate(headrace.Backend):
         if self._until in request:
             return False
         if "result" not in request:
-            what = f"the backend in Iterate wrote neither 'result' nor the key {self._until!r}"
-            raise NoResultError(what, hint="The result of a step is the data of the next.")
+            text = f"the backend in Iterate wrote neither 'result' nor the key {self._until!r}"
+            raise NoResultError(text, hint="The result of a step is the data of the next.")
         flight = self._flights.get(id(request))
         if flight is None:
             flight = Flight(request, self.context.request.entered(request))
@@ -193,9 +193,9 @@ class Iterate(headrace.Backend):
             self.context.request.on_end(request, partial(self._ended, flight))
         flight.steps += 1
         if flight.steps >= self._limit:
-            what = f"Iterate ran {self._limit} steps and the request has no key {self._until!r}"
+            text = f"Iterate ran {self._limit} steps and the request has no key {self._until!r}"
             hint = "Raise its option limit, or see why the request is never done."
-            raise LimitError(what, limit=self._limit, hint=hint)
+            raise LimitError(text, limit=self._limit, hint=hint)
         request["data"] = request.pop("result")
         return True
 

@@ -83,7 +83,7 @@ class Limit:
         """
         told: list[tuple[Room, Kept]] = []
         with self._lock:
-            expected = any(room.coming.get(id(one.request)) is one.request for one in batch)
+            expected = any(room.coming.get(id(entry.request)) is entry.request for entry in batch)
             if expected and (room.gathered or not room.waits):
                 room.coming, room.gathered = {}, False
                 told = self._line_up(room)
@@ -109,9 +109,9 @@ class Limit:
             takes -= room.waits[0].request.get("request_size", 1)
             if takes < 0 and told:
                 break
-            one = room.waits.popleft()
-            room.coming[id(one.request)] = one.request
-            told.append((room, one))
+            entry = room.waits.popleft()
+            room.coming[id(entry.request)] = entry.request
+            told.append((room, entry))
         return told
 
     def _line_up(self, room: Room) -> list[tuple[Room, Kept]]:

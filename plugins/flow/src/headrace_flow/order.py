@@ -93,7 +93,7 @@ class InOrder:
         for other, number in context.request.alongside():
             with suppress(Exception):  # a dict of a user may raise anything
                 elsewhere.setdefault(self._key_of(other), []).append((number or 0, other))
-        return [self._take(one, context, elsewhere) for one in requests]
+        return [self._take(request, context, elsewhere) for request in requests]
 
     def _take(
         self,
@@ -107,16 +107,16 @@ class InOrder:
             earlier = [
                 other
                 for before, other in elsewhere.get(key, ())
-                if before < number and all(one.request is not other for one in line)
+                if before < number and all(t.request is not other for t in line)
             ]
             called = bool(line) and line[0].stage == _CALLED and line[0].request is request
             before_it: _Turn | None = None
             if called:
                 turn = line[0]
                 turn.stage = _WAITS if earlier else _RUNS
-                if not earlier and any(one.number < turn.number for one in line):
+                if not earlier and any(t.number < turn.number for t in line):
                     # It was called before an earlier one had come here, which has come meanwhile.
-                    ordered = sorted(line, key=lambda one: one.number)
+                    ordered = sorted(line, key=lambda t: t.number)
                     line.clear()
                     line.extend(ordered)
                     turn.stage = _WAITS

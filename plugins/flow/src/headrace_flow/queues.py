@@ -51,9 +51,9 @@ class NamedQueue:
         """
         with self._changed:
             if self._declared and self.max != most:
-                what = f"queue {self.name!r} holds {self.max} already, so it cannot hold {most}"
+                text = f"queue {self.name!r} holds {self.max} already, so it cannot hold {most}"
                 hint = "Declare it once, in the init of one node."
-                raise SetupError(what, hint=hint)
+                raise SetupError(text, hint=hint)
             self.max, self._declared = most, True
 
     def put(self, item: Request, left_s: Callable[[], float] | None) -> None:
@@ -109,8 +109,8 @@ class NamedQueue:
         # caller has the error already, and an item taken for it would be lost.
         while True:
             if (left := left_s()) <= 0:
-                what = f"the time of the request was over while queue {self.name!r} was {why}"
-                raise DeadlineExceededError(what)
+                text = f"the time of the request was over while queue {self.name!r} was {why}"
+                raise DeadlineExceededError(text)
             if ready():
                 return
             if self._closed:

@@ -104,9 +104,9 @@ class Repost(headrace.Backend):
             return ContractError("only a request that was sent to the node goes on at another one")
         if next(reposts) > self._limit:
             where = f"from node {self._context.node_name!r} to {self._target!r}"
-            what = f"the request was reposted more than {self._limit} times, last {where}"
+            text = f"the request was reposted more than {self._limit} times, last {where}"
             hint = "See why it never comes to an end, or raise the option limit of Repost."
-            return LimitError(what, limit=self._limit, hint=hint)
+            return LimitError(text, limit=self._limit, hint=hint)
         self._context.request.resume(request, self._target)
         return PENDING
 
@@ -192,8 +192,8 @@ class Restart(Repost):
         if runs is None:
             return ContractError("only a request that was sent to the node goes on at another one")
         if next(runs) >= self._limit:
-            what = f"the request ran {self._limit} times, and is to go on at node {target!r}"
+            text = f"the request ran {self._limit} times, and is to go on at node {target!r}"
             hint = "See why it never comes to an end, or raise the option limit of Restart."
-            return LimitError(what, limit=self._limit, hint=hint)
+            return LimitError(text, limit=self._limit, hint=hint)
         self._context.request.resume(request, target)
         return PENDING

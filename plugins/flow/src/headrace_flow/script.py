@@ -146,20 +146,20 @@ def _constant_nodes(module: ast.Module, name: str) -> list[str]:
     """Return the nodes that a function, and those of its file that it names, call by a constant name."""
     functions, todo, seen = _functions(module), [name], set()
     names = _names_of_call(module)
-    found: dict[str, None] = {}
+    nodes: dict[str, None] = {}
     while todo:
-        one = todo.pop()
-        if one in seen or one not in functions:
+        code = todo.pop()
+        if code in seen or code not in functions:
             continue
-        seen.add(one)
-        for node in ast.walk(functions[one]):
+        seen.add(code)
+        for node in ast.walk(functions[code]):
             if isinstance(node, ast.Name):
                 todo.append(node.id)
             elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in names:
                 first = node.args[0]
                 if isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    found[first.value] = None
-    return list(found)
+                    nodes[first.value] = None
+    return list(nodes)
 
 
 def _names_of_call(module: ast.Module) -> set[str]:
@@ -197,14 +197,14 @@ class _Step:
         if not isinstance(listed, (list, tuple)) or not all(
             isinstance(one, Call) for one in listed
         ):
-            what = f"{name} yielded something of type {type(yielded).__name__}"
+            text = f"{name} yielded something of type {type(yielded).__name__}"
             hint = 'A script yields call("node", data), a list of such calls, or part(value).'
-            raise ContractError(what, hint=hint)
+            raise ContractError(text, hint=hint)
         self.calls: list[Call] = list(listed)
         self.made = [dict(one.request) for one in self.calls]
         self.errors: dict[int, BaseException] = {}
         self.withdraw: list[Callable[[], object]] = []
-        self._places = {id(made): place for place, made in enumerate(self.made)}
+        self._places = {id(request): place for place, request in enumerate(self.made)}
         self._open = len(self.calls) + 1  # one for `begin` itself
         self._lock = threading.Lock()
 
@@ -224,13 +224,13 @@ class _Step:
         for place, one in enumerate(self.calls):
             together.setdefault((one.node, one.parts), []).append(place)
         for (node, parts), places in together.items():
-            made = [self.made[i] for i in places]
+            sent = [self.made[i] for i in places]
             try:
-                self.withdraw.append(context.request.call(request, node, made, then, parts=parts))
+                self.withdraw.append(context.request.call(request, node, sent, then, parts=parts))
             except ContractError as error:
-                what = error.what or f"no node is called {node!r}"
+                text = error.what or f"no node is called {node!r}"
                 for place in places:
-                    self._took(self.made[place], InputError(what, hint=error.hint))
+                    self._took(self.made[place], InputError(text, hint=error.hint))
         return self._took(None, None)
 
     def _took(self, made: Request | None, error: BaseException | None) -> bool:

@@ -72,10 +72,10 @@ def _flag(request: Request, name: str) -> bool:
         InputError: The key holds something else.
     """
     value = request.get(name)
-    found = False if value is None else _FLAGS.get(str(value).lower())
-    if found is None:
+    flag = False if value is None else _FLAGS.get(str(value).lower())
+    if flag is None:
         raise InputError(key=name, expected="true, false, 1 or 0", got=repr(value)[:40])
-    return found
+    return flag
 
 
 class _Session:
@@ -128,17 +128,17 @@ class Sessions:
             most = max(1, most // (_context(request).get("clients") or 1))
         with self._lock:
             now = self._drop_idle()
-            found = self._found.get(session)
-            if found is not None:
-                found.used = now
+            state = self._found.get(session)
+            if state is not None:
+                state.used = now
                 self._found.move_to_end(session)
                 return
             if self._kept[session.client] >= most:
                 self._refused += 1
-                what = f"{self._kept[session.client]} sessions{of_client} are kept"
+                text = f"{self._kept[session.client]} sessions{of_client} are kept"
                 hint = "End sessions by `sequence_end`, or raise `states`, or lower `idle_s`."
                 raise OverloadedError(
-                    f"{what}, so session {request[self.key]!r} cannot begin", hint=hint
+                    f"{text}, so session {request[self.key]!r} cannot begin", hint=hint
                 )
             self._begin(session, now)
 
@@ -168,13 +168,13 @@ class Sessions:
         """
         with self._lock:
             now = self._clock()
-            found = self._found.get(session) or self._begin(session, now)
-            found.state, found.used = change(found.state), now
+            state = self._found.get(session) or self._begin(session, now)
+            state.state, state.used = change(state.state), now
             self._found.move_to_end(session)
         self.order.leave(session)
         with self._lock:
-            is_kept = self._found.get(session) is found
-            if is_kept and found.state is None and not self.order.busy(session):
+            is_kept = self._found.get(session) is state
+            if is_kept and state.state is None and not self.order.busy(session):
                 self._forget(session)
 
     def _drop_idle(self) -> float:
@@ -338,33 +338,33 @@ class StateFul(headrace.Backend):
         """
         if self.options.initial == "none":
             return {}
-        found = self._zeros.get(rows)
-        if found is None:
+        zeroed = self._zeros.get(rows)
+        if zeroed is None:
             declared = self._described.get("inputs")
             if not isinstance(declared, dict):
                 declared = self.context.store.scope.get("inputs") or {}
             by_key = {about.get("key", name): about for name, about in declared.items()}
             keys = [key for key in self.options.keep.values() if key in by_key]
-            made = {key: zeros(by_key[key], rows) for key in keys}
-            found = {key: one for key, one in made.items() if one is not None}
+            tensors = {key: zeros(by_key[key], rows) for key in keys}
+            zeroed = {key: tensor for key, tensor in tensors.items() if tensor is not None}
             if rows in (None, 1):  # the sizes that clients may send have no bound
-                self._zeros[rows] = found
-        return found
+                self._zeros[rows] = zeroed
+        return zeroed
 
     def describe(self) -> dict[str, Any]:
         """Return the key of sessions, what is kept, and the other inputs and outputs of X, if it declares them."""
         keep = self.options.keep
-        found: dict[str, Any] = {"sequence_key": self.options.key, "keep": dict(keep)}
-        found["initial"] = sorted(self._initial(None))
+        description: dict[str, Any] = {"sequence_key": self.options.key, "keep": dict(keep)}
+        description["initial"] = sorted(self._initial(None))
         for side, kept in (("inputs", {*keep.values()}), ("outputs", {*keep})):
             declared = self._described.get(side)
             if isinstance(declared, dict):
-                found[side] = {
+                description[side] = {
                     name: about
                     for name, about in declared.items()
                     if (about.get("key", name) if side == "inputs" else name) not in kept
                 }
-        return found
+        return description
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
         """Run the child on the first request of each session; the others are PENDING until it is their turn."""
@@ -423,9 +423,9 @@ class StateFul(headrace.Backend):
             start = self.options.start or _context(request).get(START)
             if start == "required" and not starts:
                 session = request[self.options.key]
-                what = f"the request for sequence {session!r} must specify the START flag on the first request of the sequence"
+                text = f"the request for sequence {session!r} must specify the START flag on the first request of the sequence"
                 hint = "It has not begun, or has ended: begin it by a request whose `sequence_start` is true."
-                return InputError(what, key=START, hint=hint)
+                return InputError(text, key=START, hint=hint)
             state = self._initial(request.get("request_size"))
         request.update(state)
         return None

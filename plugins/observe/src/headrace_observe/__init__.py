@@ -13,13 +13,12 @@ from headrace.lazy import lazy_names
 if TYPE_CHECKING:
     from headrace_observe.bench import Benchmark
     from headrace_observe.explaining import why
-    from headrace_observe.gpu import gpus
     from headrace_observe.inspecting import inspect
+    from headrace_observe.instruments import Timer, gpus
     from headrace_observe.logs import setup_logging
     from headrace_observe.otel import OpenTelemetry
     from headrace_observe.prometheus import Prometheus
     from headrace_observe.remembering import Remember
-    from headrace_observe.timer import Timer
     from headrace_observe.tracing import Trace, trace
 
 __version__ = "0.1.0"
@@ -27,13 +26,12 @@ __version__ = "0.1.0"
 _HOME = {
     "bench": "Benchmark",
     "explaining": "why",
-    "gpu": "gpus",
     "inspecting": "inspect",
+    "instruments": "Timer gpus",
     "logs": "setup_logging",
     "otel": "OpenTelemetry",
     "prometheus": "Prometheus",
     "remembering": "Remember",
-    "timer": "Timer",
     "tracing": "Trace trace",
 }
 

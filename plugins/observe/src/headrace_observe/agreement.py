@@ -14,45 +14,45 @@ if TYPE_CHECKING:
 __all__ = ["apart", "beyond", "distance", "relative", "ulps"]
 
 
-def apart(one: Any, other: Any, measure: Callable[[Any, Any], float]) -> float:
+def apart(this: Any, other: Any, measure: Callable[[Any, Any], float]) -> float:
     """Return the most that ``measure`` gives for the numbers of two values; infinite where they differ otherwise.
 
     Args:
-        one: A value: an array of any library, a number, or mappings, lists and dataclasses of them. All else is
+        this: A value: an array of any library, a number, or mappings, lists and dataclasses of them. All else is
             compared by ``==``.
         other: The other one.
         measure: Gives a number for two numpy arrays of one shape.
     """
-    if type(one) is type(other) and isinstance(one, (str, bytes, int, float)) and one == other:
+    if type(this) is type(other) and isinstance(this, (str, bytes, int, float)) and this == other:
         return 0.0
-    if is_dataclass(one) and type(one) is type(other):
-        one, other = (
-            {field.name: getattr(of, field.name) for field in fields(of)} for of in (one, other)
+    if is_dataclass(this) and type(this) is type(other):
+        this, other = (
+            {field.name: getattr(of, field.name) for field in fields(of)} for of in (this, other)
         )
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        one, other = dict(enumerate(one)), dict(enumerate(other))
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        if one.keys() != other.keys():
+    if isinstance(this, (list, tuple)) and isinstance(other, (list, tuple)):
+        this, other = dict(enumerate(this)), dict(enumerate(other))
+    if isinstance(this, Mapping) and isinstance(other, Mapping):
+        if this.keys() != other.keys():
             return inf
-        return max((apart(one[key], other[key], measure) for key in one), default=0.0)
-    ours, theirs = _numbers(one), _numbers(other)
+        return max((apart(this[key], other[key], measure) for key in this), default=0.0)
+    ours, theirs = _numbers(this), _numbers(other)
     if ours is not None and theirs is not None:
         return measure(ours, theirs) if ours.shape == theirs.shape else inf
-    return 0.0 if _equal(one, other) else inf
+    return 0.0 if _equal(this, other) else inf
 
 
-def ulps(one: Any, other: Any) -> float:
+def ulps(this: Any, other: Any) -> float:
     """Return how far two arrays are apart at most, in units of the last place of the greater number."""
     import numpy as np
 
-    same = _same(one, other)
-    if same.all() and one.dtype == other.dtype:
+    same = _same(this, other)
+    if same.all() and this.dtype == other.dtype:
         return 0.0
-    if one.dtype.kind != "f" or one.dtype != other.dtype:
+    if this.dtype.kind != "f" or this.dtype != other.dtype:
         return inf
     with np.errstate(all="ignore"):
-        unit = np.spacing(np.maximum(np.abs(one), np.abs(other)))
-        return _most(np.abs(one.astype(np.float64) - other.astype(np.float64)) / unit, same)
+        unit = np.spacing(np.maximum(np.abs(this), np.abs(other)))
+        return _most(np.abs(this.astype(np.float64) - other.astype(np.float64)) / unit, same)
 
 
 def beyond(one: Any, other: Any, *, rtol: float, atol: float) -> float:

@@ -53,17 +53,17 @@ def arrivals_of(memory: Memory, since: float = -math.inf) -> list[Arrival]:
         since: The first of them came no earlier, on the clock of the memory.
 
     """
-    found: dict[Any, Visit] = {}
-    for place, one in enumerate(memory.visits):
-        key = (one.request_id or place, one.node, one.arrival)
+    visits: dict[Any, Visit] = {}
+    for place, visit in enumerate(memory.visits):
+        key = (visit.request_id or place, visit.node, visit.arrival)
         if (
-            one.arrival >= since
-            and one.node in memory.first_nodes
-            and (key not in found or found[key].priority < one.priority)
+            visit.arrival >= since
+            and visit.node in memory.first_nodes
+            and (key not in visits or visits[key].priority < visit.priority)
         ):
-            found[key] = one
-    ordered = sorted(found.values(), key=lambda one: one.arrival)
-    return [Arrival.of(one, ordered[0].arrival) for one in ordered]
+            visits[key] = visit
+    ordered = sorted(visits.values(), key=lambda visit: visit.arrival)
+    return [Arrival.of(visit, ordered[0].arrival) for visit in ordered]
 
 
 def poisson(rate: float, seed: int = 0) -> Iterator[float]:
@@ -96,8 +96,8 @@ def read_arrivals(path: str | os.PathLike[str]) -> list[float]:
         InputError: The file cannot be read or has no times, or a line is no time or is before the line above it.
     """
     if is_dump(path):
-        if found := arrivals_of(read_dump(path)):
-            return [*found]
+        if arrivals := arrivals_of(read_dump(path)):
+            return [*arrivals]
         raise InputError(f"{path}: no request is remembered in it")
     lines = lines_of(path, "the arrivals in")
     times: list[float] = []

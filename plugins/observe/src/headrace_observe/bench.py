@@ -193,6 +193,6 @@ def _settle(load: ClosedLoop | OpenLoop, pipeline: headrace.Pipeline) -> None:
     while time.monotonic() < until:
         nodes = pipeline.stats()["nodes"].values()
         waiting = any(node["waiting"] for node in nodes)
-        if not waiting and not any(one["busy"] for node in nodes for one in node["instances"]):
+        if not waiting and not any(i["busy"] for node in nodes for i in node["instances"]):
             return
         pause.wait(0.01)

@@ -58,7 +58,7 @@ class Runner:
 def runner_of(config: headrace.PipelineConfig, **building: Any) -> Iterator[Runner]:
     """Build a configuration: instances that take batches of any size where it is one node, else a pipeline."""
     plan = config.plan()
-    nodes = [one for one in plan.nodes.values() if one.alias_of is None]
+    nodes = [node for node in plan.nodes.values() if node.alias_of is None]
     if len(plan.nodes) == 1:
         with headrace.plugins.build(config) as built:
             (low, high), first = nodes[0].range, built.instances[0]
@@ -69,8 +69,8 @@ def runner_of(config: headrace.PipelineConfig, **building: Any) -> Iterator[Runn
             def call(batch: list[dict[str, Any]], instance: int) -> Answers:
                 errors = built.call(batch, instance)
                 return [
-                    one if error is None else error
-                    for one, error in zip(batch, errors, strict=True)
+                    answer if error is None else error
+                    for answer, error in zip(batch, errors, strict=True)
                 ]
 
             yield Runner(call, len(built.instances), sizes, "batches")
@@ -89,7 +89,7 @@ def runner_of(config: headrace.PipelineConfig, **building: Any) -> Iterator[Runn
             return answers
 
         # Several callers share batches, even where each node has one instance.
-        yield Runner(submit, max(2, *(one.instance_num for one in nodes)), _sizes(1, most), "lists")
+        yield Runner(submit, max(2, *(n.instance_num for n in nodes)), _sizes(1, most), "lists")
 
 
 def _sizes(low: int, high: int | None, chosen: Sequence[int] | None = None) -> list[int]:
@@ -194,7 +194,7 @@ def compare(
     for number in range(len(rows)):
         alone.append(_alone(runner, rows, number))
         ended(1)
-    found = {name: Output() for one in alone for name in one}
+    outputs = {name: Output() for answer in alone for name in answer}
 
     def run(some: list[list[int]], instances: int, ended: Callable[[int], object]) -> None:
         for numbers, answers in _run(runner, rows, some, instances):
@@ -202,23 +202,23 @@ def compare(
                 where = {"row": number, "size": len(numbers), "place": place}
                 got = _outputs(rows[number], answer)
                 for name, far in _distances(alone[number], got).items():
-                    one = found.setdefault(name, Output())
-                    one.note(far, ulp, where, beside=instances > 1)
+                    output = outputs.setdefault(name, Output())
+                    output.note(far, ulp, where, beside=instances > 1)
             ended(1)
 
     run(batches, runner.instances, ended)
-    apart_beside = {size for one in found.values() for size in one.beside}
+    apart_beside = {size for output in outputs.values() for size in output.beside}
     again = [numbers for numbers in batches if len(numbers) in apart_beside]
     if again:
         run(again, 1, began(len(again)))
     least = runner.sizes[0]
     for _, answers in _run(runner, rows, [[0] * least] * repeat, runner.instances):
         for name, far in _distances(alone[0], _outputs(rows[0], answers[0])).items():
-            one = found.setdefault(name, Output())
-            one.ulps, one.relative = max(one.ulps, far[0]), max(one.relative, far[1])
-            one.repeats += far[0] > ulp
+            output = outputs.setdefault(name, Output())
+            output.ulps, output.relative = max(output.ulps, far[0]), max(output.relative, far[1])
+            output.repeats += far[0] > ulp
         ended(1)
-    return alone, found
+    return alone, outputs
 
 
 def _batches(size: int, rows: int) -> list[list[int]]:
@@ -231,10 +231,7 @@ def _batches(size: int, rows: int) -> list[list[int]]:
 
 
 def _run(
-    runner: Runner,
-    rows: Sequence[Mapping[str, Any]],
-    batches: Sequence[list[int]],
-    instances: int,
+    runner: Runner, rows: Sequence[Mapping[str, Any]], batches: Sequence[list[int]], instances: int
 ) -> Iterator[tuple[list[int], Answers]]:
     """Run batches of rows by their numbers on so many instances at the same time; give each with its answers."""
     free: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -297,7 +294,7 @@ def compare_reference(
     runner: Runner,
     rows: Sequence[Mapping[str, Any]],
     alone: Sequence[Mapping[str, Any]],
-    found: Mapping[str, Output],
+    outputs: Mapping[str, Output],
     *,
     rtol: float,
     atol: float,
@@ -309,7 +306,7 @@ def compare_reference(
     """
     near = partial(beyond, rtol=rtol, atol=atol)
     told = [_alone(runner, rows, number) for number in range(len(rows))]
-    for name in found.keys() & {name for one in told for name in one}:
+    for name in outputs.keys() & {name for answer in told for name in answer}:
         differing, most, part = [], 0.0, 0.0
         for number, (ours, theirs) in enumerate(zip(alone, told, strict=True)):
             pair = ours.get(name, _MISSING), theirs.get(name, _MISSING)
@@ -317,10 +314,10 @@ def compare_reference(
             part = max(part, apart(*pair, relative))
             if apart(*pair, near) > 1:
                 differing.append(number)
-        found[name].reference = {
+        outputs[name].reference = {
             "agrees": not differing,
             "max_abs": _finite(most),
             "max_rel": _finite(part),
             "rows": differing,
         }
-    return sum(one.reference is not None for one in found.values())
+    return sum(output.reference is not None for output in outputs.values())

@@ -26,9 +26,9 @@ def bounded(code: str) -> str:
         return code
     classes: list[type[HeadraceError]] = [HeadraceError]
     while classes:
-        one = classes.pop()
-        classes += one.__subclasses__()
-        own = vars(one).get("code")
+        cls = classes.pop()
+        classes += cls.__subclasses__()
+        own = vars(cls).get("code")
         if isinstance(own, str):
             _codes.add(own)
     return code if code in _codes else OTHER

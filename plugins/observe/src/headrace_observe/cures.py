@@ -66,22 +66,22 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
     Raises:
         InputError: No request of this identifier is remembered.
     """
-    slow = max(why(memory, request_id), key=lambda one: one.seconds)
+    slow = max(why(memory, request_id), key=lambda plan: plan.seconds)
     if "why_not" in memory.replay:
         return [Cure("", None, str(memory.replay["why_not"]))]
-    waits = [one for one in slow.parts if one.cause not in ("run", "thread")] or slow.parts
+    waits = [part for part in slow.parts if part.cause not in ("run", "thread")] or slow.parts
     node = waits[0].node
     every = arrivals_of(memory, memory.idle_until(slow.began))
-    places = [k for k, one in enumerate(every) if one.visit.arrival == slow.began]
+    places = [k for k, plan in enumerate(every) if plan.visit.arrival == slow.began]
     if not places:
         return [Cure("", None, "its arrival was forgotten")]
     (place, *_) = places
-    visits, times = [one.visit for one in every[max(0, place - MOST) :]], times_of(memory)
+    visits, times = [plan.visit for plan in every[max(0, place - MOST) :]], times_of(memory)
     place = min(place, MOST)
 
     def tried(key: str = "", value: Any = None) -> Cure:
         setting = f"{node}.{key}={value}" if key else ""
-        arrivals = [Arrival.of(one, visits[0].arrival) for one in visits]
+        arrivals = [Arrival.of(visit, visits[0].arrival) for visit in visits]
         asked = arrivals[place]
         try:
             run = _simulation(memory, times, node, key, value)
@@ -96,8 +96,8 @@ def cures(memory: Memory, request_id: str) -> list[Cure]:
     if as_it_is.why_not:
         return [as_it_is]
     number = memory.nodes[node].instance_num
-    found = [tried(*one) for one in _settings(memory.replay["config"][node], number)]
-    return [as_it_is, *sorted(found, key=lambda one: math.inf if one.ms is None else one.ms)]
+    others = [tried(*setting) for setting in _settings(memory.replay["config"][node], number)]
+    return [as_it_is, *sorted(others, key=lambda cure: math.inf if cure.ms is None else cure.ms)]
 
 
 def _in_one_line(error: HeadraceError) -> str:

@@ -31,15 +31,15 @@ class ElementTimes:
 
     def statistics(self) -> dict[str, Any]:
         """Return mean and p99 by node and path."""
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        table: dict[str, dict[str, dict[str, float]]] = {}
         for (node, path), (total, buckets) in self._times.copy().items():
             counts = buckets.copy()
             runs = max(1, sum(counts.values()))
-            found.setdefault(node, {})[path] = {
+            table.setdefault(node, {})[path] = {
                 "mean": round(total[0] / runs, 4),
                 "p99": round(_percentile(counts, 0.99 * runs), 4),
             }
-        return {"nodes": found}
+        return {"nodes": table}
 
 
 def _percentile(counts: Counter[int], wanted: float) -> float:

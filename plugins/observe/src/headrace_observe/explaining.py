@@ -120,9 +120,9 @@ def why(source: headrace.Pipeline | Memory, request_id: str) -> list[Explanation
     if not visits:
         near = get_close_matches(str(request_id)[:200], [*memory.by_name][-1000:], 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"It keeps {len(memory.by_name)} others."
-        what = f"no request {request_id!r} is remembered: it has not ended, or was forgotten"
-        raise InputError(what, hint=hint)
-    return [_explained(memory, one) for one in _occurrences(memory, visits)]
+        text = f"no request {request_id!r} is remembered: it has not ended, or was forgotten"
+        raise InputError(text, hint=hint)
+    return [_explained(memory, run) for run in _occurrences(memory, visits)]
 
 
 def slowest(memory: Memory, count: int = 10) -> list[Explanation]:
@@ -157,8 +157,8 @@ def _occurrences(memory: Memory, visits: Sequence[Visit]) -> list[list[Visit]]:
 
 def _explained(memory: Memory, visits: Sequence[Visit]) -> Explanation:
     runs = _ended(visits)
-    began, ended = min(one.arrival for one in runs), max(one.ended for one in runs)
-    codes = [one.code for one in sorted(visits, key=lambda one: one.ended) if one.code != "ok"]
+    began, ended = min(run.arrival for run in runs), max(run.ended for run in runs)
+    codes = [v.code for v in sorted(visits, key=lambda visit: visit.ended) if v.code != "ok"]
     seconds: dict[tuple[str, str], float] = defaultdict(float)
     details: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
     for part in _Split(memory, runs).split(began, ended):
@@ -167,7 +167,7 @@ def _explained(memory: Memory, visits: Sequence[Visit]) -> Explanation:
             details[part.node, part.cause][part.detail] = None
     parts = [
         Part(*key, spent, _together([*details[key]]))
-        for key, spent in sorted(seconds.items(), key=lambda one: -one[1])
+        for key, spent in sorted(seconds.items(), key=lambda pair: -pair[1])
         if spent > 0
     ]
     first = runs[0]
@@ -181,17 +181,17 @@ def _together(details: Sequence[str]) -> str:
 
 def _ended(visits: Sequence[Visit]) -> list[Visit]:
     """End each run no later than the request had its outcome there: a backend may go on after its caller has left."""
-    outcomes = {(one.node, one.arrival): one.ended for one in visits if one.instance < 0}
-    ran = {(one.node, one.arrival) for one in visits if one.instance >= 0}
-    found = []
-    for one in visits:
-        end = outcomes.get((one.node, one.arrival), one.ended)
-        if one.instance >= 0:
-            times = [min(at, end) for at in (one.cut, one.started, one.ended)]
-            found.append(one._replace(cut=times[0], started=times[1], ended=times[2]))
-        elif (one.node, one.arrival) not in ran:
-            found.append(one)
-    return found
+    outcomes = {(visit.node, visit.arrival): visit.ended for visit in visits if visit.instance < 0}
+    ran = {(visit.node, visit.arrival) for visit in visits if visit.instance >= 0}
+    ended = []
+    for visit in visits:
+        end = outcomes.get((visit.node, visit.arrival), visit.ended)
+        if visit.instance >= 0:
+            times = [min(at, end) for at in (visit.cut, visit.started, visit.ended)]
+            ended.append(visit._replace(cut=times[0], started=times[1], ended=times[2]))
+        elif (visit.node, visit.arrival) not in ran:
+            ended.append(visit)
+    return ended
 
 
 class _Split:
@@ -217,10 +217,10 @@ class _Split:
     ) -> Iterator[Part]:
         """Give the parts of a span. What no visit covers is that of ``around``, or the way from node to node."""
         at = end
-        left = [one for one in visits if one.arrival >= start - _TINY_S]
+        left = [visit for visit in visits if visit.arrival >= start - _TINY_S]
         while at > start:
-            left = [one for one in left if one.ended <= at + _TINY_S]
-            last = max(left, key=lambda one: (one.ended, -one.arrival), default=None)
+            left = [visit for visit in left if visit.ended <= at + _TINY_S]
+            last = max(left, key=lambda visit: (visit.ended, -visit.arrival), default=None)
             before = start if last is None else max(start, min(at, last.ended))
             if at > before:
                 gap = around or Part(visits[0].node, "thread", 0.0, "between nodes")
@@ -256,12 +256,12 @@ class _Split:
             )
             ran = Part(node, "run", 0.0, detail)
             inner = [
-                one
-                for one in self._called
-                if one is not visit
-                and started <= one.arrival
-                and one.ended <= end + _TINY_S
-                and one.node != node
+                called
+                for called in self._called
+                if called is not visit
+                and started <= called.arrival
+                and called.ended <= end + _TINY_S
+                and called.node != node
             ]
             yield from self._along(inner, started, end, ran)
             if started > cut:
@@ -275,9 +275,9 @@ class _Split:
         if queued > since:
             yield Part(node, "room", queued - since, "")
         count = range(memory.nodes[node].instance_num)
-        ran = [one for k in count for one in memory.running(node, k, queued, cut)]
+        ran = [batch for k in count for batch in memory.running(node, k, queued, cut)]
         away = [memory.pauses.get((node, k), []) for k in count]
-        spans = chain(((one.cut, one.ended) for one in ran), *away)
+        spans = chain(((batch.cut, batch.ended) for batch in ran), *away)
         edges = {queued, cut, *(at for at in chain(*spans) if queued < at < cut)}
         for begin, end in pairwise(sorted(edges)):
             now = [next(iter(memory.running(node, k, begin, end)), None) for k in count]
@@ -289,17 +289,17 @@ class _Split:
         self, visit: Visit, queued: float, now: Sequence[Visit | None], paused: Sequence[bool]
     ) -> tuple[str, str]:
         """Return why a request waits, and the detail, by what each instance runs and whether it is away."""
-        idle = [gone for one, gone in zip(now, paused, strict=True) if one is None]
+        idle = [gone for batch, gone in zip(now, paused, strict=True) if batch is None]
         if not all(idle) and self._memory.nodes[visit.node].waits_for_others:
             return "others", f"formed by {visit.reason or visit.code}"
         if any(idle):
             return "pause", f"instance {', '.join(str(k) for k, gone in enumerate(paused) if gone)}"
-        busy = [one for one in now if one is not None]
-        overtook = [one.priority for one in busy if one.cut >= queued - _TINY_S]
+        busy = [batch for batch in now if batch is not None]
+        overtook = [batch.priority for batch in busy if batch.cut >= queued - _TINY_S]
         if overtook and max(overtook) > visit.priority:
             return "priority", f"priority {max(overtook)}"
         if not busy:
             return "instance", ""
-        sizes = " and ".join(map(str, sorted({one.size for one in busy})))
+        sizes = " and ".join(map(str, sorted({batch.size for batch in busy})))
         each = "one ran a batch" if len(now) == 1 else f"all {len(now)} ran batches"
         return "instance", f"{each} of {sizes}"

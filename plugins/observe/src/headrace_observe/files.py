@@ -83,14 +83,14 @@ def _is_special(path: Path) -> bool:
 def _beside(target: Path) -> Path:
     """Make a new file in the folder of a file, with the permissions that any new file gets there."""
     while True:
-        made = target.with_name(f".{target.stem}-{secrets.token_hex(4)}{target.suffix}")
+        temporary = target.with_name(f".{target.stem}-{secrets.token_hex(4)}{target.suffix}")
         try:
-            made.open("xb").close()
+            temporary.open("xb").close()
         except FileExistsError:
             continue
         except OSError as error:  # the error would name the temporary file
             raise OSError(error.errno, error.strerror, str(target)) from None
-        return made
+        return temporary
 
 
 def write_json(path: str | os.PathLike[str], content: Any) -> None:
@@ -112,12 +112,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
         raise InputError(f"{path}: {error}") from error
 
 
-def lines_of(path: str | os.PathLike[str], what: str) -> list[str]:
+def lines_of(path: str | os.PathLike[str], noun: str) -> list[str]:
     """Read the lines of a text.
 
     Args:
         path: The file.
-        what: What it is, for errors: ``the dump``.
+        noun: What it is, for errors: ``the dump``.
 
     Raises:
         InputError: The file cannot be read.
@@ -126,4 +126,4 @@ def lines_of(path: str | os.PathLike[str], what: str) -> list[str]:
         return [*read_lines(path)]
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        raise InputError(f"{what} {path} cannot be read: {why}") from error
+        raise InputError(f"{noun} {path} cannot be read: {why}") from error

@@ -92,10 +92,10 @@ class Goal:
         """
         if figures is None:
             return -1e18
-        found = figures[self.figure]
-        if found is None or not self.reached(figures):
+        figure = figures[self.figure]
+        if figure is None or not self.reached(figures):
             return -1e9 * (1.0 + min(self.excess(figures), 1e8))
-        return found if self.most else -found
+        return figure if self.most else -figure
 
     def reached(self, figures: dict[str, float | None]) -> bool:
         """Return whether a result answered requests, and keeps all limits."""
@@ -128,16 +128,16 @@ def read_goal(text: str) -> Goal:
         start += len(clause) + 1
         if not clause.strip():
             continue
-        found = _CLAUSE.match(clause)
-        if found is None:
+        match = _CLAUSE.match(clause)
+        if match is None:
             _refuse(
                 text, place, len(clause.strip()), "expected 'max FIGURE', 'min FIGURE' or a limit"
             )
-        name = found["of"] or found["figure"]
-        at = start - len(clause) - 1 + found.start("of" if found["of"] else "figure")
+        name = match["of"] or match["figure"]
+        at = start - len(clause) - 1 + match.start("of" if match["of"] else "figure")
         if name not in FIGURES:
             _refuse(text, at, len(name), f"unknown figure {name!r}. {among(name, FIGURES)}")
-        if found["of"]:
+        if match["of"]:
             if wanted is not None:
                 _refuse(
                     text,
@@ -145,13 +145,13 @@ def read_goal(text: str) -> Goal:
                     len(clause.strip()),
                     "only one figure can be maximized or minimized",
                 )
-            wanted = (name, found["way"] == "max")
+            wanted = (name, match["way"] == "max")
             continue
-        if found["unit"] not in FIGURES[name]:
+        if match["unit"] not in FIGURES[name]:
             units = " or ".join(unit or "none" for unit in FIGURES[name])
             _refuse(text, at, len(clause.strip()), f"the unit of {name} is {units}")
-        value = float(found["number"]) * FIGURES[name][found["unit"]]
-        limit = Limit(name, found["sign"].startswith("<"), value, clause.strip())
+        value = float(match["number"]) * FIGURES[name][match["unit"]]
+        limit = Limit(name, match["sign"].startswith("<"), value, clause.strip())
         wrong = _impossible(limit, limits)
         if wrong is not None:
             _refuse(text, at, len(clause.strip()), wrong)

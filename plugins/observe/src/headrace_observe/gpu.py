@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, as reported by NVML, and those that this process uses."""
+"""The GPUs on which this process computes, as CUDA tells of them."""
 
 from __future__ import annotations
 
@@ -8,77 +8,10 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace_observe.extras import library
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["devices", "gpus"]
-
-
-_VALUES = (
-    *("name", "uuid", "memory_used_bytes", "memory_total_bytes"),
-    *("utilisation_percent", "temperature_c"),
-)
-
-
-def gpus() -> list[dict[str, Any]]:
-    """List the GPUs of this machine. An empty list where there is none.
-
-    Returns:
-        Per GPU ``{"index", "name", "uuid", "memory_used_bytes", "memory_total_bytes",
-        "utilisation_percent", "temperature_c", "processes"}``. Each process is ``{"pid",
-        "memory_bytes"}``. A value that the driver does not give is None. ``utilisation_percent`` is the share of
-        time in which a kernel ran, over the last sampling period of the driver (up to a second).
-
-    Raises:
-        MissingDependencyError: There is a driver, but nvidia-ml-py is not installed: the extra ``[gpu]``.
-    """
-    try:
-        nvml = importlib.import_module("pynvml")
-    except ImportError:
-        if shutil.which("nvidia-smi") is None:
-            return []
-        nvml = library("pynvml", "gpu", "listing GPUs")
-    try:
-        nvml.nvmlInit()
-    except nvml.NVMLError:  # no driver, no driver library, or no permission
-        return []
-    try:
-        return [_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
-    finally:
-        with contextlib.suppress(nvml.NVMLError):
-            nvml.nvmlShutdown()
-
-
-def _gpu(nvml: Any, index: int) -> dict[str, Any]:
-    def known(ask: Callable[[], Any]) -> Any:
-        try:
-            return ask()
-        except nvml.NVMLError:
-            return None
-
-    handle = known(lambda: nvml.nvmlDeviceGetHandleByIndex(index))
-    if handle is None:  # the driver has lost it
-        return {"index": index, **dict.fromkeys(_VALUES), "processes": []}
-    memory = known(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-    running = known(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or []
-    return {
-        "index": index,
-        "name": known(lambda: _text(nvml.nvmlDeviceGetName(handle))),
-        "uuid": known(lambda: _text(nvml.nvmlDeviceGetUUID(handle))),
-        "memory_used_bytes": None if memory is None else memory.used,
-        "memory_total_bytes": None if memory is None else memory.total,
-        "utilisation_percent": known(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
-        "temperature_c": known(
-            lambda: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-        ),
-        "processes": [{"pid": one.pid, "memory_bytes": one.usedGpuMemory} for one in running],
-    }
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+__all__ = ["devices"]
 
 
 def devices(*, in_use: bool) -> dict[str, Any] | None:
@@ -101,8 +34,8 @@ def devices(*, in_use: bool) -> dict[str, Any] | None:
     except ImportError:
         if not has_torch or (in_use and not torch.cuda.is_initialized()):
             return None
-        found = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
-        listed = [_device(one.name, one.major, one.minor) for one in found]
+        properties = [torch.cuda.get_device_properties(k) for k in range(torch.cuda.device_count())]
+        listed = [_device(device.name, device.major, device.minor) for device in properties]
         return {"driver": _version_of_driver(), "cuda": torch.version.cuda, "devices": listed}
     with contextlib.suppress(RuntimeError):  # there is no driver
         return _devices(driver, in_use=in_use)
@@ -123,21 +56,21 @@ def _devices(driver: Any, *, in_use: bool) -> dict[str, Any] | None:
         return values[-1] if values else None
 
     ask(driver.cuInit, 0)
-    of, found = driver.CUdevice_attribute, []
+    of, listed = driver.CUdevice_attribute, []
     for device in (ask(driver.cuDeviceGet, k) for k in range(ask(driver.cuDeviceGetCount))):
         # All libraries compute in the primary context of a device.
         if not in_use or ask(driver.cuDevicePrimaryCtxGetState, device):
-            name = _text(ask(driver.cuDeviceGetName, 256, device)).partition("\0")[0]
+            name = ask(driver.cuDeviceGetName, 256, device).decode().partition("\0")[0]
             parts = (
                 of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
                 of.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
             )
-            found.append(
+            listed.append(
                 _device(name, *(ask(driver.cuDeviceGetAttribute, p, device) for p in parts))
             )
     version = ask(driver.cuDriverGetVersion)
     cuda = f"{version // 1000}.{version % 1000 // 10}"
-    return {"driver": _version_of_driver(), "cuda": cuda, "devices": found} if found else None
+    return {"driver": _version_of_driver(), "cuda": cuda, "devices": listed} if listed else None
 
 
 def _device(name: str, major: int, minor: int) -> dict[str, Any]:
@@ -152,6 +85,6 @@ def _version_of_driver() -> str | None:
     except Exception:  # noqa: BLE001 - it is not installed, or has an error of its own that says why not
         return None
     try:
-        return _text(nvml.nvmlSystemGetDriverVersion())
+        return str(nvml.nvmlSystemGetDriverVersion())
     finally:
         nvml.nvmlShutdown()

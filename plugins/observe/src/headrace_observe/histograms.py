@@ -90,7 +90,7 @@ class Histograms:
             known = [(*key, [*counts], self._sums_s[key]) for key, counts in self._counts.items()]
         for name, text in _FAMILIES.items():
             family = metric(name, text, "histogram")
-            for _, node, counts, sum_s in (one for one in known if one[0] == name):
+            for _, node, counts, sum_s in (row for row in known if row[0] == name):
                 below = 0
                 for bound, count in zip([*map(str, self._bounds_s), "+Inf"], counts, strict=True):
                     below += count

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Mapping
 from importlib import metadata
 from importlib.util import find_spec
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
@@ -23,7 +24,6 @@ from headrace_observe.gpu import devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from importlib.machinery import ModuleSpec
 
     from headrace.plan import Plan
 
@@ -93,7 +93,11 @@ def _state(path: Path) -> _State:
 
 
 def identity(
-    config: headrace.PipelineConfig, *, in_use: bool = True, held: Held | None = None
+    config: headrace.PipelineConfig,
+    *,
+    in_use: bool = True,
+    held: Held | None = None,
+    modules: Iterable[str] | None = None,
 ) -> dict[str, Any]:
     """Return what decides the results of a configuration here, as plain data for JSON.
 
@@ -101,29 +105,31 @@ def identity(
         config: The configuration.
         in_use: Whether only the GPUs count on which this process has computed.
         held: Keeps the files open. None: nothing does.
+        modules: The modules of a certificate. None: those that this process has loaded of packages with backends.
 
     Returns:
         ``{"config_sha256", "files", "external_data", "modules", "versions", "python", "machine", "gpu"}``. ``files`` has
-        the SHA-256 of the imported Python files and the files that options name, ``modules`` that of the packages with its
-        backends. ``external_data`` is True if the weights outside of ONNX models are among the files, False if they cannot
+        the SHA-256 of the imported Python files and the files that options name, ``modules`` that of the
+        modules. ``external_data`` is True if the weights outside of ONNX models are among the files, False if they cannot
         be found since onnx is not installed, None without a model of ONNX. ``gpu`` is None without a GPU.
     """
     plan = config.plan()
     held = held or Held()
     files = [*config.files, *_files_of(plan)]
-    models = [one for one in files if one.suffix == ".onnx"]
+    models = [file for file in files if file.suffix == ".onnx"]
     external: bool | None = True if models else None
     try:
-        files += [one for model in models for one in _external(model)]
+        files += [file for model in models for file in _external(model)]
     except ImportError:
         external = False
     names = _distributions(plan)
+    code = _loaded_modules(config, plan, names) if modules is None else modules
     return {
         "config_sha256": hashlib.sha256(_text_of(config, plan).encode()).hexdigest(),
-        "files": {str(one): held.sha256(one) for one in dict.fromkeys(files)},
+        "files": {str(file): held.sha256(file) for file in dict.fromkeys(files)},
         "external_data": external,
-        "modules": dict(sorted(_modules(config, plan, names))),
-        "versions": _versions([*names, *(one for name in names for one in _required_by(name))]),
+        "modules": {name: _digest_of_module(name) for name in sorted(code)},
+        "versions": _versions(chain(names, *map(_required_by, names))),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": f"{platform.system()} {platform.machine()}",
         "gpu": _gpu(in_use=in_use),
@@ -172,7 +178,10 @@ def _trees(plan: Plan) -> list[Any]:
 def _files_of(plan: Plan) -> Iterator[Path]:
     """Yield the files that options name, also those of ``file.py:name`` and ``module:name``."""
     left = [
-        one.value for tree in _trees(plan) for part in tree.walk() for one in part.options.values()
+        value.value
+        for tree in _trees(plan)
+        for part in tree.walk()
+        for value in part.options.values()
     ]
     while left:
         value = left.pop(0)
@@ -231,21 +240,6 @@ def _digest_of_run(path: Path) -> str | None:
     return None
 
 
-_loaded: dict[str, tuple[object, tuple[int, ...]]] = {}
-"""By path, the spec of each module that was loaded when it was hashed first, and the state of its file then."""
-
-
-def _is_loaded(file: Path, specs: Mapping[str, ModuleSpec]) -> bool:
-    """Return whether a file still holds what this process has loaded from it, if it has loaded it."""
-    spec = specs.get(str(file))
-    if spec is None:
-        return True
-    state = _times(file.stat())
-    if _loaded.get(str(file), (None,))[0] is not spec:
-        _loaded[str(file)] = spec, state
-    return _loaded[str(file)][1] == state
-
-
 def _distributions(plan: Plan) -> list[str]:
     """Return the distributions of backends, and the libraries of Headrace that they require."""
     elements = [part for tree in _trees(plan) for part in tree.walk()]
@@ -278,41 +272,44 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def _modules(
-    config: headrace.PipelineConfig, plan: Plan, names: Iterable[str]
-) -> Iterator[tuple[str, str | None]]:
-    """Yield the path and the SHA-256 of each module of the outermost packages in which backends are. None: no file, or it has changed since."""
-    modules = {one.replace("-", "_") for one in names}
-    for plugin in headrace.plugins.installed():
-        if plugin.distribution in names:
-            modules |= {path.partition(":")[0] for path in plugin.backends.values()}
-    registered = {part.distribution for tree in _trees(plan) for part in tree.walk()}
-    own = registered - {one.distribution for one in plan.asks_for if one.version}
-    modules |= own - {*map(str, config.files)}
-    places = {module: _place(module) for module in modules}
-    found = [getattr(one, "__spec__", None) for one in [*sys.modules.values()]]
-    specs = {str(one.origin): one for one in found if one is not None and one.origin is not None}
-    yield from ((module, None) for module in own if places.get(module, True) is None)
-    for place, depth in {*filter(None, places.values())}:
-        for file in [place] if place.is_file() else place.rglob("*"):
-            if file.suffix in {".py", ".so", ".pyd"}:
-                with file.open("rb") as opened:
-                    same = _is_loaded(file, specs)
-                    digest = _sha256_of(opened) if same else None
-                yield file.relative_to(place.parents[depth]).as_posix(), digest
+_loaded: dict[str, tuple[object, tuple[int, ...]]] = {}
+"""The spec of each module that was loaded when it was hashed first, and the state of its file then."""
 
 
-def _place(module: str) -> tuple[Path, int] | None:
-    """Return the outermost package of a module, or its file, and how many namespaces it is in. None: it has no file."""
-    parts = module.split(".")
-    for depth in range(len(parts)):
+def _loaded_modules(config: headrace.PipelineConfig, plan: Plan, names: Iterable[str]) -> set[str]:
+    """Return the modules with backends, and those that this process has loaded of their packages and of distributions."""
+    elements = [part for tree in _trees(plan) for part in tree.walk()]
+    own = {one.distribution for one in elements if not one.version} - {*map(str, config.files)}
+    brought = [one.backends for one in headrace.plugins.installed() if one.distribution in names]
+    modules = {path.partition(":")[0] for paths in brought for path in paths.values()} | own
+    packages = {name.replace("-", "_") for name in names}
+    packages |= {module.partition(".")[0] for module in modules}
+    loaded = [name for name in [*sys.modules] if name.partition(".")[0] in packages]
+    return own | {name for name in loaded if _file_of(name) is not None}
+
+
+def _file_of(module: str) -> Path | None:
+    """Return the file of a module, whether it is loaded or not."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if module not in sys.modules:
         with contextlib.suppress(ImportError, ValueError):
-            spec = find_spec(".".join(parts[: depth + 1]))
-            if spec is not None and spec.origin is not None:
-                file = Path(spec.origin)
-                return file if spec.submodule_search_locations is None else file.parent, depth
-    file_of_main = getattr(sys.modules.get(module), "__file__", None)
-    return None if file_of_main is None else (Path(file_of_main), 0)
+            file = getattr(find_spec(module), "origin", None)
+    return Path(file) if file is not None and Path(file).is_file() else None
+
+
+def _digest_of_module(name: str) -> str | None:
+    """Return the SHA-256 of a module's file. None: it has none, or no longer that which this process has loaded."""
+    path = _file_of(name)
+    if path is None:
+        return None
+    if name in sys.modules:
+        now = getattr(sys.modules[name], "__spec__", None), _times(path.stat())
+        known = _loaded.get(name, now)
+        _loaded[name] = known if known[0] is now[0] else now
+        if _loaded[name] != now:
+            return None
+    with path.open("rb") as file:
+        return _sha256_of(file)
 
 
 def _gpu(*, in_use: bool) -> dict[str, Any] | None:
@@ -342,49 +339,49 @@ def _precision() -> dict[str, Any]:
 
 def differences(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     """Return in sentences how a configuration here differs from what a certificate says. Both are an `identity`."""
-    found = []
+    sentences = []
     if said["config_sha256"] != here["config_sha256"]:
-        found.append("the configuration is another one")
+        sentences.append("the configuration is another one")
     names = [[Path(path).name for path in of["files"]] for of in (said, here)]
     if names[0] != names[1]:
-        found.append(f"it reads {_joined(names[1])}, not {_joined(names[0])}")
+        sentences.append(f"it reads {_joined(names[1])}, not {_joined(names[0])}")
     else:
         pairs = zip(names[0], said["files"].values(), here["files"].values(), strict=True)
-        found += [f"{name} has changed" for name, then, now in pairs if then != now]
+        sentences += [f"{name} has changed" for name, then, now in pairs if then != now]
     if said["external_data"] is False or (said["external_data"] and not here["external_data"]):
-        found.append("weights outside of ONNX models cannot be compared without onnx")
-    changed = _changed(said["modules"], here["modules"])
-    found += [f"{name} has changed" for name, _, _ in changed]
-    found += [
-        f"{name} is in no file as this process has loaded it"
-        for name, sha in here["modules"].items()
-        if sha is None
+        sentences.append("weights outside of ONNX models cannot be compared without onnx")
+    sentences += [
+        f"{name} is in no file, or has changed since it was loaded"
+        if digest is None
+        else f"{name} has changed"
+        for name, digest in here["modules"].items()
+        if digest is None or digest != said["modules"][name]
     ]
-    found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
+    sentences += [_sentence(*change) for change in _changed(said["versions"], here["versions"])]
     for key in ("python", "machine"):
         if said[key] != here[key]:
-            found.append(_sentence(key, said[key], here[key]))
-    return found + _differences_of_gpus(said["gpu"], here["gpu"])
+            sentences.append(_sentence(key, said[key], here[key]))
+    return sentences + _differences_of_gpus(said["gpu"], here["gpu"])
 
 
 def _differences_of_gpus(said: Any, here: Any) -> list[str]:
     if said is None:
         return []
     if here is None:
-        return [f"there is no {' or '.join(one['name'] for one in said['devices'])} here"]
-    found = [
+        return [f"there is no {' or '.join(device['name'] for device in said['devices'])} here"]
+    sentences = [
         _sentence(key, said[key], here[key]) for key in ("driver", "cuda") if said[key] != here[key]
     ]
-    found += [
-        f"there is no {one['name']} ({one['compute_capability']}) here"
-        for one in said["devices"]
-        if one not in here["devices"]
+    sentences += [
+        f"there is no {device['name']} ({device['compute_capability']}) here"
+        for device in said["devices"]
+        if device not in here["devices"]
     ]
-    found += [_sentence(*one) for one in _changed(said["versions"], here["versions"])]
+    sentences += [_sentence(*change) for change in _changed(said["versions"], here["versions"])]
     # torch may be imported later: until then it has its defaults, which nobody can ask for.
     both = said["precision"].keys() & here["precision"].keys()
     then, now = ({key: of["precision"][key] for key in sorted(both)} for of in (said, here))
-    return found + [_sentence(*one) for one in _changed(then, now)]
+    return sentences + [_sentence(*change) for change in _changed(then, now)]
 
 
 def _changed(said: Mapping[str, Any], here: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:

@@ -80,10 +80,10 @@ def of_backend(
     waiting = deque((began, k) for k in itertools.islice(to_send, clients))
     while waiting:
         turns, batch = _cut(waiting, samples, backend.min, most)
-        found = backend(batch) or [None] * len(batch)
+        errors = backend(batch) or [None] * len(batch)
         ended = clock()
         sizes[len(turns)] += 1
-        for (arrived, sample), error in zip(turns, found, strict=False):
+        for (arrived, sample), error in zip(turns, errors, strict=False):
             outcomes.add(sample, error)
             if error is None:
                 notes.ok(ended, ended - arrived)

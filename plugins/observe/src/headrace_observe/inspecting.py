@@ -11,7 +11,7 @@ import headrace
 from headrace.errors import MissingDependencyError, code_of
 from headrace_observe.codes import text_of
 from headrace_observe.figures import latency_ms
-from headrace_observe.gpu import gpus
+from headrace_observe.instruments import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -107,7 +107,7 @@ def inspect(
         "writes": _written(samples[0], good[0]) if good else {},
         "batches": batches,
         "errors": errors,
-        "memory": {kind: {when: found[kind] for when, found in memory.items()} for kind in kinds},
+        "memory": {kind: {when: values[kind] for when, values in memory.items()} for kind in kinds},
     }
 
 
@@ -172,13 +172,13 @@ def _batch(
                 code = code_of(error)
                 failed[code] = failed.get(code, 0) + 1
                 errors.setdefault(code, text_of(error))
-    found = latency_ms(times)
-    mean = found["mean"] or 0.0
+    latency = latency_ms(times)
+    mean = latency["mean"] or 0.0
     return {
         "size": size,
         "ok": size * repeat - sum(failed.values()),
         "failed": failed,
-        "latency_ms": found,
+        "latency_ms": latency,
         "per_item_ms": round(mean / size, 5),
     }
 
@@ -202,10 +202,10 @@ def _described(value: Any, depth: int = 3) -> str:
     if isinstance(value, (bytes, bytearray, str)):
         return f"{kind} [{len(value)}]"
     if isinstance(value, (list, tuple)):
-        inner = dict.fromkeys(_described(one, depth - 1) for one in value[:_SHOWN] if depth)
+        inner = dict.fromkeys(_described(item, depth - 1) for item in value[:_SHOWN] if depth)
         return f"{kind} [{len(value)}]{' of ' if inner else ''}{', '.join(inner)}"
     if isinstance(value, dict) and depth:
-        pairs = [f"{key}: {_described(one, depth - 1)}" for key, one in value.items()]
+        pairs = [f"{key}: {_described(item, depth - 1)}" for key, item in value.items()]
         return f"{kind} {{{', '.join(pairs[:_SHOWN])}{', ...' if pairs[_SHOWN:] else ''}}}"
     return kind
 

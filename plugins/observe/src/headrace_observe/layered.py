@@ -20,12 +20,12 @@ def layered(
         layers: Tables of the same shape. A later one wins over ``source`` and over those before it.
     """
     if isinstance(source, Mapping):
-        made: dict[str, Any] = copy.deepcopy(dict(source))
+        config: dict[str, Any] = copy.deepcopy(dict(source))
     else:
-        made = {"extends": [os.fspath(source).replace("${", "$${")]}
+        config = {"extends": [os.fspath(source).replace("${", "$${")]}
     for layer in layers:
-        _lay(made, layer)
-    return made
+        _lay(config, layer)
+    return config
 
 
 def _lay(below: dict[str, Any], above: Mapping[str, Any]) -> None:

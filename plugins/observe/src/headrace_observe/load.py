@@ -15,15 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-__all__ = [
-    "CLOSED_CLOCK",
-    "MOST_CLIENTS",
-    "OPEN_CLOCK",
-    "ClosedLoop",
-    "OpenLoop",
-    "client",
-    "send",
-]
+__all__ = ["CLOSED_CLOCK", "MOST_CLIENTS", "OPEN_CLOCK", "ClosedLoop", "OpenLoop", "client", "send"]
 
 CLOSED_CLOCK = (
     "from the call of pipe(request) to its return, in the client's thread; each client sends its next "

@@ -131,17 +131,17 @@ class Point:
             points: The points, at least one.
         """
         last = points[-1]
-        window = Window(0.0, sum(one.window.seconds for one in points))
+        window = Window(0.0, sum(point.window.seconds for point in points))
         nodes: dict[str, Counter[int]] = {}
-        for one in points:
-            window.latencies.extend(one.window.latencies)
-            window.failed.update(one.window.failed)
-            window.errors.update(one.window.errors)
-            for name, sizes in one.nodes.items():
+        for point in points:
+            window.latencies.extend(point.window.latencies)
+            window.failed.update(point.window.failed)
+            window.errors.update(point.window.errors)
+            for name, sizes in point.nodes.items():
                 nodes.setdefault(name, Counter()).update(sizes)
         usage = dict(last.usage)
-        if all("cpu" in one.usage for one in points) and window.seconds:
-            used = sum(one.usage["cpu"]["cores"] * one.window.seconds for one in points)
+        if all("cpu" in point.usage for point in points) and window.seconds:
+            used = sum(point.usage["cpu"]["cores"] * point.window.seconds for point in points)
             usage["cpu"] = {**usage["cpu"], "cores": round(used / window.seconds, 3)}
         return replace(last, window=window, nodes=nodes, usage=usage)
 
@@ -270,7 +270,7 @@ class _Watch:
         end = self._clock()
         start, before, used = self._starts[min(self._first, len(self._starts) - 1)]
         if self.ended:  # with the last answer, which was some time before the watch looked
-            end = max(start, max(one.last for one in self._load.notes) + 1e-9)
+            end = max(start, max(note.last for note in self._load.notes) + 1e-9)
         point = Point(
             load=self._load.about,
             clock=self._load.clock_covers,

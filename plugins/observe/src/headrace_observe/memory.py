@@ -155,15 +155,15 @@ class Memory:
         none failed.
         """
         visits: dict[tuple[str, int, float], list[Visit]] = defaultdict(list)
-        for one in self.visits:
-            if one.instance >= 0:
-                visits[one.node, one.instance, one.cut].append(one)
-        found: dict[tuple[str, int], list[Visit]] = defaultdict(list)
+        for visit in self.visits:
+            if visit.instance >= 0:
+                visits[visit.node, visit.instance, visit.cut].append(visit)
+        ran: dict[tuple[str, int], list[Visit]] = defaultdict(list)
         for (node, instance, _), each in sorted(visits.items()):
-            worst = next((one for one in each if one.code != "ok"), each[0])
-            most, came = max(one.priority for one in each), min(one.arrival for one in each)
-            found[node, instance].append(worst._replace(priority=most, arrival=came))
-        return found
+            worst = next((v for v in each if v.code != "ok"), each[0])
+            most, came = max(v.priority for v in each), min(v.arrival for v in each)
+            ran[node, instance].append(worst._replace(priority=most, arrival=came))
+        return ran
 
     @cached_property
     def first_nodes(self) -> set[str]:
@@ -301,8 +301,8 @@ def parse_dump(lines: Sequence[str], origin: str) -> Memory:
         except pydantic.ValidationError:
             visit = None
         if visit is None or visit.node not in about.nodes:
-            what = "%s:%d: the rest is cut off; %d visits before it were read"
-            _log.warning(what, origin, number, len(visits))
+            text = "%s:%d: the rest is cut off; %d visits before it were read"
+            _log.warning(text, origin, number, len(visits))
             break
         visits.append(visit)
     return Memory(visits, about.changes, about.nodes, about.replay)

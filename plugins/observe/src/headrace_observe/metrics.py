@@ -33,7 +33,7 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
     """
     nodes: Mapping[str, Any] = stats["nodes"]
     yield "headrace_ready", "gauge", "Whether requests are accepted.", [({}, float(ready))]
-    states: list[Sample] = [({"state": one}, float(stats["state"] == one)) for one in STATES]
+    states: list[Sample] = [({"state": state}, float(stats["state"] == state)) for state in STATES]
     yield "headrace_state", "gauge", "The state of the pipeline: 1 for its current state.", states
     yield _per_node(nodes, "headrace_requests_waiting", "gauge", "Requests that wait.", "waiting")
     text = "Requests that have arrived."
@@ -71,14 +71,14 @@ def tables(stats: Mapping[str, Any], *, ready: bool) -> Iterator[Table]:
         ("dropped", "counter", "Items that such a queue has dropped."),
     ):
         if queues:
-            rows: list[Sample] = [({"queue": name}, one[key]) for name, one in queues.items()]
+            rows: list[Sample] = [({"queue": name}, queue[key]) for name, queue in queues.items()]
             yield f"headrace_named_queue_{key}", kind, text, rows
     probes = stats.get("probes", {})
     if probes:
         errors: dict[str, float] = {}  # several probes may have one name
-        for name, one in probes.items():
+        for name, probe in probes.items():
             short = name.partition("(")[0]
-            errors[short] = errors.get(short, 0) + one["errors"]
+            errors[short] = errors.get(short, 0) + probe["errors"]
         rows = [({"probe": name}, count) for name, count in errors.items()]
         yield "headrace_probe_errors", "counter", "Errors of probes.", rows
 
@@ -104,14 +104,14 @@ def _instances(nodes: Mapping[str, Any]) -> Iterator[Table]:
         ("errors", "headrace_instance_errors", "counter", "Requests that failed in it."),
     ):
         rows: list[Sample] = []
-        for node, found in nodes.items():
-            for one in found["instances"]:
+        for node, statistics in nodes.items():
+            for instance in statistics["instances"]:
                 labels = {
                     "node": node,
-                    "instance": str(one["index"]),
-                    "device": one["device"] or "",
+                    "instance": str(instance["index"]),
+                    "device": instance["device"] or "",
                 }
-                rows.append((labels, float(one[key])))
+                rows.append((labels, float(instance[key])))
         yield name, kind, text, rows
 
 

@@ -127,11 +127,11 @@ def agree(windows: list[Window], tolerance: float, *, by_rate: bool = True) -> b
         tolerance: The largest difference of a window from their mean, as a share of the mean (0.05 is 5 %).
         by_rate: Whether the throughput is compared, too.
     """
-    if not all(one.comparable and one.latencies for one in windows):
-        return all(one.comparable and not one.latencies for one in windows)
-    rows = [[percentile(sorted(one.latencies), 50) for one in windows]]
+    if not all(window.comparable and window.latencies for window in windows):
+        return all(window.comparable and not window.latencies for window in windows)
+    rows = [[percentile(sorted(window.latencies), 50) for window in windows]]
     if by_rate:
-        rows.append([one.throughput_rps for one in windows])
+        rows.append([window.throughput_rps for window in windows])
     for row in rows:
         mean = sum(row) / len(row)
         if any(abs(value - mean) > tolerance * mean for value in row):

@@ -169,11 +169,11 @@ class OpenTelemetry:
         is_own = isinstance(given, _Current)
         if isinstance(given, str) and not is_own:
             return
-        found: dict[str, str] = {}
-        self._inject(found)
-        if not found and not is_own:
+        context_ids: dict[str, str] = {}
+        self._inject(context_ids)
+        if not context_ids and not is_own:
             return
-        current = {key: _Current(value) for key, value in found.items()}
+        current = {key: _Current(value) for key, value in context_ids.items()}
         if (
             isinstance(context, dict) and type(context) is not dict
         ):  # of a class that its owner looks for
@@ -189,7 +189,7 @@ class OpenTelemetry:
             return
         number = next(self._numbers)
         failed = len(record.errors) - record.errors.count(None)
-        parents = [_carried(one.request) for one in record.requests]
+        parents = [_carried(entry.request) for entry in record.requests]
         about = (record.node, record.instance, record.started, record.ended)
         self._aside.leave(
             _Batch(
@@ -200,8 +200,8 @@ class OpenTelemetry:
         # Entries remain for requests whose owners stopped waiting between the cut of the batch and its start.
         if len(self._ran) > MOST_PENDING:
             self._ran.clear()
-        for one in record.requests:
-            key = record.node, id(one.request)
+        for entry in record.requests:
+            key = record.node, id(entry.request)
             self._ran[key] = number, record.started
             early = self._early.pop(key, None)
             if early is not None:
@@ -342,7 +342,7 @@ def _offer(meter: Any, pipeline: headrace.Pipeline) -> None:
         pipeline: The pipeline. A weak reference does not keep it alive.
     """
     with _OFFERING[0]:
-        number = next(one for one in itertools.count() if one not in _PIPELINES)
+        number = next(free for free in itertools.count() if free not in _PIPELINES)
         _PIPELINES[number] = weakref.ref(pipeline, lambda _: _PIPELINES.pop(number, None))
         # A stand-in passes its instruments on to the provider's meter once there is one.
         known = _METER[0]

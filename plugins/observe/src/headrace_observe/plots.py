@@ -131,11 +131,11 @@ def load_panels(rows: Iterable[tuple[str, dict[str, Any]]]) -> list[Panel]:
         rows: Points, as `Point.to_dict` gives them, each after the name of its configuration.
     """
     panels: list[Panel] = []
-    found = list(rows)
+    points = list(rows)
     axes = {"clients": ("closed",), "arrivals per second": ("open", "arrivals")}
     for called, kinds in axes.items():
         throughput, latency = Panel(called, "requests per second"), Panel(called, "latency, ms")
-        for name, point in found:
+        for name, point in points:
             if point["load"]["kind"] not in kinds or point["latency_ms"]["p50"] is None:
                 continue
             x = _place(point)

@@ -276,8 +276,8 @@ def _families(client: Any, pipeline: headrace.Pipeline) -> Iterator[Any]:
 def _batch_sizes(metric: Any, nodes: Mapping[str, Any]) -> Any:
     """Return the exact sizes of batches as a histogram with powers of two as bounds."""
     family = metric("headrace_batch_size_requests", "Requests in a batch.", "histogram")
-    for node, found in nodes.items():
-        sizes = {int(size): n for size, n in found["batch_size"]["histogram"].items()}
+    for node, statistics in nodes.items():
+        sizes = {int(size): n for size, n in statistics["batch_size"]["histogram"].items()}
         bounds, largest = [1], max([_LEAST_BOUND, *sizes])
         while bounds[-1] < largest:
             bounds.append(2 * bounds[-1])

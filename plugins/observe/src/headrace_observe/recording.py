@@ -114,8 +114,8 @@ class Recording:
         if me not in self.names:
             self.names[me] = threading.current_thread().name
         ran: list[Any] = []
-        for one, error in zip(requests, errors, strict=True):
-            key = (id(one[0]), one[1])
+        for request, error in zip(requests, errors, strict=True):
+            key = (id(request[0]), request[1])
             if hash(key) % _HASHES < self._drawn:
                 ran += (*key, None if error is None else str(code_of(error)))
         if ran:
@@ -171,7 +171,7 @@ class Recording:
                 file.write(maker.head(about))
                 for event in _events(maker, blocks):
                     file.write(",\n" + event)
-                file.write("".join(f",\n{one}" for one in maker.tracks()) + "\n]}\n")
+                file.write("".join(f",\n{track}" for track in maker.tracks()) + "\n]}\n")
                 size = file.tell()
             if size <= self._most_bytes or not blocks:
                 return

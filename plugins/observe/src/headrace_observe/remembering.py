@@ -57,8 +57,8 @@ class Remember:
         """
         size, most = int((options or self.Options()).size), _memory_bytes()
         if not _LEAST_BYTES <= size <= most:
-            what = f"Remember(size={size}) keeps nothing: it takes 1 MiB to {most >> 20} MiB, the memory of this machine"
-            raise SetupError(what, hint='Write probes = ["Remember(64MiB)"].')
+            text = f"Remember(size={size}) keeps nothing: it takes 1 MiB to {most >> 20} MiB, the memory of this machine"
+            raise SetupError(text, hint='Write probes = ["Remember(64MiB)"].')
         self.notes = Packed(size)
         self._changes: deque[Change] = deque(maxlen=4096)
         self._pipeline: weakref.ref[headrace.Pipeline] | None = None
@@ -122,12 +122,12 @@ class Remember:
         if pipeline is None:
             raise SetupError("this Remember belongs to no pipeline, or to one that is gone")
         blocks = self.notes.blocks()
-        found: deque[Visit] = deque()
-        while blocks and (most is None or len(found) < most):
-            found.extendleft(reversed([*_visits(Packed.unpacked(blocks.pop()))]))
+        visits: deque[Visit] = deque()
+        while blocks and (most is None or len(visits) < most):
+            visits.extendleft(reversed([*_visits(Packed.unpacked(blocks.pop()))]))
         nodes = pipeline.config.plan().nodes.items()
         facts = {name: NodeFacts.of(node) for name, node in nodes}
-        memory = Memory(found, [*self._changes], facts)
+        memory = Memory(visits, [*self._changes], facts)
         if most is None:
             from headrace_observe.cures import replay_of  # which only who simulates needs
 

@@ -124,14 +124,14 @@ class Require(headrace.Options):
             return Certificate.model_validate(read_json(self.require))
         except ValidationError as error:
             wrong = [
-                f"{'.'.join(map(str, one['loc'])) or 'the whole file'}: {one['msg']}"
-                for one in error.errors(include_url=False, include_input=False)
+                f"{'.'.join(map(str, problem['loc'])) or 'the whole file'}: {problem['msg']}"
+                for problem in error.errors(include_url=False, include_input=False)
             ]
-            what = (
+            text = (
                 f"{self.require} is no certificate of headrace certify: {'; '.join(wrong[:_MOST])}"
             )
             more = f"; and {len(wrong) - _MOST} more" if wrong[_MOST:] else ""
-            raise ValueError(what + more) from None
+            raise ValueError(text + more) from None
         except HeadraceError as error:
             raise ValueError(str(error)) from error
 
@@ -159,26 +159,31 @@ class Require(headrace.Options):
         from headrace_observe.identity import Held, differences, identity
 
         held, told = Held(), self.certificate.model_dump()
-        found = differences(told, identity(config, in_use=False, held=held))
-        if not (told["agrees"] or self.invariant):
-            found.append("its results differ, as headrace certify says")
 
-        def refuse(found: list[str]) -> None:
-            more = f"; and {len(found) - _MOST} more" if found[_MOST:] else ""
-            what = f"{self.require.name} does not certify this: {'; '.join(found[:_MOST])}{more}"
+        def found_here() -> list[str]:
+            here = identity(config, in_use=False, held=held, modules=told["modules"])
+            return differences(told, here)
+
+        differs = found_here()
+        if not (told["agrees"] or self.invariant):
+            differs.append("its results differ, as headrace certify says")
+
+        def refuse(differs: list[str]) -> None:
+            more = f"; and {len(differs) - _MOST} more" if differs[_MOST:] else ""
+            text = f"{self.require.name} does not certify this: {'; '.join(differs[:_MOST])}{more}"
             hint = "Go back to what was certified, or make a new one: headrace certify CONFIG --output FILE"
-            raise ConfigError(config.problem_at(node, "require", "certificate", what, hint))
+            raise ConfigError(config.problem_at(node, "require", "certificate", text, hint))
 
         def look_again() -> None:
             changed = [f"{name} was replaced while it was loaded" for name in held.changed()]
-            found = changed or differences(told, identity(config, in_use=False, held=held))
+            differs = changed or found_here()
             held.close()
-            if found:
-                refuse(found)
+            if differs:
+                refuse(differs)
 
-        if found:
+        if differs:
             held.close()
-            refuse(found)
+            refuse(differs)
         return look_again
 
 
@@ -191,10 +196,10 @@ def agreeing_sizes(certificate: Certificate) -> tuple[int, ...]:
     if certificate.compared != "batches":
         raise ValueError("invariant is for one node: the certificate compares lists, not batches")
     sizes = {*certificate.sizes}
-    for name, one in certificate.outputs.items():
-        if one.verdict == "random" or not (one.reference is None or one.reference.agrees):
+    for name, output in certificate.outputs.items():
+        if output.verdict == "random" or not (output.reference is None or output.reference.agrees):
             raise ValueError(f"no size makes {name} agree, as the certificate says")
-        sizes -= {*one.sizes, *one.sizes_beside_instances}
+        sizes -= {*output.sizes, *output.sizes_beside_instances}
     if not sizes:
         raise ValueError("no size has results that agree, as the certificate says")
     return tuple(sorted(sizes))

@@ -37,7 +37,7 @@ def row(point: dict[str, Any]) -> list[str]:
         for name, mean in batches.items()
     ]
     failed = ", ".join(f"{code} {count}" for code, count in point["failed"].items())
-    gpu = [one["utilisation_percent"] for one in point.get("gpu", ())]
+    gpu = [device["utilisation_percent"] for device in point.get("gpu", ())]
     stable = {None: "-", True: "yes", False: "no"}[point["stable"]]
     return [
         load_name(point["load"]),
@@ -46,7 +46,7 @@ def row(point: dict[str, Any]) -> list[str]:
         failed or "0",
         ", ".join(means) or "-",
         f"{point['cpu']['cores']:.2f}" if "cpu" in point else "-",
-        ", ".join("-" if one is None else str(one) for one in gpu) or "-",
+        ", ".join("-" if percent is None else str(percent) for percent in gpu) or "-",
         "interrupted" if point["interrupted"] else stable,
     ]
 

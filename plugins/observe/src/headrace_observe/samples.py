@@ -34,16 +34,16 @@ def random_array(text: str, seed: int = 0) -> Any:
         InputError: The text is not of that form, or the array does not fit into the memory.
         MissingDependencyError: numpy is not installed.
     """
-    found = _FORM.match(text)
-    if found is None or found["dtype"] not in _DTYPES:
+    match = _FORM.match(text)
+    if match is None or match["dtype"] not in _DTYPES:
         raise InputError(
             f"expected dtype:shape, as float32:3x224x224, got {text!r}; "
             f"dtypes are {', '.join(_DTYPES)}"
         )
     numpy = library("numpy", None, "random data")
-    shape = tuple(int(part) for part in (found["shape"] or "").split("x") if part)
+    shape = tuple(int(part) for part in (match["shape"] or "").split("x") if part)
     try:
-        return _random(numpy, shape, found["dtype"], seed)
+        return _random(numpy, shape, match["dtype"], seed)
     except (MemoryError, ValueError) as error:  # numpy raises ValueError if the size overflows
         raise InputError(f"{text!r} does not fit into the memory: {error}") from error
 

@@ -22,11 +22,7 @@ _MOST_DRAWN = 2_000
 
 
 def search(
-    space: Sequence[Dimension],
-    evaluate: Callable[[Values], float],
-    trials: int,
-    *,
-    seed: int = 0,
+    space: Sequence[Dimension], evaluate: Callable[[Values], float], trials: int, *, seed: int = 0
 ) -> None:
     """Evaluate at most ``trials`` different combinations of values, the configuration's own first.
 
@@ -68,7 +64,7 @@ class _Climb:
         self.space = space
         self.known: dict[Places, float] = {}
         self._evaluate = evaluate
-        self._left = min(trials, math.prod(len(one.values) for one in space))
+        self._left = min(trials, math.prod(len(choice.values) for choice in space))
         self._draw: Any = random.Random(seed)  # noqa: S311 - no secret
 
     def ask(self, places: Places) -> float | None:
@@ -83,21 +79,21 @@ class _Climb:
 
     def farthest(self) -> Places:
         """Give a combination whose distance to the nearest known one is the greatest."""
-        sizes = [len(one.values) for one in self.space]
+        sizes = [len(choice.values) for choice in self.space]
         if math.prod(sizes) <= _MOST_DRAWN:
-            found = list(itertools.product(*map(range, sizes)))
+            places = list(itertools.product(*map(range, sizes)))
         else:
             draw = self._draw.randrange
-            found = [tuple(draw(size) for size in sizes) for _ in range(_MOST_DRAWN)]
-        self._draw.shuffle(found)
+            places = [tuple(draw(size) for size in sizes) for _ in range(_MOST_DRAWN)]
+        self._draw.shuffle(places)
 
         def distance(places: Places) -> float:
             return min(
-                sum(abs(a - b) / max(1, size - 1) for a, b, size in zip(places, one, sizes))  # noqa: B905
-                for one in self.known
+                sum(abs(a - b) / max(1, size - 1) for a, b, size in zip(places, tried, sizes))  # noqa: B905
+                for tried in self.known
             )
 
-        return max(found, key=distance)
+        return max(places, key=distance)
 
     def best(self) -> Places:
         """Return the best combination so far."""
@@ -145,12 +141,12 @@ class _Climb:
             better = False
             for place, step in itertools.product(range(len(here)), (1, -1)):
                 while (there := self._moved(here, (place, step))) is not None:
-                    found = self.ask(there)
-                    if found is None:
+                    point = self.ask(there)
+                    if point is None:
                         return
-                    if found <= number:
+                    if point <= number:
                         break
-                    here, number, better = there, found, True
+                    here, number, better = there, point, True
 
     def _jumps(self, here: Places) -> Iterator[Places]:
         """Give the combinations in which one key is two, four, eight ... values away."""

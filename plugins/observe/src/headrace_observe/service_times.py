@@ -167,51 +167,51 @@ def read_times(path: str | os.PathLike[str]) -> dict[str, ServiceTimes]:
     if is_dump(path):
         return times_of(read_dump(path), str(path))
     try:
-        found = _BY_HAND.validate_json("\n".join(lines_of(path, "the times")))
+        times = _BY_HAND.validate_json("\n".join(lines_of(path, "the times")))
     except pydantic.ValidationError as error:
         first = error.errors()[0]
-        where = "".join(f": {one}" for one in first["loc"][:2])
+        where = "".join(f": {part}" for part in first["loc"][:2])
         raise InputError(f"{path}{where}: {first['msg']}", hint=_HINT) from error
-    for node, sizes in found.items():
+    for node, sizes in times.items():
         if not any(map(any, sizes.values())):
             raise InputError(
                 f"{path}: {node}: all times are 0, so there is no throughput to predict"
             )
-    return {node: ServiceTimes(node, sizes, str(path)) for node, sizes in found.items()}
+    return {node: ServiceTimes(node, sizes, str(path)) for node, sizes in times.items()}
 
 
 def times_of(memory: Memory, origin: str = "what is remembered") -> dict[str, ServiceTimes]:
     """Return the times of the batches that are remembered, for each node. ``origin`` is named in errors."""
     beside = _beside(memory)
-    found: dict[str, ServiceTimes] = {}
+    times: dict[str, ServiceTimes] = {}
     for name in memory.nodes:
         by_size: dict[int, list[float]] = defaultdict(list)
         shared: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         wakes_ms: list[float] = []
         between_ms: list[float] = []
         ends: list[tuple[float, int]] = []
-        for one, before in _in_turn(memory, name):
-            ends.append((one.ended, one.size))
-            if one.code != "ok":
+        for batch, before in _in_turn(memory, name):
+            ends.append((batch.ended, batch.size))
+            if batch.code != "ok":
                 continue
-            ms = 1000 * (one.ended - one.started)
-            by_size[one.size].append(ms)
-            shared[one.size][beside[one]].append(ms)
-            if before is not None and one.arrival < before.ended > one.cut - _AT_ONCE_S:
-                between_ms.append(1000 * (one.started - before.ended))
-            elif one.arrival < one.cut < one.started - _HANDED_OVER_S:
-                wakes_ms.append(1000 * (one.started - one.cut))
+            ms = 1000 * (batch.ended - batch.started)
+            by_size[batch.size].append(ms)
+            shared[batch.size][beside[batch]].append(ms)
+            if before is not None and batch.arrival < before.ended > batch.cut - _AT_ONCE_S:
+                between_ms.append(1000 * (batch.started - before.ended))
+            elif batch.arrival < batch.cut < batch.started - _HANDED_OVER_S:
+                wakes_ms.append(1000 * (batch.started - batch.cut))
         often = {
             size: {number: ms for number, ms in known.items() if len(ms) >= _ENOUGH}
             for size, known in shared.items()
         }
-        arrivals = sorted(one.arrival for one in memory.visits if one.node == name)
+        arrivals = sorted(visit.arrival for visit in memory.visits if visit.node == name)
         requests = sum(size * len(each) for size, each in by_size.items())
-        found[name] = ServiceTimes(
+        times[name] = ServiceTimes(
             *(name, by_size, origin, requests, wakes_ms, between_ms, _turns_ms(ends, arrivals)),
             beside={size: known for size, known in often.items() if len(known) > 1},
         )
-    return found
+    return times
 
 
 def _in_turn(memory: Memory, node: str) -> Iterator[tuple[Visit, Visit | None]]:
@@ -225,15 +225,15 @@ def _beside(memory: Memory) -> dict[Visit, int]:
     """Return how many other batches ran beside each on average, as a whole number."""
     shared_s: dict[Visit, float] = {}
     running: list[Visit] = []
-    every = (one for batches in memory.batches.values() for one in batches)
-    for one in sorted(every, key=lambda ran: ran.started):
-        shared_s[one] = 0.0
-        running = [other for other in running if other.ended > one.started]
+    every = (batch for batches in memory.batches.values() for batch in batches)
+    for batch in sorted(every, key=lambda ran: ran.started):
+        shared_s[batch] = 0.0
+        running = [other for other in running if other.ended > batch.started]
         for other in running:
-            both_s = min(one.ended, other.ended) - one.started
-            shared_s[one] += both_s
+            both_s = min(batch.ended, other.ended) - batch.started
+            shared_s[batch] += both_s
             shared_s[other] += both_s
-        running.append(one)
+        running.append(batch)
     return {
         one: round(both_s / (one.ended - one.started)) if both_s else 0
         for one, both_s in shared_s.items()
@@ -246,12 +246,12 @@ def _turns_ms(ends: Sequence[tuple[float, int]], arrivals: Sequence[float]) -> l
     These are the times from the end of a batch to the next arrival, and from each arrival to the one after it, for as many
     requests as the batch had.
     """
-    found = []
+    turns = []
     for ended, answered in ends:
         before, place = ended, bisect_right(arrivals, ended)
         for arrival in arrivals[place : place + answered]:
             if arrival - before > _TURN_S:  # no answer was the reason for this one
                 break
-            found.append(1000 * (arrival - before))
+            turns.append(1000 * (arrival - before))
             before = arrival
-    return found
+    return turns

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import InputError, SetupError
 from headrace_observe.memory import side_by_side
-from headrace_observe.simulation import (
-    BACKEND,
-    ELEMENT,
-    KEPT,
-    Flow,
-    Simulation,
-    elements_key,
-)
+from headrace_observe.simulation import BACKEND, ELEMENT, KEPT, Flow, Simulation, elements_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -75,7 +68,7 @@ def simulation_of(
     if config.files:  # which may have the policies
         made["import"] = [str(path).replace("${", "$${") for path in config.files]
     for name, node in nodes.items():
-        made[name] = _stand_in(node, [n for n, one in nodes.items() if name in one.next], kept)
+        made[name] = _stand_in(node, [n for n, other in nodes.items() if name in other.next], kept)
     return Simulation(made, flows, plan.roots[0], times, seed, wake_s, like)
 
 
@@ -110,24 +103,24 @@ STAND_IN_KEYS = (*_COPIED, *("instance_num", "carries", "min", "max", "next", "o
 
 def _stand_in(node: Node, before: Sequence[str], kept: Iterable[str]) -> dict[str, Any]:
     """Return the table of a node with the same keys of batching and queues, whose backend takes the times of batches."""
-    made = {key: node.keys[key].value for key in _COPIED}
-    made = {key: value for key, value in made.items() if value is not None}
-    made["backend"] = f"BackgroundThread[{BACKEND}]" if node.owns_thread else BACKEND
-    made["instance_num"], (made["min"], made["max"]) = side_by_side(node), node.range
+    table = {key: node.keys[key].value for key in _COPIED}
+    table = {key: value for key, value in table.items() if value is not None}
+    table["backend"] = f"BackgroundThread[{BACKEND}]" if node.owns_thread else BACKEND
+    table["instance_num"], (table["min"], table["max"]) = side_by_side(node), node.range
     if node.auto is not None:  # its instances share what waits
-        made["carries"], made["instance_num"] = made["instance_num"], "auto"
-    if made["max"] is None:
-        del made["max"]
+        table["carries"], table["instance_num"] = table["instance_num"], "auto"
+    if table["max"] is None:
+        del table["max"]
     if node.next:
-        made["next"] = ",".join(node.next)
+        table["next"] = ",".join(node.next)
     if node.links.otherwise:
-        made["or"] = True
+        table["or"] = True
     if node.links.each:
-        made["each"] = f"{elements_key(node.links.name)}:{ELEMENT}"
+        table["each"] = f"{elements_key(node.links.name)}:{ELEMENT}"
     if len(before) > 1:  # the branches join
-        made["map"] = {before[0]: {key: key for key in kept}}
-        made["map"] |= {one: {KEPT[1]: f"{KEPT[1]}_{one}"} for one in before[1:]}
-    return made
+        table["map"] = {before[0]: {key: key for key in kept}}
+        table["map"] |= {source: {KEPT[1]: f"{KEPT[1]}_{source}"} for source in before[1:]}
+    return table
 
 
 def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]]) -> None:
@@ -136,16 +129,16 @@ def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]
         return
     policy_name = type(policy).__name__
     if not like:
-        what = f"node {name!r}: the policy {policy_name} picks requests by what they hold"
-        raise InputError(f"{what}: give sample requests (--like FILE)")
-    for number, one in enumerate(like, 1):
+        text = f"node {name!r}: the policy {policy_name} picks requests by what they hold"
+        raise InputError(f"{text}: give sample requests (--like FILE)")
+    for number, request in enumerate(like, 1):
         try:
-            policy.trait({**one})
+            policy.trait({**request})
         except Exception as error:
-            what = (
+            text = (
                 f"node {name!r}: the policy {policy_name} refuses sample request {number}: {error}"
             )
-            raise InputError(what) from error
+            raise InputError(text) from error
 
 
 def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
@@ -172,12 +165,12 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
     That is the share of requests that run at a node with ``or``, the mean number of elements at a node with
     ``each``, and that of steps at a node with `Iterate`.
     """
-    before = {one: name for name, node in nodes.items() for one in node.next}
+    before = {target: name for name, node in nodes.items() for target in node.next}
 
     def came(name: str) -> float:
         """Return the number of requests that came to a node during the measurement."""
         if not _depends_on_data(nodes[name]):
-            found: float = _count(times, name)
+            requests: float = _count(times, name)
         elif name not in before:
             raise SetupError(
                 f"{'each' if nodes[name].links.each else 'Iterate'} cannot be simulated at the first node",
@@ -185,20 +178,20 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
                 hint="Put a node with Identity before it: its count is the number of requests.",
             )
         else:
-            found = came(before[name])
-        if not found:
+            requests = came(before[name])
+        if not requests:
             raise InputError(f"no request reached the node {name!r} when times were measured")
-        return found
+        return requests
 
-    made = {}
+    edges = {}
     for name, node in nodes.items():
         links, more = node.links, _by_data(node, times, came)
-        for one in node.next:
-            if nodes[one].links.otherwise:
+        for target in node.next:
+            if nodes[target].links.otherwise:
                 ran = _count(times, name) if links.otherwise else came(name)
-                more["without_result"] = _count(times, one) / ran if ran else 0.0
-        made[name] = Flow(side_by_side(node), bool(node.keys["pad"].value), **more)
-    return made
+                more["without_result"] = _count(times, target) / ran if ran else 0.0
+        edges[name] = Flow(side_by_side(node), bool(node.keys["pad"].value), **more)
+    return edges
 
 
 def _by_data(

@@ -281,8 +281,8 @@ class Simulation:
             def send_all() -> None:
                 notes: Any = self
                 send(submit, self._requests(), coming(), notes, self._pause, self.now)
-                for one in sent:  # before the close, of which policies would hear
-                    one.exception()
+                for sending in sent:  # before the close, of which policies would hear
+                    sending.exception()
 
             sent: deque[Any] = deque()
             return [threading.Thread(target=send_all)]
@@ -383,7 +383,7 @@ class Simulation:
 
     def _point(self, about: dict[str, Any], warm_up: int) -> Point:
         seen, end = self.seen, self._last_sent
-        seen.answers.sort(key=lambda one: one[0])
+        seen.answers.sort(key=lambda answer: answer[0])
         ended = [at for at, _ in seen.answers]
         if isinstance(end, Arrival):  # all that came are of interest, also where they are too many
             end = math.nextafter(max([self._over, *ended[-1:]]), math.inf)
@@ -393,7 +393,8 @@ class Simulation:
         if last <= first:  # with so few requests all ended after the last one was sent
             first, last = 0, len(ended)
             start, end = 0.0, ended[-1] if ended else end
-        window = Window(start, end, array("d", [one for _, one in seen.answers[first:last]]))
+        latencies = array("d", [seconds for _, seconds in seen.answers[first:last]])
+        window = Window(start, end, latencies)
         window.failed.update(code for at, code in seen.failed if start <= at <= end)
         sizes = {
             name: Counter(size for at, size in batches if start <= at <= end)

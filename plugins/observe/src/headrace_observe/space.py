@@ -67,28 +67,28 @@ def space_of(
         InputError: A range cannot be read, or names a node or key that does not exist.
     """
     if ranges:
-        made = [_written(nodes, text, threads) for text in ranges]
-        names = [one.name for one in made]
+        choices = [_written(nodes, text, threads) for text in ranges]
+        names = [choice.name for choice in choices]
         for name in names:
             if names.count(name) > 1:
                 raise InputError(f"--range: {name} is given twice")
-        return made
+        return choices
     cpus = usable_cpus()
-    found = []
+    fitting = []
     for name, node in nodes.items():
         if node["alias_of"] is not None:
             continue
         on_several = isinstance(node["keys"]["device"]["value"], list)
         auto = () if on_several else (AUTO,)
-        found.append(_dimension(nodes, name, "instance_num", (*auto, *range(1, cpus + 1))))
+        fitting.append(_dimension(nodes, name, "instance_num", (*auto, *range(1, cpus + 1))))
         least, most = node["tree"]["range"]
         if most != 1:  # its classes take more than one request at a time
             most = most or max(64, least)
             if least < most:
                 sizes = (least, *(v for v in _STEPS if least < v < most), most)
-                found.append(_dimension(nodes, name, "max", sizes))
-            found.append(_dimension(nodes, name, "batching_timeout", (0, 1, 2, 4, 8)))
-    return found
+                fitting.append(_dimension(nodes, name, "max", sizes))
+            fitting.append(_dimension(nodes, name, "batching_timeout", (0, 1, 2, 4, 8)))
+    return fitting
 
 
 def within(
@@ -105,16 +105,17 @@ def within(
         The dimensions that are left, and a sentence for each that has lost values.
     """
     left, said = [], []
-    for one in space:
-        most = built[one.node]["tree"]["range"][1] if one.key == "max" and one.node else None
-        numbers = [value for value in one.values if isinstance(value, int)]
+    for choice in space:
+        node = choice.node if choice.key == "max" else None
+        most = built[node]["tree"]["range"][1] if node else None
+        numbers = [value for value in choice.values if isinstance(value, int)]
         if most is None or numbers[-1] <= most:
-            left.append(one)
+            left.append(choice)
             continue
         kept = tuple(value for value in numbers if value <= most) or (most,)
-        left.append(_near(one.node, one.key, kept, one.start))
+        left.append(_near(choice.node, choice.key, kept, choice.start))
         gone = ", ".join(str(value) for value in numbers if value > most)
-        said.append(f"{one.name}: {gone} not tried, what is built there takes at most {most}")
+        said.append(f"{choice.name}: {gone} not tried, what is built there takes at most {most}")
     return left, said
 
 
@@ -192,12 +193,12 @@ def as_layer(
         values: One value for each dimension.
         one_node: Whether the configuration has one node, whose keys are at the top of the table.
     """
-    made: dict[str, Any] = {}
-    for one, value in zip(space, values, strict=True):
-        if one.node is None:
-            made.setdefault("global", {})[one.key] = value
+    layer: dict[str, Any] = {}
+    for choice, value in zip(space, values, strict=True):
+        if choice.node is None:
+            layer.setdefault("global", {})[choice.key] = value
         elif one_node:
-            made[one.key] = value
+            layer[choice.key] = value
         else:
-            made.setdefault(one.node, {})[one.key] = value
-    return made
+            layer.setdefault(choice.node, {})[choice.key] = value
+    return layer

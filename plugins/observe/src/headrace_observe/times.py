@@ -22,8 +22,8 @@ class Times:
     @staticmethod
     def batch_ran(record: BatchRecord) -> None:
         """Tell those that ask; a hook of probes."""
-        for one in record.requests:
-            context = one.request.get("context")
+        for entry in record.requests:
+            context = entry.request.get("context")
             times = context.get("times") if isinstance(context, Mapping) else None
             if type(times) is list:
                 times.append(
@@ -32,7 +32,7 @@ class Times:
                         "instance": record.instance,
                         "size": len(record.requests),
                         "reason": record.reason,
-                        "waited_ms": 1000 * (record.started - one.arrival),
+                        "waited_ms": 1000 * (record.started - entry.arrival),
                         "ran_ms": 1000 * (record.ended - record.started),
                     }
                 )

@@ -115,19 +115,19 @@ class EventMaker:
         )
         track, name = self._thread(heard.thread), f"batch of {heard.node}"
         events = [_slice(_THREADS, track, "batch", name, start, end, args)]
-        for one in heard.inside:
-            start, end = self._ns(one.started), self._ns(one.ended)
+        for part in heard.inside:
+            start, end = self._ns(part.started), self._ns(part.ended)
             if start < 0:
                 continue
-            args = f'{{"batch":{heard.number},"element":{_text(one.path)}'
-            if isinstance(one.where, int):
-                name = one.path.rpartition("/")[2].partition(":")[2] or one.path
-                args = f'{args},"size":{one.what}}}'
-                track = self._thread(one.where)
+            args = f'{{"batch":{heard.number},"element":{_text(part.path)}'
+            if isinstance(part.where, int):
+                name = part.path.rpartition("/")[2].partition(":")[2] or part.path
+                args = f'{args},"size":{part.what}}}'
+                track = self._thread(part.where)
                 events.append(_slice(_THREADS, track, "element", name, start, end, args))
             else:
-                track = self._device(f"{heard.node}.{heard.instance} {one.where}", start, end)
-                name = str(one.what)
+                track = self._device(f"{heard.node}.{heard.instance} {part.where}", start, end)
+                name = str(part.what)
                 events.append(_slice(_DEVICES, track, "device", name, start, end, args + "}"))
         return events
 

@@ -74,7 +74,7 @@ class Trials:
             runs: The number of measurements in all.
             seed: The same seed and the same figures give the same search.
         """
-        different = math.prod(len(one.values) for one in self.space)
+        different = math.prod(len(choice.values) for choice in self.space)
         again = runs // _AGAIN if runs >= 2 * _AGAIN else 0
         explored = runs if different <= runs else runs - again
         search(self.space, self.evaluate, explored, seed=seed)
@@ -115,7 +115,7 @@ class Trials:
 
     def frontier(self) -> list[Trial]:
         """Return the trials that no other trial beats in both throughput and p99, in ascending order of throughput."""
-        found: list[Trial] = []
+        best: list[Trial] = []
         lowest = float("inf")
         rows = [(t, t.figures) for t in self.done]
         known = [(t, f["throughput"], f["p99"]) for t, f in rows if f is not None]
@@ -123,8 +123,8 @@ class Trials:
         for trial, _, p99 in sorted(ordered, key=lambda row: (-row[1], row[2])):
             if p99 < lowest:
                 lowest = p99
-                found.append(trial)
-        return found[::-1]
+                best.append(trial)
+        return best[::-1]
 
     def how_close(self) -> str:
         """Return a message that says by how much the best trial misses the limits."""
@@ -141,8 +141,8 @@ class Trials:
         missed = []
         for limit in self.goal.limits:
             if limit.excess(best.figures) > 0:
-                found, unit = best.figures[limit.figure], units.get(limit.figure, " ms")
-                shown = "no answer" if found is None else f"{found:.6g}{unit}"
+                reached, unit = best.figures[limit.figure], units.get(limit.figure, " ms")
+                shown = "no answer" if reached is None else f"{reached:.6g}{unit}"
                 missed.append(f"{limit.text} (it has {shown})")
         return f"nothing reached the goal; the closest, {self.named(best)}, misses " + ", ".join(
             missed
@@ -161,7 +161,7 @@ class Trials:
             "goal": self.goal.text,
             "interrupted": interrupted,
             "reached": best is not None and self.reached(best),
-            "space": {one.name: list(one.values) for one in self.space},
+            "space": {choice.name: list(choice.values) for choice in self.space},
             "trials": [
                 {
                     "values": {d.name: v for d, v in zip(self.space, trial.values, strict=True)},

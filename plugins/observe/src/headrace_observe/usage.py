@@ -6,9 +6,9 @@ import importlib
 import time
 from typing import TYPE_CHECKING, Any
 
+import headrace_observe
 from headrace.errors import MissingDependencyError
 from headrace.plugins import usable_cpus
-from headrace_observe.gpu import gpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,9 +47,9 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
 
     def seconds() -> float:
         total = 0.0
-        for one in [here, *here.children(recursive=True)]:
+        for process in [here, *here.children(recursive=True)]:
             try:
-                times = one.cpu_times()
+                times = process.cpu_times()
             except psutil.Error:  # the child process has ended meanwhile
                 continue
             total += times.user + times.system
@@ -61,6 +61,6 @@ def _clock_of_processors() -> tuple[Callable[[], float], str]:
 def _gpus() -> list[dict[str, Any]]:
     keys = ("index", "name", "utilisation_percent", "memory_used_bytes")
     try:
-        return [{key: one[key] for key in keys} for one in gpus()]
+        return [{key: one[key] for key in keys} for one in headrace_observe.gpus()]
     except MissingDependencyError:
         return []

@@ -90,16 +90,14 @@ class RayActor(Apart):
             0, ge=0, description="GPUs of each instance, or a part of one (no unit)."
         )
         resources: dict[str, float] = Field(
-            {},
-            description="Other resources of each instance, by name, as the nodes offer them.",
+            {}, description="Other resources of each instance, by name, as the nodes offer them."
         )
         accelerator_type: str | None = Field(
             None,
             description="The kind of accelerator that a node must have, as Ray names it: A100.",
         )
         placement: Literal["pack", "spread", "strict_spread"] = Field(
-            "pack",
-            description="On few nodes, on many, or each instance on a node of its own.",
+            "pack", description="On few nodes, on many, or each instance on a node of its own."
         )
         placement_timeout_s: float = Field(
             60, gt=0, description="How long setup waits for room for all instances (seconds)."
@@ -143,8 +141,8 @@ class RayActor(Apart):
                 if name in self.resources:
                     raise ValueError(f"resources: {name} is the option {option}")
             if not (self.num_cpus or self.num_gpus or self.resources or self.accelerator_type):
-                what = "an instance asks for nothing: num_cpus, num_gpus or a resource must be more than 0"
-                raise ValueError(what)
+                problem = "an instance asks for nothing: num_cpus, num_gpus or a resource must be more than 0"
+                raise ValueError(problem)
             return self
 
     same_clock = False
@@ -167,13 +165,8 @@ class RayActor(Apart):
         resources = dict(options.resources)
         if options.accelerator_type is not None:
             resources[f"accelerator_type:{options.accelerator_type}"] = _LEAST_ACCELERATOR
-        wanted = Wanted(
-            options.num_cpus,
-            options.num_gpus,
-            resources,
-            options.placement,
-            options.placement_timeout_s,
-        )
+        given = (options.num_cpus, options.num_gpus, resources, options.placement)
+        wanted = Wanted(*given, options.placement_timeout_s)
         own = {"headrace-process": headrace_process.__version__, "headrace-ray": __version__}
         self._versions = {**versions_of(elements_of(inside)), **own}
         self._started: set[int] = set()
@@ -197,7 +190,7 @@ class RayActor(Apart):
             return part
         from headrace_ray.files import Shipped, files_among
 
-        options = [dict(one.options or ()) for one in elements_of(inside)]
+        options = [dict(element.options or ()) for element in elements_of(inside)]
         return Shipped(part, files_among([inside.config.files, options]))
 
     def place_of(self, index: int) -> ActorPlace:

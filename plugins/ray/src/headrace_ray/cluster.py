@@ -51,12 +51,12 @@ def connect(address: str | None) -> None:
             return
         address = address or os.environ.get("RAY_ADDRESS")
         if not address:
-            what = "this program is not connected to Ray, and no cluster is started for it"
+            problem = "this program is not connected to Ray, and no cluster is started for it"
             hint = (
                 "Name a cluster: the option address, or RAY_ADDRESS, as HOST:6379; or call ray.init() before. "
                 "`ray start --head` starts one on this machine."
             )
-            raise SetupError(what, hint=hint)
+            raise SetupError(problem, hint=hint)
         _check_reached(address)
         before = signal.getsignal(signal.SIGTERM)
         try:
@@ -77,9 +77,9 @@ def _check_same(address: str | None) -> None:
         return
     here: str = ray.get_runtime_context().gcs_address
     if _resolved(address) != _resolved(here):
-        what = f"address is {address}, and this program is connected to the cluster at {here}"
+        problem = f"address is {address}, and this program is connected to the cluster at {here}"
         hint = "A program can use one cluster: leave the option out, or connect to that address."
-        raise SetupError(what, hint=hint)
+        raise SetupError(problem, hint=hint)
 
 
 def _resolved(address: str) -> tuple[str, str]:
@@ -139,8 +139,8 @@ class Reservation:
 
     def nodes(self) -> set[str]:
         """Return the identifiers of the nodes on which the resources are."""
-        found: Mapping[Any, str] = placement_group_table(self._group)["bundles_to_node_id"]
-        return {one for one in found.values() if one}
+        nodes: Mapping[Any, str] = placement_group_table(self._group)["bundles_to_node_id"]
+        return {node for node in nodes.values() if node}
 
     def give_back(self) -> None:
         """Note that one of the actors needs its resources no more."""
@@ -183,42 +183,42 @@ def reserve(
         away = ",".join(sorted(apart_from))
         where = {"bundle_label_selector": [{"ray.io/node-id": f"!in({away})"}] * count}
     group = placement_group([dict(each)] * count, strategy=placement.upper(), **where)
-    made = Reservation(group, count)
+    reservation = Reservation(group, count)
     try:
         until = time.monotonic() + timeout_s
-        while not (made.exists() or cancelled()) and time.monotonic() < until:
+        while not (reservation.exists() or cancelled()) and time.monotonic() < until:
             group.wait(_LOOK_S)
-        if made.exists():
-            return made
+        if reservation.exists():
+            return reservation
         why = "the build was given up" if cancelled() else None
         no_room = _no_room(each, count, placement, timeout_s)
     except BaseException:
-        made.remove()
+        reservation.remove()
         raise
-    made.remove()
+    reservation.remove()
     raise SetupError(why) if why else no_room
 
 
 def _no_room(each: Mapping[str, float], count: int, placement: str, timeout_s: float) -> SetupError:
-    what = f"Ray has no room within {timeout_s:g} s. Asked: {count} x ({_written(each)}), {placement}. {room(each)}"
+    problem = f"Ray has no room within {timeout_s:g} s. Asked: {count} x ({_written(each)}), {placement}. {room(each)}"
     hint = (
         "Ask for less, end what uses it, or add nodes. placement_timeout_s says how long to wait."
     )
     if placement == "strict_spread":
         hint += " strict_spread needs a node for each instance."
-    return SetupError(what, hint=hint)
+    return SetupError(problem, hint=hint)
 
 
 def room(names: Iterable[str]) -> str:
     """Say how much of some resources is there, and how much of it is free."""
     names = [*names]
     free: Mapping[str, float] = ray.available_resources()
-    nodes = [one["Resources"] for one in ray.nodes() if one["Alive"]]
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     total: Counter[str] = Counter()
-    for one in nodes:
-        total.update({name: one.get(name, 0) for name in names})
+    for node in nodes:
+        total.update({name: node.get(name, 0) for name in names})
     there = {name: total[name] for name in names}
-    parts = [" + ".join(f"{one.get(name, 0):g}" for one in nodes) + f" {name}" for name in names]
+    parts = [" + ".join(f"{own.get(name, 0):g}" for own in nodes) + f" {name}" for name in names]
     return (
         f"There: {_written(there)} (by node: {'; '.join(parts)}). "
         f"Free: {_written({name: free.get(name, 0) for name in names})}."

@@ -23,13 +23,13 @@ Content = tuple[str, bytes, int]
 
 def files_among(values: Iterable[Any]) -> list[Path]:
     """Return the files that values name as paths, also inside lists and tables; of a folder all that it holds."""
-    found: dict[Path, None] = {}
-    for one in _paths(values):
+    files: dict[Path, None] = {}
+    for root in _paths(values):
         inside = (
-            sorted(path for path in one.rglob("*") if path.is_file()) if one.is_dir() else [one]
+            sorted(path for path in root.rglob("*") if path.is_file()) if root.is_dir() else [root]
         )
-        found.update(dict.fromkeys(inside))
-    return [*found]
+        files.update(dict.fromkeys(inside))
+    return [*files]
 
 
 def _paths(value: Any) -> Iterator[Path]:
@@ -60,7 +60,7 @@ class Shipped(Part):
     def __getstate__(self) -> dict[str, Any]:
         try:
             contents = [
-                (str(one), one.read_bytes(), one.stat().st_mode & 0o777) for one in self._files
+                (str(path), path.read_bytes(), path.stat().st_mode & 0o777) for path in self._files
             ]
         except OSError as error:
             raise SetupError(f"a file cannot be sent: {error}") from error
@@ -94,9 +94,9 @@ def place(path: Path, content: bytes, mode: int) -> None:
             if present == digest:
                 return
             if not note.exists() or note.read_text(encoding="ascii") != present:
-                what = f"{path} is sent, and the node has another file there"
+                problem = f"{path} is sent, and the node has another file there"
                 hint = 'Remove it there, or let files = "path" use it.'
-                raise SetupError(what, hint=hint)
+                raise SetupError(problem, hint=hint)
         path.parent.mkdir(parents=True, exist_ok=True)
         _write(note, digest.encode("ascii"), 0o644)
         _write(path, content, mode)

@@ -58,12 +58,12 @@ class Holding:
 
 def _differing(wanted: Mapping[str, str]) -> list[str]:
     """Return what is installed here in another version than is wanted, a sentence each."""
-    found: list[str] = []
+    differences: list[str] = []
     for name, there in wanted.items():
         try:
             here = "{}.{}".format(*sys.version_info) if name == "python" else version(name)
         except PackageNotFoundError:
             here = "not installed"
         if here != there:
-            found.append(f"{name} is {there} at the caller's, {here} on the node")
-    return found
+            differences.append(f"{name} is {there} at the caller's, {here} on the node")
+    return differences

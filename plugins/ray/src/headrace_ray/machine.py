@@ -53,8 +53,8 @@ class Machine:
                 batches = opened.enter_context(self._connected(BATCHES))
                 batches.settimeout(None)
                 self._control.settimeout(self._away_s)
-                for one in (batches, self._control):
-                    keep_alive(one, self._away_s)
+                for connection in (batches, self._control):
+                    keep_alive(connection, self._away_s)
                 if tls is not None:
                     wrapped = tls.wrap_socket(
                         batches, server_hostname=name, do_handshake_on_connect=False
@@ -67,9 +67,9 @@ class Machine:
                     wrapped.do_handshake()  # with the process, once it has started: `_listen` sees when it does not
                 opened.pop_all()
         except (OSError, EOFError, WrongSecretError) as error:
-            what = f"the actor at {self.address} is not reached: {type(error).__name__}: {error}"
+            problem = f"the actor at {self.address} is not reached: {type(error).__name__}: {error}"
             hint = "Is its network reached from here, and has RAY_USE_TLS there the value that it has here?"
-            raise SetupError(what, hint=hint) from error
+            raise SetupError(problem, hint=hint) from error
         return self._link, reports
 
     def _connected(self, role: bytes) -> socket.socket:
@@ -99,9 +99,9 @@ class Machine:
         finally:
             self._link.cut()
             self._ended.set()
-            for one in (self._reports, self._control):
+            for connection in (self._reports, self._control):
                 with contextlib.suppress(OSError):
-                    socket.socket.shutdown(one, socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     def wait(self) -> None:
         """Wait until the process has ended, or its machine is away."""

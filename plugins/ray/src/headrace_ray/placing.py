@@ -99,18 +99,18 @@ class Group(Siblings):
             SetupError: There is no room.
         """
         with self._reserving:
-            new = [one for one in indices if one not in self.seats]
+            new = [index for index in indices if index not in self.seats]
             if not new:
                 return
             wanted = self.wanted
             apart_from: set[str] = set()
             if wanted.placement == "strict_spread":
-                before = {id(one.reservation): one.reservation for one in self.seats.values()}
-                apart_from.update(*(one.nodes() for one in before.values()))
-            made = reserve(
+                before = {id(seat.reservation): seat.reservation for seat in self.seats.values()}
+                apart_from.update(*(reservation.nodes() for reservation in before.values()))
+            reserved = reserve(
                 wanted.bundle, len(new), wanted.placement, wanted.timeout_s, cancelled, apart_from
             )
-            self.seats |= {index: Seat(made, part) for part, index in enumerate(new)}
+            self.seats |= {index: Seat(reserved, part) for part, index in enumerate(new)}
 
     def give_seat_back(self, index: int) -> None:
         """Give the resources of one instance back, unless that has been done."""
@@ -123,9 +123,9 @@ class Group(Siblings):
     def supervisor(self, index: int, alike: int, make: Callable[[int], Supervisor]) -> Supervisor:
         """Return the supervisor of one instance. See `Siblings.supervisor`."""
 
-        def noted(one: int) -> Supervisor:
-            self._supervisors[one] = made = make(one)
-            return made
+        def noted(sibling: int) -> Supervisor:
+            self._supervisors[sibling] = supervisor = make(sibling)
+            return supervisor
 
         return super().supervisor(index, alike, noted)
 
@@ -171,8 +171,8 @@ class ActorPlace:
             SetupError: Ray cannot start it, it is not reached, or it has other versions.
         """
         if not ray.is_initialized():  # a call of Ray would start a cluster
-            what = "this program is not connected to Ray any more"
-            raise SetupError(what, hint="Close the pipeline before ray.shutdown().")
+            problem = "this program is not connected to Ray any more"
+            raise SetupError(problem, hint="Close the pipeline before ray.shutdown().")
         wanted, seat = self._group.wanted, self._group.seats[self._index]
         actor = ray.remote(Holding).options(
             num_cpus=wanted.num_cpus,
@@ -199,18 +199,18 @@ class ActorPlace:
         try:
             while True:
                 if ray.wait([answer], timeout=_LOOK_S)[0]:
-                    found: tuple[str, int, str, list[str]] = ray.get(answer)
+                    place: tuple[str, int, str, list[str]] = ray.get(answer)
                     self._let_know(seat, unplaced=False)
-                    if found[3]:
-                        what = f"node {found[2]} has other versions: {'; '.join(found[3])}"
-                        raise SetupError(what)
-                    return found
+                    if place[3]:
+                        problem = f"node {place[2]} has other versions: {'; '.join(place[3])}"
+                        raise SetupError(problem)
+                    return place
                 if self._group.over(self._index):
                     raise SetupError("it is needed no more")
                 late_s = time.monotonic() - begun
                 if self._first and late_s > _STARTED_S:
-                    what = f"Ray has started no actor within {late_s:.0f} s, though it has reserved the resources"
-                    raise SetupError(what, hint=room(self._group.wanted.bundle))
+                    problem = f"Ray has started no actor within {late_s:.0f} s, though it has reserved the resources"
+                    raise SetupError(problem, hint=room(self._group.wanted.bundle))
                 if not self._first and (late_s > _UNPLACED_S or not seat.reservation.exists()):
                     self._let_know(seat, unplaced=True)
         except ray.exceptions.RayError as error:

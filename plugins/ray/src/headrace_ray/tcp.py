@@ -80,8 +80,8 @@ class TcpLink:
 
     def take(self, at: int, size: int, kind: type[Any]) -> Any:
         """Return a buffer of the message that was received; once, since the link keeps it no longer."""
-        found, self._found[at] = self._found[at], None
-        return found
+        buffer, self._found[at] = self._found[at], None
+        return buffer
 
     def send(self, message: Any, *, awaits: bool = False) -> None:
         """Send a message of plain values, with all buffers put since `begin`.
@@ -104,8 +104,8 @@ class TcpLink:
 
     def _send(self, left: list[memoryview]) -> None:
         if isinstance(self._socket, ssl.SSLSocket):  # it has no call for several pieces
-            for one in left:
-                self._socket.sendall(one)
+            for piece in left:
+                self._socket.sendall(piece)
             return
         at = 0
         while at < len(left):
@@ -126,7 +126,7 @@ class TcpLink:
                 raise EOFError
             sizes = struct.unpack(f"<{count}Q", self._read(8 * count))
             content = self._read(size)
-            self._found = [self._read(one & ~_CHANGES, changes=one >= _CHANGES) for one in sizes]
+            self._found = [self._read(n & ~_CHANGES, changes=n >= _CHANGES) for n in sizes]
         except (OSError, ValueError) as error:
             raise EOFError from error
         self.awaits = False
@@ -134,10 +134,10 @@ class TcpLink:
 
     def _read(self, size: int, *, changes: bool = False) -> Any:
         """Read so many bytes, as ``bytes``, or as a ``bytearray`` where the receiver may change it."""
-        made: Any = bytearray(size) if changes else self._reader.read(size)
-        if (self._reader.readinto(made) if changes else len(made)) < size:
+        content: Any = bytearray(size) if changes else self._reader.read(size)
+        if (self._reader.readinto(content) if changes else len(content)) < size:
             raise EOFError
-        return made
+        return content
 
     def end(self) -> None:
         """Tell the other side that no message will come any more."""

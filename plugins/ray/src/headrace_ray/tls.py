@@ -27,14 +27,14 @@ def context(*, server: bool) -> ssl.SSLContext | None:
         os.environ.get(f"RAY_TLS_{name}", "") for name in ("SERVER_CERT", "SERVER_KEY", "CA_CERT")
     )
     try:
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-        made.verify_mode = ssl.CERT_REQUIRED
-        made.load_verify_locations(roots)
-        made.load_cert_chain(certificate, key)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+        tls.verify_mode = ssl.CERT_REQUIRED
+        tls.load_verify_locations(roots)
+        tls.load_cert_chain(certificate, key)
         if server:
-            made.num_tickets = 0  # else the other side finds something to read which is no message
+            tls.num_tickets = 0  # else the other side finds something to read which is no message
     except (OSError, ssl.SSLError) as error:
-        what = f"RAY_USE_TLS is set, and the certificates cannot be used: {error}"
+        problem = f"RAY_USE_TLS is set, and the certificates cannot be used: {error}"
         hint = "Ray reads RAY_TLS_SERVER_CERT, RAY_TLS_SERVER_KEY and RAY_TLS_CA_CERT."
-        raise SetupError(what, hint=hint) from error
-    return made
+        raise SetupError(problem, hint=hint) from error
+    return tls

@@ -95,9 +95,9 @@ class Worker:
             self._close_unused()
             if control is not None and batches is None:
                 control.close()
-        for one in (control, batches):
-            one.settimeout(None)
-            keep_alive(one, 3 * self._heartbeat_s)
+        for connection in (control, batches):
+            connection.settimeout(None)
+            keep_alive(connection, 3 * self._heartbeat_s)
         with control:
             self._with_process(control, batches)
 
@@ -138,7 +138,7 @@ class Worker:
         with reports:
             with batches, far_reports:  # the process has its own
                 files = (batches.fileno(), far_reports.fileno())
-                path = [str(one) for one in sys.path]
+                path = [str(entry) for entry in sys.path]
                 child = spawn(_CODE.format(path=path, files=files, parent=os.getpid()), files)
             try:
                 self._keep(child, reports, control)
@@ -172,8 +172,8 @@ class Worker:
 
         passing = threading.Thread(target=pass_on, daemon=True)
         passing.start()
-        for one in (see_end, see_container_gone):
-            threading.Thread(target=one, daemon=True).start()
+        for watch in (see_end, see_container_gone):
+            threading.Thread(target=watch, daemon=True).start()
         while not ended.wait(self._heartbeat_s):
             tell(ALIVE)
         reports.shutdown(socket.SHUT_RD)  # what the process has started may hold the other end

@@ -172,12 +172,12 @@ class Remote(headrace.Backend):
             )
         except RequestError as error:
             if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
-                for one in members:
-                    place = one[0]
+                for member in members:
+                    place = member[0]
                     if _is_late(times[place], ours) or self._context.request.unwanted(batch[place]):
                         outcomes[place] = _over()
                     else:
-                        self._run(batch, [one], outcomes, times, ours)
+                        self._run(batch, [member], outcomes, times, ours)
                 return
             results = [error] * len(members)
         now = time.monotonic()

@@ -26,20 +26,20 @@ def _infer(data: bytes) -> bytes:
     asked = message("ModelInferRequest").FromString(data)
     x = np.frombuffer(asked.raw_input_contents[0], np.float32).reshape(-1, _ROW)
     y = x + x.sum(axis=1, keepdims=True)
-    made = message("ModelInferResponse")(model_name=asked.model_name, id=asked.id)
-    made.outputs.add(name="y", datatype="FP32", shape=y.shape)
-    made.raw_output_contents.append(y.tobytes())
-    answer: bytes = made.SerializeToString()
+    response = message("ModelInferResponse")(model_name=asked.model_name, id=asked.id)
+    response.outputs.add(name="y", datatype="FP32", shape=y.shape)
+    response.raw_output_contents.append(y.tobytes())
+    answer: bytes = response.SerializeToString()
     return answer
 
 
 def _describe(data: bytes) -> bytes:
     from headrace_remote.protocol import message
 
-    made = message("ModelMetadataResponse")(name="sums", versions=["1"], platform="stand-in")
-    for side, name in ((made.inputs, "x"), (made.outputs, "y")):
+    response = message("ModelMetadataResponse")(name="sums", versions=["1"], platform="stand-in")
+    for side, name in ((response.inputs, "x"), (response.outputs, "y")):
         side.add(name=name, datatype="FP32", shape=[-1, _ROW])
-    described: bytes = made.SerializeToString()
+    described: bytes = response.SerializeToString()
     return described
 
 
@@ -104,4 +104,4 @@ class RemoteConformance(BackendConformance):
 
     def expected(self, k: int) -> Any:
         """Return each number plus the sum of all, by hand."""
-        return np.array([1.5 - k + one for one in (k, 1.5, -2 * k)], np.float32)
+        return np.array([1.5 - k + number for number in (k, 1.5, -2 * k)], np.float32)

@@ -12,6 +12,7 @@ from headrace.errors import (
     DeadlineExceededError,
     InputError,
     LimitError,
+    NoMemoryError,
     NoResultError,
     OverloadedError,
     RequestError,
@@ -43,6 +44,7 @@ _BY_CODE: Final[Mapping[str, type[RequestError]]] = {
     "deadline": DeadlineExceededError,
     "input": InputError,
     "limit": LimitError,
+    "memory": NoMemoryError,
     "no_result": NoResultError,
     "overloaded": OverloadedError,
     "receive_timeout": DeadlineExceededError,
@@ -115,7 +117,7 @@ def is_refusal(status: str, code: str, details: str, *, again: bool = False) -> 
         again: Whether the call has one row only, or may be run a second time.
     """
     if status == "RESOURCE_EXHAUSTED":
-        overloaded = code in ("", "overloaded") and not _TOO_LARGE.match(details)
+        overloaded = code in ("", "memory", "overloaded") and not _TOO_LARGE.match(details)
         overloaded = overloaded and not _TOO_LONG.search(details)
         return overloaded and (again or not details.startswith("item "))
     if code:
@@ -141,6 +143,11 @@ def error_of(url: str, status: str, code: str, details: str) -> RequestError:
             hint="Raise max_message_bytes, or send fewer rows in a batch: the node's max.",
         )
     cls = _BY_CODE.get(code)
+    if (status, code) == (
+        "RESOURCE_EXHAUSTED",
+        "memory",
+    ):  # no model of it ran: there is no room for it
+        cls = OverloadedError
     if cls is None and not code:
         cls = _BY_STATUS.get(status)
         if _TOO_LARGE.match(details):

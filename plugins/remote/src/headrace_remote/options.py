@@ -26,7 +26,7 @@ class RemoteOptions(headrace.Options):
 
     model: Name = Field(description="The name of the model on the servers.")
     urls: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
-        description="The servers' addresses of gRPC, `host:port` or `unix:/path`; all serve the same model.",
+        description="The servers' addresses of gRPC, `host:port` or `unix:/path`; all serve the same model."
     )
     version: str = Field("", description="The version of the model; default: the server chooses.")
     inputs: dict[str, Name] = Field(
@@ -111,8 +111,7 @@ class RemoteOptions(headrace.Options):
         description="Whether connections are encrypted; also by naming one of the files below.",
     )
     tls_ca: headrace.FilePath | None = Field(
-        None,
-        description="The roots that sign the servers' certificates, PEM; default: gRPC's own.",
+        None, description="The roots that sign the servers' certificates, PEM; default: gRPC's own."
     )
     tls_cert: headrace.FilePath | None = Field(
         None, description="The certificate that this client shows, PEM; goes with `tls_key`."
@@ -130,8 +129,8 @@ class RemoteOptions(headrace.Options):
     @classmethod
     def _addresses(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
         for url in urls:
-            found = _URL.fullmatch(url)
-            if found is None or (found[2] is not None and not 0 < int(found[2]) < 65536):
+            match = _URL.fullmatch(url)
+            if match is None or (match[2] is not None and not 0 < int(match[2]) < 65536):
                 hint = " (without http:// or grpc://)" if "://" in url else ""
                 raise ValueError(f"{url!r} is no address host:port{hint}, such as gpu1:8001")
         return urls

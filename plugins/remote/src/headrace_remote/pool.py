@@ -159,9 +159,9 @@ class Pool(Generic[S]):
             best = None
             for step in range(number):
                 place = (self._turn + step) % number
-                one = self.servers[place]
+                server = self.servers[place]
                 fewer = best is None or self._outstanding[place] < self._outstanding[best]
-                if fewer and not one.breaker.away and one not in without:
+                if fewer and not server.breaker.away and server not in without:
                     best = place
             if best is None:
                 return None
@@ -191,7 +191,7 @@ class Pool(Generic[S]):
     @property
     def away(self) -> bool:
         """Whether no server is there."""
-        return all(one.breaker.away for one in self.servers)
+        return all(server.breaker.away for server in self.servers)
 
     def wait(self, until: float, only: S | None = None) -> bool:
         """Wait until a server is there. False if none is at the time ``until`` of the clock, or the pool is closed.
@@ -203,7 +203,7 @@ class Pool(Generic[S]):
         among = self.servers if only is None else [only]
         with self._changed:
             while not self._closed:
-                if any(not one.breaker.away for one in among):
+                if any(not server.breaker.away for server in among):
                     return True
                 left = until - self._clock()
                 if left <= 0:
@@ -218,18 +218,18 @@ class Pool(Generic[S]):
 
     def look(self) -> None:
         """Look at the servers for which it is time, and note what they say."""
-        due = [one for one in self.servers if not one.breaker.due_in_s()]
-        away = [one.breaker.away for one in due]
-        found = self._look(due) if due else ()
+        due = [server for server in self.servers if not server.breaker.due_in_s()]
+        away = [server.breaker.away for server in due]
+        answers = self._look(due) if due else ()
         with self._changed:
-            for one, ready in zip(due, found, strict=True):
-                one.breaker.looked(ready=bool(ready))
+            for server, ready in zip(due, answers, strict=True):
+                server.breaker.looked(ready=bool(ready))
             self._changed.notify_all()
         self._tell()
         silent = [
-            one
-            for one, ready, before in zip(due, found, away, strict=True)
-            if ready is None and not (before and self.outstanding(one))
+            server
+            for server, ready, before in zip(due, answers, away, strict=True)
+            if ready is None and not (before and self.outstanding(server))
         ]
         if silent:
             self._silent(silent)
@@ -239,7 +239,7 @@ class Pool(Generic[S]):
             with self._changed:
                 if self._closed:
                     return
-                left = min(one.breaker.due_in_s() for one in self.servers)
+                left = min(server.breaker.due_in_s() for server in self.servers)
                 if left > 0:
                     self._changed.wait(left)
                     continue
@@ -250,7 +250,7 @@ class Pool(Generic[S]):
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for one in self.servers:
-            one.close()  # what still runs there ends with an error
+        for server in self.servers:
+            server.close()  # what still runs there ends with an error
         if self._thread is not None:
             self._thread.join()

@@ -57,20 +57,20 @@ _SCALARS: Final = {
 
 
 def _file() -> descriptor_pb2.FileDescriptorProto:
-    made = descriptor_pb2.FileDescriptorProto(
+    file = descriptor_pb2.FileDescriptorProto(
         name="headrace_remote.proto", package="inference", syntax="proto3"
     )
     for name, fields in _MESSAGES.items():
-        one = made.message_type.add(name=name)
+        entry = file.message_type.add(name=name)
         for text in filter(None, fields.split(", ")):
             *repeated, kind, field, number = text.split()
-            added = one.field.add(name=field, number=int(number))
+            added = entry.field.add(name=field, number=int(number))
             added.label = _Field.LABEL_REPEATED if repeated else _Field.LABEL_OPTIONAL
             if kind in _SCALARS:
                 added.type = _SCALARS[kind]
             else:
                 added.type, added.type_name = _Field.TYPE_MESSAGE, f".inference.{kind}"
-    return made
+    return file
 
 
 _pool = descriptor_pool.DescriptorPool()

@@ -50,12 +50,12 @@ class Presences:
     def add(self, model: RemoteModel) -> None:
         """Show a model until it is closed."""
         with self._lock:
-            others = [one for one in self._models if not one.closed and one is not model]
+            others = [other for other in self._models if not other.closed and other is not model]
             self._models = [*others, model]
 
     def statistics(self) -> list[dict[str, Any]]:
         """Return `RemoteModel.presence` of each open model."""
-        return [one.presence() for one in self._models if not one.closed]
+        return [model.presence() for model in self._models if not model.closed]
 
 
 class RemoteModel:
@@ -86,12 +86,8 @@ class RemoteModel:
         self._metadata = metadata_of(options)
         self._writer = _writer(options, signature, partial=partial)
         self._reader = Reader(signature, text=options.text)
-        self._sender = Sender(
-            pool,
-            rerun=options.rerun,
-            retries=options.retries,
-            waits=options.when_away == "wait",
-        )
+        waits, rerun = options.when_away == "wait", options.rerun
+        self._sender = Sender(pool, rerun=rerun, retries=options.retries, waits=waits)
 
     def watch(self, function: Callable[[bool], object]) -> None:
         """Have ``function(away)`` called whenever the last server goes away, or a first one is back; see `Pool.watch`."""
@@ -142,9 +138,9 @@ class RemoteModel:
         call = Call(data, until, self._with_trace(requests), rows, whole, only)
         answer, url = self._sender.send(call)
         try:
-            found = self._reader.read(answer)
-            failed = errors_of_rows(url, found.errors)
-            return self._results(items, rows, found.arrays, failed)
+            outputs = self._reader.read(answer)
+            failed = errors_of_rows(url, outputs.errors)
+            return self._results(items, rows, outputs.arrays, failed)
         except BackendError as error:
             error.what += f" (from {url})"
             raise
@@ -187,20 +183,17 @@ class RemoteModel:
 
     def presence(self) -> dict[str, Any]:
         """Return the name of the model, whether a server is there, and the servers with their state."""
-        return {
-            "model": self._options.model,
-            "ready": not self._pool.away,
-            "servers": self._servers(),
-        }
+        ready, servers = not self._pool.away, self._servers()
+        return {"model": self._options.model, "ready": ready, "servers": servers}
 
     def _servers(self) -> list[dict[str, Any]]:
         return [
             {
-                "url": one.url,
-                "state": "away" if one.breaker.away else "there",
-                "outstanding": self._pool.outstanding(one),
+                "url": server.url,
+                "state": "away" if server.breaker.away else "there",
+                "outstanding": self._pool.outstanding(server),
             }
-            for one in self._pool.servers
+            for server in self._pool.servers
         ]
 
     def describe(self) -> dict[str, Any]:
@@ -255,22 +248,17 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
         silent=lambda ones: reconnect(ones, patience_s),
     )
     try:
-        found, config, software = read_model(servers, options, metadata, logger)
-        about: dict[str, Any] = {
-            "config": config,
-            "keys": options.inputs,
-            "outputs": options.outputs,
-            "unbatched": options.unbatched,
-            "batched": options.batched,
-        }
-        signature = read_signature(found, by_item=False, **about)
+        described, config, software = read_model(servers, options, metadata, logger)
+        about: dict[str, Any] = {"config": config, "keys": options.inputs}
+        about |= {key: getattr(options, key) for key in ("outputs", "unbatched", "batched")}
+        signature = read_signature(described, by_item=False, **about)
         partial = False
         if software == "headrace-serve" and options.batched is not False:
-            items = read_signature(found, by_item=True, **about)
-            there = next(one for one in servers if not one.breaker.away)
+            items = read_signature(described, by_item=True, **about)
+            there = next(server for server in servers if not server.breaker.away)
             writer = _writer(options, items, partial=True)
             sequences = None, Sequenced(_PROBED, start=True, end=True)
-            heads = [writer.write([_nothing(items, one)]) for one in sequences]
+            heads = [writer.write([_nothing(items, sequence)]) for sequence in sequences]
             partial = takes_items(there, items, heads, metadata)
             signature = items if partial else signature
     except BaseException:
@@ -282,14 +270,10 @@ def open_model(options: RemoteOptions, logger: logging.Logger) -> RemoteModel:
 
 def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
     """Return an item without rows and optional inputs; its other axes of any length have one element."""
-    shapes = tuple(
-        None
-        if port.optional
-        else tuple(
-            1 if n is None else n for n in (port.sample_shape if port.batched else port.shape)
-        )
-        for port in signature.inputs
-    )
+    sides = [port.sample_shape if port.batched else port.shape for port in signature.inputs]
+    known = [tuple(1 if n is None else n for n in shape) for shape in sides]
+    pairs = zip(signature.inputs, known, strict=True)
+    shapes = tuple(None if port.optional else shape for port, shape in pairs)
     # Zeros are also BYTES elements without bytes, each with its length of four bytes.
     wide = {"BYTES": 4, "BF16": 2}
     parts = tuple(
@@ -302,16 +286,10 @@ def _nothing(signature: Signature, sequence: Sequenced | None) -> Item:
 
 
 def _writer(options: RemoteOptions, signature: Signature, *, partial: bool) -> Writer:
-    return Writer(
-        options.model,
-        options.version,
-        signature,
-        all_outputs=options.outputs is None,
-        partial=partial,
-        priority=options.priority,
-    )
+    given, is_all = (options.model, options.version, signature), options.outputs is None
+    return Writer(*given, all_outputs=is_all, partial=partial, priority=options.priority)
 
 
 def _identifier(requests: Sequence[Mapping[str, Any]]) -> str:
-    known = [str(one["request_id"]) for one in requests if "request_id" in one]
+    known = [str(request["request_id"]) for request in requests if "request_id" in request]
     return ",".join(known) if known else ""

@@ -97,7 +97,7 @@ class Sender:
         others: list[Server] = []
         retries = self._retries
         if call.only is not None:
-            others, retries = [one for one in self._pool.servers if one is not call.only], 0
+            others, retries = [o for o in self._pool.servers if o is not call.only], 0
         while True:
             server = self._pool.take([*tried, *others] if others else tried)
             if server is None:
@@ -180,10 +180,8 @@ class Sender:
                 hint += "with rerun = true it is sent again."
             else:
                 hint += "a request of a sequence is not sent again."
-            return ConnectionLostError(
-                f"the connection to {server.url} broke after the request was sent: {details}",
-                hint=hint,
-            )
+            problem = f"the connection to {server.url} broke after the request was sent: {details}"
+            return ConnectionLostError(problem, hint=hint)
         if status == "DEADLINE_EXCEEDED" and not code:
             if call.whole:
                 self._pool.failed(server, at_once=False)
@@ -200,7 +198,8 @@ class Sender:
         """
         if isinstance(why, OverloadedError):
             raise why
-        if isinstance(why, ConnectionLostError) and any(not one.breaker.away for one in tried):
+        is_back = any(not server.breaker.away for server in tried)
+        if isinstance(why, ConnectionLostError) and is_back:
             return
         if self._pool.closed:
             raise ServersAwayError("the pipeline is being closed")
@@ -209,13 +208,15 @@ class Sender:
         if isinstance(why, ConnectionLostError):
             raise why
         if call.only is None:
-            what = f"no server is there: {', '.join(one.url for one in self._pool.servers)}"
+            urls = ", ".join(server.url for server in self._pool.servers)
+            problem = f"no server is there: {urls}"
         else:
-            what = f"{call.only.url}, which has the sequence, is not there"
+            problem = f"{call.only.url}, which has the sequence, is not there"
         if why is not None:
-            what += f"; the last one asked: {why.what}"
+            problem += f"; the last one asked: {why.what}"
         hint = 'With when_away = "wait" requests wait for a server.'
-        raise ServersAwayError(what, hint="It waited until the deadline." if self._waits else hint)
+        hint = "It waited until the deadline." if self._waits else hint
+        raise ServersAwayError(problem, hint=hint)
 
 
 class _Failed(Exception):  # noqa: N818 - it never leaves this module
@@ -251,7 +252,7 @@ def errors_of_rows(url: str, text: str) -> dict[int, RequestError]:
         return {}
     try:
         rows = [
-            (int(one["index"]), str(one["code"]), str(one["message"])) for one in read_json(text)
+            (int(row["index"]), str(row["code"]), str(row["message"])) for row in read_json(text)
         ]
     except (ValueError, KeyError, TypeError) as error:
         raise BackendError(f"the errors of {url} cannot be read: {error}") from error

@@ -131,15 +131,12 @@ def connect(options: RemoteOptions, breaker: Callable[[], Breaker]) -> list[Serv
     # gRPC's servers, Triton too, allow two pings that come within 300 s of the one before, and then end the connection, unless
     # they send something in between. No call lasts for more than three pings.
     keepalive_ms = int(min(max(_KEEPALIVE_MS, options.timeout_ms / 3), _LARGEST))
-    settings = (
-        *_CHANNEL,
-        ("grpc.max_receive_message_length", options.max_message_bytes),
-        ("grpc.keepalive_time_ms", keepalive_ms),
-    )
+    longest = ("grpc.max_receive_message_length", options.max_message_bytes)
+    settings = (*_CHANNEL, longest, ("grpc.keepalive_time_ms", keepalive_ms))
     make: Callable[[str], grpc.Channel] = partial(grpc.insecure_channel, options=settings)
     if options.encrypted:
         files = (options.tls_ca, options.tls_key, options.tls_cert)
-        read = [None if one is None else one.read_bytes() for one in files]
+        read = [None if file is None else file.read_bytes() for file in files]
         credentials = grpc.ssl_channel_credentials(*read)
         make = partial(grpc.secure_channel, credentials=credentials, options=settings)
     return [Server(url, partial(make, url), breaker()) for url in options.urls]
@@ -184,9 +181,9 @@ def look(
         Whether it is, for each. None for one that has not answered in time.
     """
     running: list[Any] = []
-    for one in servers:
+    for server in servers:
         try:
-            future = one.calls["ModelReady"].future(asked, timeout=timeout_s, metadata=metadata)
+            future = server.calls["ModelReady"].future(asked, timeout=timeout_s, metadata=metadata)
         except ValueError:  # the channel was closed meanwhile
             future = None
         running.append(future)
@@ -212,8 +209,8 @@ def reconnect(servers: Sequence[Server], timeout_s: float) -> None:
         timeout_s: How long a new connection may take, in seconds.
     """
     until = time.monotonic() + timeout_s
-    made = [one.connect() for one in servers]
-    for server, (channel, connected) in zip(servers, made, strict=True):
+    connections = [server.connect() for server in servers]
+    for server, (channel, connected) in zip(servers, connections, strict=True):
         try:
             connected.result(max(0.0, until - time.monotonic()))
         except (grpc.FutureTimeoutError, grpc.FutureCancelledError):
@@ -235,21 +232,18 @@ def read_model(
         SetupError: No server has the model, or two servers describe it differently.
     """
     asked = {"name": options.model, "version": options.version}
-    found: list[tuple[Server, Any]] = []
+    answers: list[tuple[Server, Any]] = []
     why: dict[str, str] = {}
-    calls = [
-        one.calls["ModelMetadata"].future(
-            message("ModelMetadataRequest")(**asked), timeout=_READ_S, metadata=metadata
-        )
-        for one in servers
-    ]
-    for one, call in zip(servers, calls, strict=True):
+    request = message("ModelMetadataRequest")(**asked)
+    given = {"timeout": _READ_S, "metadata": metadata}
+    calls = [server.calls["ModelMetadata"].future(request, **given) for server in servers]
+    for server, call in zip(servers, calls, strict=True):
         try:
-            found.append((one, call.result()))
+            answers.append((server, call.result()))
         except grpc.RpcError as error:
-            why[one.url] = f"{error.code().name}: {error.details()}"
-            one.breaker.failed(at_once=True)
-    if not found:
+            why[server.url] = f"{error.code().name}: {error.details()}"
+            server.breaker.failed(at_once=True)
+    if not answers:
         reasons = "; ".join(f"{url}: {text}" for url, text in why.items())
         raise SetupError(
             f"no server describes the model {options.model!r}: {reasons}",
@@ -257,12 +251,12 @@ def read_model(
         )
     for url, text in why.items():
         logger.warning("%s counts as away: it does not describe %r: %s", url, options.model, text)
-    first, model = found[0]
-    for other, one in found[1:]:
-        if _ports(one) != _ports(model):
+    first, model = answers[0]
+    for other, theirs in answers[1:]:
+        if _ports(theirs) != _ports(model):
             raise SetupError(
                 f"{first.url} and {other.url} serve different models as {options.model!r}: "
-                f"{_ports(model)} and {_ports(one)}",
+                f"{_ports(model)} and {_ports(theirs)}",
                 hint="All urls must serve the same model: use the option version, or two nodes.",
             )
     config = _answer(first, "ModelConfig", asked, metadata)
@@ -277,7 +271,8 @@ def read_model(
 
 
 def _ports(model: Any) -> list[tuple[str, str, list[int]]]:
-    return [(one.name, one.datatype, list(one.shape)) for one in (*model.inputs, *model.outputs)]
+    ports = (*model.inputs, *model.outputs)
+    return [(port.name, port.datatype, list(port.shape)) for port in ports]
 
 
 def _answer(server: Server, name: str, asked: dict[str, str], metadata: Any) -> Any:

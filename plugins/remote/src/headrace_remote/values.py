@@ -97,12 +97,12 @@ def read_item(request: Mapping[str, Any], signature: Signature) -> Item:
             if shape[1:] == fixed and shape[:1] == (size,):
                 return Item(size, False, (fixed,), (value,), sequence)
     read = tensors.read_item(request, signature, signature.keys, _array)
-    found = [(port, read.tensors.get(port.name)) for port in signature.inputs]
+    arrays = [(port, read.tensors.get(port.name)) for port in signature.inputs]
     shapes = tuple(
         None if array is None else array.shape[1:] if port.batched else array.shape
-        for port, array in found
+        for port, array in arrays
     )
-    parts = tuple(b"" if array is None else _elements_of(array, port) for port, array in found)
+    parts = tuple(b"" if array is None else _elements_of(array, port) for port, array in arrays)
     return Item(read.rows, read.sample, shapes, parts, sequence)
 
 
@@ -116,12 +116,9 @@ def _sequence_of(request: Mapping[str, Any]) -> Sequenced | None:
         return None
     given = request.get("sequence_id")
     if not _names_sequence(given):
-        raise InputError(
-            "this request belongs to no sequence",
-            key="sequence_id",
-            expected="a number of 64 bits other than 0, or a text that is not empty",
-            got=repr(given)[:40],
-        )
+        text, got = "this request belongs to no sequence", repr(given)[:40]
+        expected = "a number of 64 bits other than 0, or a text that is not empty"
+        raise InputError(text, key="sequence_id", expected=expected, got=got)
     flags = []
     for key in SEQUENCE[1:]:
         value = request.get(key, False)
@@ -156,7 +153,7 @@ def group_of(item: Item, signature: Signature) -> Hashable:
     if not signature.shared:
         return item.shapes
     values = [item.parts[place] for place in signature.shared]
-    return item.shapes, *(one if isinstance(one, bytes) else one.tobytes() for one in values)
+    return item.shapes, *(part if isinstance(part, bytes) else part.tobytes() for part in values)
 
 
 def _array(value: Any, port: Port, key: str) -> NDArray[Any]:
@@ -175,15 +172,15 @@ def _texts(value: Any, port: Port, key: str) -> NDArray[Any]:
         array = _nested(value)
     else:
         array = np.empty((), object)
-    flat = [_element(one) for one in array.reshape(-1)]
+    flat = [_element(element) for element in array.reshape(-1)]
     if None in flat:
         got = tensors.text_of(value) if type(value) is np.ndarray else type(value).__name__
         raise InputError(
             "this is neither bytes nor text", key=key, expected=port.accepts(), got=got
         )
-    made = np.empty(len(flat), object)
-    made[:] = flat
-    return made.reshape(array.shape)
+    elements = np.empty(len(flat), object)
+    elements[:] = flat
+    return elements.reshape(array.shape)
 
 
 def _nested(value: Any) -> NDArray[Any]:
@@ -264,7 +261,7 @@ def result_of(arrays: Sequence[NDArray[Any]], signature: Signature, start: int, 
     if signature.one_array and item.sample:
         sample: Any = arrays[0][start]
         return sample.copy() if type(sample) is np.ndarray else np.asarray(sample)
-    found = {}
+    outputs = {}
     for port, array in zip(signature.outputs, arrays, strict=True):
         value: Any = array
         if port.batched:
@@ -275,5 +272,5 @@ def result_of(arrays: Sequence[NDArray[Any]], signature: Signature, start: int, 
             value = value.copy()
         elif port.datatype != "BYTES":
             value = np.asarray(value)
-        found[port.name] = value
-    return found if len(found) > 1 else next(iter(found.values()))
+        outputs[port.name] = value
+    return outputs if len(outputs) > 1 else next(iter(outputs.values()))

@@ -110,34 +110,34 @@ class Writer:
             if items[0].shapes[place] is None:
                 continue
             buffers = [item.parts[place] for item in (items if port.batched else items[:1])]
-            size = sum([one.nbytes if isinstance(one, np.ndarray) else len(one) for one in buffers])
+            size = sum([b.nbytes if isinstance(b, np.ndarray) else len(b) for b in buffers])
             parts += (_RAW_INPUT, varint_of(size), *buffers)
         return b"".join(parts)
 
     def _head(self, rows: int, shapes: tuple[tuple[int, ...] | None, ...]) -> bytes:
-        made = _REQUEST()
-        made.CopyFrom(self._base)
+        request = _REQUEST()
+        request.CopyFrom(self._base)
         for port, shape in zip(self._inputs, shapes, strict=True):
             if shape is None:
                 continue
             whole = (rows, *shape) if port.batched else shape
-            made.inputs.add(name=port.name, datatype=port.datatype, shape=whole)
-        written: bytes = made.SerializeToString()
+            request.inputs.add(name=port.name, datatype=port.datatype, shape=whole)
+        written: bytes = request.SerializeToString()
         return written
 
 
 def _parameters_of(sequence: Sequenced) -> bytes:
     """Return the parameters of a sequence, as they stand in the message."""
-    made = _REQUEST()
-    value = made.parameters.add(key="sequence_id").value
+    request = _REQUEST()
+    value = request.parameters.add(key="sequence_id").value
     if isinstance(sequence.identifier, str):
         value.string_param = sequence.identifier
     else:
         value.int64_param = sequence.identifier
     for key, flag in (("sequence_start", sequence.start), ("sequence_end", sequence.end)):
         if flag:
-            made.parameters.add(key=key).value.bool_param = True
-    written: bytes = made.SerializeToString()
+            request.parameters.add(key=key).value.bool_param = True
+    written: bytes = request.SerializeToString()
     return written
 
 
@@ -161,36 +161,35 @@ class Reader:
             BackendError: The bytes are no such message, or lack an output.
         """
         rest, raw = split_raw(data, 6)
-        made = self._outlines.get(rest)
-        if made is None:
-            made = _Outline(_parsed(rest), self._outputs)
-            if (
-                len(rest) <= _LONGEST_OUTLINE_BYTES
-            ):  # most answers differ in their raw tensors alone
+        outline = self._outlines.get(rest)
+        if outline is None:
+            outline = _Outline(_parsed(rest), self._outputs)
+            # Most answers differ in their raw tensors alone.
+            if len(rest) <= _LONGEST_OUTLINE_BYTES:
                 if len(self._outlines) >= _MOST_HEADS:
                     self._outlines.clear()
-                self._outlines[rest] = made
-        return made.answer(raw, self._outputs, text=self._text)
+                self._outlines[rest] = outline
+        return outline.answer(raw, self._outputs, text=self._text)
 
 
 class _Outline:
     """An answer without its raw tensors: where the outputs stand, their datatypes and shapes."""
 
-    def __init__(self, made: Any, ports: Sequence[Port]) -> None:
-        by_name = {one.name: place for place, one in enumerate(made.outputs)}
+    def __init__(self, answer: Any, ports: Sequence[Port]) -> None:
+        by_name = {output.name: place for place, output in enumerate(answer.outputs)}
         for port in ports:
             if port.name not in by_name:
-                found = ", ".join(map(repr, by_name)) or "none"
+                known = ", ".join(map(repr, by_name)) or "none"
                 raise BackendError(
-                    f"the server's answer lacks the output {port.name!r}; it has: {found}"
+                    f"the server's answer lacks the output {port.name!r}; it has: {known}"
                 )
         places = [by_name[port.name] for port in ports]
-        self._count = len(made.outputs)
-        self._tensors = [_described(made.outputs[place], place) for place in places]
-        self._contents = made.raw_output_contents
-        self._typed = [made.outputs[place].contents for place in places]
+        self._count = len(answer.outputs)
+        self._tensors = [_described(answer.outputs[place], place) for place in places]
+        self._contents = answer.raw_output_contents
+        self._typed = [answer.outputs[place].contents for place in places]
         self._errors = next(
-            (o.value.string_param for o in made.parameters if o.key == "errors"), ""
+            (o.value.string_param for o in answer.parameters if o.key == "errors"), ""
         )
 
     def answer(self, raw: Sequence[Any], ports: Sequence[Port], *, text: bool) -> Answer:
@@ -210,7 +209,7 @@ class _Outline:
 def _described(output: Any, place: int) -> tuple[int, str, tuple[int, ...], bool]:
     """Return the place of an output, its datatype and shape, and whether its elements are JSON text."""
     datatype = str(output.datatype)
-    kinds = {one.key: one.value.string_param for one in output.parameters}
+    kinds = {parameter.key: parameter.value.string_param for parameter in output.parameters}
     is_json = datatype == "BYTES" and kinds.get("content_type") == "application/json"
     return place, datatype, tuple(output.shape), is_json
 

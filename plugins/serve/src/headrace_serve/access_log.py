@@ -81,9 +81,9 @@ class AccessLine:
         """Note the id of a request of the protocol, ``""`` without one, and the trace that its parameters name."""
         if identifier:
             self.request_id = identifier
-        found = parameters.get("traceparent")
-        if isinstance(found, str):
-            self.traceparent = found
+        parent = parameters.get("traceparent")
+        if isinstance(parent, str):
+            self.traceparent = parent
 
     def nothing_to_receive(self) -> None:
         """Note that the request has no body, so that no time counts as that of receiving it."""
@@ -104,8 +104,8 @@ class AccessLine:
     @property
     def trace_id(self) -> str:
         """The id of the trace that the request belongs to; ``""`` without one."""
-        found = _TRACE.fullmatch(self.traceparent)
-        return "" if found is None else found[1]
+        match = _TRACE.fullmatch(self.traceparent)
+        return "" if match is None else match[1]
 
     def timed(self) -> RunTimes:
         """Return the object that records when the request waits and runs in the pipeline."""
@@ -141,7 +141,7 @@ class AccessLine:
             "sent_bytes": self.sent_bytes,
         }
         names = ("receive_ms", "queue_ms", "run_ms", "send_ms")
-        fields |= {n: round(1e3 * one, 3) for n, one in zip(names, spent, strict=True)}
+        fields |= {n: round(1e3 * seconds, 3) for n, seconds in zip(names, spent, strict=True)}
         shown = {name: "-" if value is None else value for name, value in fields.items()}
         shown["request_id"] = identifier[:_LONGEST_ID]
         logger.info(_LINE, shown, extra={"fields": fields})

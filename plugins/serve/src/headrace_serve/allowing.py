@@ -6,14 +6,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from headrace.errors import ConfigError, Problem, among
-from headrace_serve.shared_memory import AVAILABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = ["ALLOWABLE", "check_allowed", "check_hosts", "check_metrics", "check_origins"]
 
-ALLOWABLE: Final = ("repository", "shared-memory")
+ALLOWABLE: Final = ("repository",)
 _HOST: Final = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 _ORIGIN: Final = re.compile(r"https?://[A-Za-z0-9.\[\]:-]+")
 
@@ -22,22 +21,19 @@ def check_allowed(names: Iterable[str]) -> frozenset[str]:
     """Check the names of the protocol parts to turn on.
 
     Args:
-        names: ``repository``: requests load and unload models. ``shared-memory``: tensors are in shared memory of the
-            system.
+        names: ``repository``: requests load and unload models.
 
     Raises:
         ConfigError: A name is unknown, or this platform does not have that part.
     """
-    found = frozenset([names] if isinstance(names, str) else names)
+    allowed = frozenset([names] if isinstance(names, str) else names)
     problems = []
-    for name in sorted(found - set(ALLOWABLE)):
-        what = f"--allow {name!r} is unknown"
-        problems.append(Problem("serve", what, hint=among(name, ALLOWABLE)))
-    if "shared-memory" in found and not AVAILABLE:
-        problems.append(Problem("serve", "--allow shared-memory: it can be used on Linux only"))
+    for name in sorted(allowed - set(ALLOWABLE)):
+        problem = f"--allow {name!r} is unknown"
+        problems.append(Problem("serve", problem, hint=among(name, ALLOWABLE)))
     if problems:
         raise ConfigError(problems)
-    return found
+    return allowed
 
 
 def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
@@ -46,10 +42,11 @@ def check_origins(origins: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: A text is not an origin.
     """
-    found = (origins,) if isinstance(origins, str) else tuple(origins)
+    listed = (origins,) if isinstance(origins, str) else tuple(origins)
     hint = "One is https://host[:port], without a path."
-    _check_all({one: one == "*" or bool(_ORIGIN.fullmatch(one)) for one in found}, "origin", hint)
-    return found
+    right = {text: text == "*" or bool(_ORIGIN.fullmatch(text)) for text in listed}
+    _check_all(right, "origin", hint)
+    return listed
 
 
 def check_hosts(hosts: Sequence[str]) -> frozenset[str]:
@@ -58,17 +55,17 @@ def check_hosts(hosts: Sequence[str]) -> frozenset[str]:
     Raises:
         ConfigError: A text is no host.
     """
-    found = (hosts,) if isinstance(hosts, str) else tuple(hosts)
-    names = {one: one.removeprefix("[").removesuffix("]") for one in found}
-    right = {one: bool(_HOST.fullmatch(name)) for one, name in names.items()}
+    listed = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    names = {host: host.removeprefix("[").removesuffix("]") for host in listed}
+    right = {host: bool(_HOST.fullmatch(name)) for host, name in names.items()}
     _check_all(right, "host", "One is models.example, without a port.")
     return frozenset(name.lower().removesuffix(".") for name in names.values())
 
 
 def _check_all(right: Mapping[str, bool], kind: str, hint: str) -> None:
     problems = [
-        Problem("serve", f"{one!r} is no {kind}", hint=hint)
-        for one, is_it in right.items()
+        Problem("serve", f"{text!r} is no {kind}", hint=hint)
+        for text, is_it in right.items()
         if not is_it
     ]
     if problems:

@@ -111,9 +111,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = "headrace-serve",
     keys: Annotated[
         str | None,
-        _callers(
-            metavar="FILE", help="A TOML file with a table [NAME] per key: sha256 = its hash."
-        ),
+        _callers(metavar="FILE", help="A TOML file, a table [NAME] per key: sha256 = its hash."),
     ] = None,
     tls_cert: Annotated[str | None, _callers(metavar=_PEM, help="The certificate, PEM.")] = None,
     tls_key: Annotated[str | None, _callers(metavar=_PEM, help="Its key, PEM.")] = None,
@@ -139,14 +137,12 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         list[str] | None,
         _callers(
             metavar="WHAT",
-            help="Turn on what is off by default: repository (clients load and unload models) or shared-memory. May be repeated.",
+            help="Turn on what is off by default: repository (clients load and unload models).",
         ),
     ] = None,
     ui: Annotated[
         bool,
-        _pages(
-            "--ui", help="A live page at /ui. Needs --keys, or an address of this machine alone."
-        ),
+        _pages("--ui", help="A live page at /ui. Needs --keys, or an address of this machine."),
     ] = False,
     workers: Annotated[
         int,
@@ -160,9 +156,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     ] = 5.0,
     switch_interval_ms: Annotated[
         float,
-        _processes(
-            metavar="MS", min=0.01, max=1000, help="Of the interpreter; Python's default is 5."
-        ),
+        _processes(metavar="MS", min=0.01, max=1000, help="Of the interpreter; Python has 5."),
     ] = 1.0,
     drain_delay: Annotated[
         float,
@@ -191,23 +185,17 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     receive_timeout: Annotated[
         float, _connections(**_SECONDS, min=0.001, help="Seconds for a request to arrive.")
     ] = 60.0,
-    min_rate: Annotated[
-        int, _limits(min=1, help="Bytes per second that a client must send, and take.")
-    ] = 256,
+    min_rate: Annotated[int, _limits(min=1, help="The least bytes per second of a client.")] = 256,
     max_connections: Annotated[
         int, _connections(min=1, help="The most connections at a time, of each protocol.")
     ] = 4096,
     max_connection_age: Annotated[
         float | None,
-        _connections(
-            **_SECONDS, min=1, help="Seconds until gRPC connects anew; 300 with --workers."
-        ),
+        _connections(**_SECONDS, min=1, help="Seconds until gRPC reconnects; 300 with --workers."),
     ] = None,
     grpc_keepalive: Annotated[
         float | None,
-        _connections(
-            **_SECONDS, min=0.001, help="Idle seconds until gRPC pings a client; default: never."
-        ),
+        _connections(**_SECONDS, min=0.001, help="Idle seconds until gRPC pings; default: never."),
     ] = None,
     grpc_keepalive_timeout: Annotated[
         float, _connections(**_SECONDS, min=0.001, help="Seconds to answer such a ping.")
@@ -219,9 +207,7 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     metrics: Annotated[
         Literal["default", "server"], _logs(help="default: /metrics has what code registers, too.")
     ] = "default",
-    access_log: Annotated[
-        bool, _logs("--access-log", help="Write a line per request to stderr.")
-    ] = False,
+    access_log: Annotated[bool, _logs("--access-log", help="Log each request to stderr.")] = False,
     log_format: Annotated[
         Literal["text", "json"],
         _logs("--log-format", help="Of messages and logs on stderr; json: an object a line."),
@@ -229,26 +215,31 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
     debug_errors: Annotated[
         bool, _logs("--debug-errors", help="Send clients the text of every error.")
     ] = False,
+    check: Annotated[
+        bool, _logs("--check", help="Only check all of it: build, open and need nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Serve pipelines by the Open Inference Protocol, which clients of Triton speak.
 
     SIGTERM and Ctrl-C let requests end (exit status 0 and 130). A second signal ends at once. SIGHUP reads
-    configurations, keys and certificates again. If that fails, the errors are printed and the old ones stay. With
-    --workers the signals reach all processes, and one that dies or answers nothing is started again. With --json
-    a line on stdout has the addresses once all listen, or the errors.
+    configurations, sizes of [memory], keys and certificates again. If that fails, the errors are printed and the
+    old ones stay. With --workers the signals reach all processes, and one that dies or answers nothing is started
+    again. With --json a line on stdout has the addresses once all listen, or the errors. --check exits with 0, or
+    with 2 and all errors.
 
     \b
     Examples:
       headrace serve line.toml
       headrace serve size=size.toml --port 8000 --grpc-port 8001
       headrace serve served --watch
+      headrace serve --models serve.toml --check
       headrace serve --models serve.toml --host 0.0.0.0 --workers 4 --access-log
     """  # noqa: D301 - typer keeps the lines after a backspace character
     given = dict(locals())
     if no_fetch:
         os.environ["HEADRACE_OFFLINE"] = "1"  # for worker processes as well
-    for name in ("as_json", "no_import", "no_fetch", "workers"):
+    for name in ("as_json", "no_import", "no_fetch", "workers", "check"):
         del given[name]
     from headrace_serve.operating.init_process import below_init, hangups
 
@@ -260,11 +251,16 @@ def serve(  # noqa: PLR0913, PLR0917 - options of the command line
         from headrace_serve.operating.workers import run_workers
 
         named = {_FIELDS.get(name, name): value for name, value in given.items()}
-        of_limits = {one.name for one in fields(Limits)} & {*named}
+        of_limits = {field.name for field in fields(Limits)} & {*named}
         named["limits"] = Limits(**{name: named.pop(name) for name in of_limits})
         named |= {name: tuple(named[name] or ()) for name in _LISTS}
         named["exit_on_error"] = exit_on_error == "true"
-        settings = Settings(**named, allow_import=not no_import)
+        settings = Settings(**named, allow_import=not no_import, processes=workers)
+        if check:
+            titles = settings.check()
+            told = {"ok": True, "problems": [], "models": titles}
+            print_data(json.dumps(told) if as_json else f"ok: {', '.join(titles)}")
+            return 0
 
         def listening(addresses: dict[str, str | None]) -> None:
             if as_json:

@@ -51,8 +51,8 @@ class Unpacking:
         """
         waiting = self._inside.total()
         if waiting >= _MOST_INSIDE or self._inside[client] >= _MOST_INSIDE // 2:
-            what = "too many compressed bodies wait"
-            raise OverloadedError(what, queue_size=_MOST_INSIDE, waiting=waiting)
+            problem = "too many compressed bodies wait"
+            raise OverloadedError(problem, queue_size=_MOST_INSIDE, waiting=waiting)
         own = self._of_client.setdefault(client, asyncio.Semaphore(_AT_A_TIME - 1))
         self._inside[client] += 1
         try:
@@ -67,7 +67,7 @@ class Unpacking:
 def coding_for(accepted: str) -> str:
     """Return the coding of an answer that ``Accept-Encoding`` wants most; ``""`` where it is to have none."""
     wanted = _known(accepted)
-    best = max(WINDOWS, key=lambda one: quality(wanted, one))
+    best = max(WINDOWS, key=lambda coding: quality(wanted, coding))
     least = quality(wanted, "identity") if "identity" in wanted else 0.0
     return best if accepted and quality(wanted, best) >= max(least, 0.001) else ""
 
@@ -79,14 +79,14 @@ def codings_of(said: str) -> list[str]:
         CodingError: One is not known.
         InputError: There are too many.
     """
-    found = [one for one in listed(_known(said)) if one != "identity"]
-    for one in found:
-        if one not in WINDOWS:
+    codings = [coding for coding in listed(_known(said)) if coding != "identity"]
+    for coding in codings:
+        if coding not in WINDOWS:
             has = ", ".join(WINDOWS)
-            raise CodingError(f"content-encoding: this server has {has}, got {one[:40]!r}")
-    if len(found) > _MOST_CODINGS:
+            raise CodingError(f"content-encoding: this server has {has}, got {coding[:40]!r}")
+    if len(codings) > _MOST_CODINGS:
         raise InputError("content-encoding", expected=f"at most {_MOST_CODINGS} codings")
-    return found
+    return codings
 
 
 def _known(header: str) -> str:

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "ONLY_BINARY",
     "as_json_values",
-    "check_size",
     "datatype_of",
     "from_bytes",
     "from_json",
@@ -50,11 +49,9 @@ def of_dtype_name(name: str) -> str | None:
 
 def datatype_of(array: NDArray[Any]) -> str | None:
     """Return the datatype of an array; None if the protocol has none for it."""
-    found = _BY_DTYPE.get(
-        array.dtype
-    )  # first, because numpy builds `dtype.name` again at each access
-    if found is not None:
-        return found
+    datatype = _BY_DTYPE.get(array.dtype)  # numpy builds `dtype.name` again at each access
+    if datatype is not None:
+        return datatype
     if array.dtype.kind in "SU":
         return "BYTES"
     return of_dtype_name(array.dtype.name)
@@ -84,26 +81,14 @@ def from_bytes(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> N
         except ValueError as error:
             raise InputError(f"input {name!r}: {error}") from None
         return flat.reshape(shape)
-    check_size(name, datatype, shape, len(data))
+    size = math.prod(shape) * _ITEM_BYTES[datatype]
+    if len(data) != size:
+        wanted = f"{size} bytes for {datatype} {list(shape)}"
+        raise InputError(f"input {name!r}", expected=wanted, got=f"{len(data)} bytes")
     array = np.frombuffer(data, DATATYPES[datatype])
     if datatype == "BF16":
         array = bf16_values(array)
     return array.reshape(shape)
-
-
-def check_size(name: str, datatype: str, shape: tuple[int, ...], size: int) -> None:
-    """Check the number of bytes of a tensor. For BYTES any number is allowed, because elements differ in length.
-
-    Raises:
-        InputError: ``size`` is not the number of bytes that shape and datatype need.
-    """
-    expected = math.prod(shape) * _ITEM_BYTES[datatype]
-    if size != expected and datatype != "BYTES":
-        raise InputError(
-            f"input {name!r}",
-            expected=f"{expected} bytes for {datatype} {list(shape)}",
-            got=f"{size} bytes",
-        )
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> NDArray[Any]:
@@ -141,10 +126,10 @@ def _flat(name: str, shape: tuple[int, ...], data: list[Any]) -> list[Any]:
         return data
     level: list[Any] = [data]
     for axis in shape:
-        if any(type(one) is not list or len(one) != axis for one in level):
-            one = f"a list of {len(data)}" if level[0] is data else "lists of other lengths"
+        if any(type(inner) is not list or len(inner) != axis for inner in level):
+            got = f"a list of {len(data)}" if level[0] is data else "lists of other lengths"
             wanted = f"data of shape {list(shape)}, flat or in nested lists"
-            raise InputError(f"input {name!r}", expected=wanted, got=one)
+            raise InputError(f"input {name!r}", expected=wanted, got=got)
         level = list(chain.from_iterable(level))
     return level
 
@@ -211,8 +196,8 @@ def as_json_values(name: str, datatype: str, array: NDArray[Any]) -> Sequence[An
         except UnicodeDecodeError:
             raise InputError(f"output {name!r} is no UTF-8 text", hint=hint) from None
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        what = f"output {name!r} holds NaN or infinity, which JSON does not have. {hint}"
-        raise NotJsonError(what)
+        problem = f"output {name!r} holds NaN or infinity, which JSON does not have. {hint}"
+        raise NotJsonError(problem)
     native = array.astype(array.dtype.newbyteorder("="), order="C", copy=False)
     return native.reshape(-1)
 

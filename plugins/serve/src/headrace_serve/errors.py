@@ -4,7 +4,6 @@
 |---|---|---|
 | malformed request, InputError, BatchRangeError of a request above ``max`` | 400 | INVALID_ARGUMENT |
 | unknown model or version | 404 | NOT_FOUND |
-| a name that is taken | 409 | ALREADY_EXISTS |
 | body too large | 413 | RESOURCE_EXHAUSTED |
 | a coding or a media type of a body that is not read | 415 | INVALID_ARGUMENT |
 | not received in time | 408 | DEADLINE_EXCEEDED |
@@ -45,13 +44,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 __all__ = [
-    "AlreadyExistsError", "BodyTooLargeError", "CodingError", "DisconnectedError", "FieldError",
+    "NO_REGIONS",
+    "BodyTooLargeError", "CodingError", "DisconnectedError", "FieldError",
     "ItemError", "MediaTypeError", "NotAllowedError", "NotBuiltError", "NotJsonError",
     "NotReceivedError", "Refusal", "RelayedError", "ServeError", "UnauthenticatedError",
     "UnavailableError", "UnknownModelError", "UnsupportedError", "error_json",
-    "lacks_company", "refusal", "unknown_parameter",
+    "lacks_company", "refusal", "unknown_parameter", "unsupported",
 ]  # fmt: skip
 
+
+NO_REGIONS = "this server takes no shared memory: send the tensors, or run the model in the client's process by `headrace.pipe`"
+"""The words of errors for clients of Triton's shared memory."""
 
 _LONGEST_NAME = 256
 """The most characters of a name in the text of an error."""
@@ -151,12 +154,6 @@ class NotAllowedError(ServeError):
     code = "not_allowed"
 
 
-class AlreadyExistsError(ServeError):
-    """A region of shared memory with this name is registered already."""
-
-    code = "exists"
-
-
 class UnavailableError(ServeError):
     """The server is about to shut down, or the model is not loaded."""
 
@@ -245,7 +242,6 @@ _TABLE: tuple[tuple[tuple[type[BaseException], ...], int, str], ...] = (
     ((NotAllowedError,), 403, "PERMISSION_DENIED"),
     ((UnknownModelError,), 404, "NOT_FOUND"),
     ((NotReceivedError,), 408, "DEADLINE_EXCEEDED"),
-    ((AlreadyExistsError,), 409, "ALREADY_EXISTS"),
     ((BodyTooLargeError,), 413, "RESOURCE_EXHAUSTED"),
     ((CodingError, MediaTypeError), 415, "INVALID_ARGUMENT"),
     ((FieldError,), 422, "INVALID_ARGUMENT"),
@@ -307,10 +303,10 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
         backend = getattr(error, "backend", None)
         places = [("node", node), ("backend", backend)]
         where = ", ".join(f"{kind} {value!r}" for kind, value in places if value is not None)
-        what = "the request failed"
+        problem = "the request failed"
         if isinstance(error, (ConfigError, PluginError, SetupError)):
-            what = "the model could not be loaded; the server's messages say why"
-        text = f"{what} [{f'{where}, ' if where else ''}code {code!r}]"
+            problem = "the model could not be loaded; the server's messages say why"
+        text = f"{problem} [{f'{where}, ' if where else ''}code {code!r}]"
     if len(text) > _LONGEST_TEXT:
         text = f"{text[:_LONGEST_TEXT]} ..."
     # Half of a surrogate pair, as in some file names, is not valid UTF-8, so JSON and gRPC could not send the text.
@@ -321,6 +317,12 @@ def refusal(error: BaseException, *, debug: bool = False) -> Refusal:
 def error_json(text: str, code: str, node: str | None = None, identifier: str = "") -> bytes:
     """Return the JSON of an error, as every answer of HTTP that is one has it; tritonclient reads ``error``."""
     return orjson.dumps({"error": text, "code": code, "node": node, "id": identifier})
+
+
+def unsupported(name: str) -> UnsupportedError:
+    """Return the error for a path or call of the protocol that this server does not have."""
+    cure = f"; {NO_REGIONS}" if "sharedmemory" in name.lower() else ""
+    return UnsupportedError(f"{name} is not supported by this server{cure}")
 
 
 def unknown_parameter(name: str, where: str, known: Iterable[str]) -> InputError:

@@ -1,4 +1,4 @@
-"""Makes the changes that requests ask for in all worker processes: loaded models, regions of shared memory.
+"""Makes the changes that requests ask for in all worker processes: models that load and unload.
 
 A server with one process makes a change itself. A worker process asks the supervisor, which has every worker process
 make the change (`headrace_serve.operating.shared_changes`). The messages between the two are lines of JSON.
@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from headrace.errors import HeadraceError, InputError, OverloadedError
 from headrace_serve.errors import Refusal, RelayedError, UnavailableError, refusal
-from headrace_serve.shared_memory import allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace_serve.changes import Changes
-    from headrace_serve.shared_memory import Regions
 
     Message = dict[str, Any]
 
@@ -36,7 +34,6 @@ _MOST_BYTES = 32 << 10
 class Changed(Protocol):
     """The part of `Service` that a change needs."""
 
-    regions: Regions | None
     debug_errors: bool
     starting: bool
     changes: Changes
@@ -49,18 +46,15 @@ async def make(service: Changed, change: Message) -> None:
     """Make a change in this process.
 
     Args:
-        service: The service whose models or regions are changed.
-        change: ``what`` (``load``, ``unload``, ``exchange``, ``register``, ``unregister``), the ``name`` of the model or region,
-            and the other arguments of that method of `Repository` or `Regions`.
+        service: The service whose models are changed.
+        change: ``what`` (``load``, ``unload``, ``exchange``), the ``name`` of the model, and the other arguments of that method
+            of `Repository`.
 
     Raises:
-        HeadraceError: The method of `Repository` or `Regions` has raised it.
+        HeadraceError: The method of `Repository` has raised it.
     """
     given = {key: value for key, value in change.items() if key != "what"}
-    if change["what"] in ("load", "unload", "exchange"):
-        await getattr(service.allowed_repository(), change["what"])(**given)
-    else:
-        getattr(allowed(service.regions), change["what"])(**given)
+    await getattr(service.allowed_repository(), change["what"])(**given)
 
 
 class Everywhere:
@@ -116,8 +110,8 @@ class Everywhere:
         if len(json.dumps(change)) > _MOST_BYTES:
             raise InputError("the request", expected=f"at most {_MOST_BYTES} bytes of names")
         if len(self._asked) >= _MOST_ASKED:
-            what = "other changes are being made"
-            raise OverloadedError(what, queue_size=_MOST_ASKED, waiting=len(self._asked))
+            problem = "other changes are being made"
+            raise OverloadedError(problem, queue_size=_MOST_ASKED, waiting=len(self._asked))
         self._number += 1
         number, answer = self._number, asyncio.get_running_loop().create_future()
         self._asked[number] = answer
@@ -133,9 +127,7 @@ class Everywhere:
     def take(self, message: Message) -> None:
         """Take a message of the supervisor; called in any thread."""
         loop: Any = self._loop  # not None: the supervisor sends nothing before `join` asks it
-        with contextlib.suppress(
-            RuntimeError
-        ):  # the loop is closed, as the process is about to end
+        with contextlib.suppress(RuntimeError):  # the loop is closed at the end of the process
             loop.call_soon_threadsafe(self._take, message)
 
     def end(self) -> None:
@@ -176,12 +168,9 @@ class Everywhere:
             if "change" in message:
                 self._send({"made": await self._made(message["change"])})
                 return
-            for change in message.get("before", ()):
+            for change in message["before"]:
                 await self._made(change)
-            if "before" in message:
-                self._joined.set_result(None)
-            else:
-                await self._made(message["undo"])
+            self._joined.set_result(None)
 
     async def _made(self, change: Message) -> Message | None:
         """Make a change; give the answer for the client if the change fails, else None."""

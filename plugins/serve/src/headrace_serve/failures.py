@@ -72,7 +72,7 @@ class FailureLog:
             return  # the library has logged it
         raised = error.__cause__ or error
         code, now = refusal(error).code, self._clock()
-        about = {name: one for name, one in describe().items() if one}
+        about = {name: value for name, value in describe().items() if value}
         kind = (about.get("model"), node, backend, code, type(raised))
         if len(self._kinds) >= _MOST_KINDS and kind not in self._kinds:
             self._kinds.clear()
@@ -82,7 +82,7 @@ class FailureLog:
             return
         unlogged = 0 if last is None else int(last[1])
         self._kinds[kind] = [now, 0]
-        said = " ".join(f"{name}={_text(one)}" for name, one in about.items())
+        said = " ".join(f"{name}={_text(value)}" for name, value in about.items())
         fields = {"code": code, "node": node, "backend": backend, **about, "unlogged": unlogged}
         more = f" ({unlogged} more like it since the last line)" if unlogged else ""
         info = (type(raised), raised, raised.__traceback__)

@@ -112,8 +112,8 @@ class Gate:
 
 def _joined(scope: Any, wanted: bytes) -> str | None:
     """Return the values of a header of a request as one, None without it."""
-    found = [value for name, value in scope["headers"] if name == wanted]
-    return b", ".join(found).decode("latin-1") if found else None
+    values = [value for name, value in scope["headers"] if name == wanted]
+    return b", ".join(values).decode("latin-1") if values else None
 
 
 def _host_of(origin: str) -> str | None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Keys", "Right"]
 
 Right = Literal["infer", "describe", "repository"]
-"""What a key may do. ``infer``: inference and its shared memory. ``describe``: metadata, configuration,
+"""What a key may do. ``infer``: inference. ``describe``: metadata, configuration,
 statistics, metrics and the index. ``repository``: loading and unloading of models. Health needs no key."""
 
 _PREFIX = "bearer "
@@ -52,21 +52,20 @@ class Keys:
             ConfigError: The file cannot be read, or has another shape.
         """
         file = str(path)
-        found: dict[str, tuple[str, _Key]] = {}
+        keys: dict[str, tuple[str, _Key]] = {}
         for name, table in read_tables(path).items():
             try:
                 key = _Key.model_validate(table)
             except pydantic.ValidationError as error:
-                raise ConfigError(
-                    [problem_of(name, one, _Key, file) for one in error.errors()]
-                ) from None
-            if key.sha256 in found:
-                same = f"keys {found[key.sha256][0]!r} and {name!r} have the same sha256"
+                wrong = [problem_of(name, mistake, _Key, file) for mistake in error.errors()]
+                raise ConfigError(wrong) from None
+            if key.sha256 in keys:
+                same = f"keys {keys[key.sha256][0]!r} and {name!r} have the same sha256"
                 raise ConfigError(Problem("serve", same, file=file))
-            found[key.sha256] = name, key
-        if not found:
+            keys[key.sha256] = name, key
+        if not keys:
             raise ConfigError(Problem("serve", "it holds no key", file=file))
-        return cls(found, file)
+        return cls(keys, file)
 
     @classmethod
     def of(cls, keys: Keys | str | Path | None) -> Keys | None:
@@ -92,7 +91,7 @@ class Keys:
         Raises:
             ConfigError: A key names another model.
         """
-        named = {one for _, key in self._by_hash.values() for one in key.models or ()}
+        named = {model for _, key in self._by_hash.values() for model in key.models or ()}
         problems = [
             Problem(
                 "serve",
@@ -124,10 +123,10 @@ class Keys:
             raise UnauthenticatedError(
                 "a key is needed: Authorization: Bearer KEY, or X-API-Key: KEY"
             )
-        found = self._by_hash.get(hashlib.sha256(given.encode("utf-8", "replace")).hexdigest())
-        if found is None:
+        entry = self._by_hash.get(hashlib.sha256(given.encode("utf-8", "replace")).hexdigest())
+        if entry is None:
             raise UnauthenticatedError("the key is not known")
-        return found
+        return entry
 
     def check(
         self, headers: Mapping[str, str], right: Right, model: str | None, *, later: bool = False

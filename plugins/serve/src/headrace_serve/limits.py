@@ -45,7 +45,6 @@ class Limits:
             in every window of ``rate_window_s``.
         rate_window_s: Seconds over which ``min_rate_bytes_s`` is measured.
         keep_alive_s: Seconds that an HTTP connection may be idle between two requests.
-        max_regions: The most regions of shared memory that are registered at a time.
         max_items: The most elements of an input of items, and the most files of a multipart body: each is a request of
             the pipeline.
         max_elements: The most elements of all inputs of BYTES of one request together, and of all outputs of BYTES of
@@ -67,7 +66,6 @@ class Limits:
     min_rate_bytes_s: int = 256
     rate_window_s: float = 10.0
     keep_alive_s: float = 75.0
-    max_regions: int = 256
     max_items: int = 4096
     max_elements: int = 1 << 20
     max_timeout_ms: float | None = None

@@ -52,7 +52,7 @@ class Outline:
     again: PlainOutputs | None = None
 
     def __post_init__(self) -> None:
-        self.size = sum(one[3] for one in self.inputs)
+        self.size = sum(tensor[3] for tensor in self.inputs)
 
     def note_checked(self, model: Any) -> None:
         """Note that it fits the signature of a model."""
@@ -103,12 +103,12 @@ class PlainInputs:
 
     def request(self, raw: Any) -> dict[str, Any]:
         """Return the request of the pipeline for the bytes of all tensors, one after the other."""
-        found: dict[str, Any] = {}
+        request: dict[str, Any] = {}
         for key, dtype, count, shape, place in self.arrays:
-            found[key] = np.frombuffer(raw, dtype, count, place).reshape(shape)
+            request[key] = np.frombuffer(raw, dtype, count, place).reshape(shape)
         if self.rows is not None:
-            found[REQUEST_SIZE] = self.rows
-        return found
+            request[REQUEST_SIZE] = self.rows
+        return request
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +151,6 @@ class Outlines(Generic[T]):
 
     def __init__(self) -> None:
         self.known: dict[bytes, T] = {}
-
-    def get(self, written: bytes) -> T | None:
-        """Return the request parsed from these bytes; None if it is not kept."""
-        return self.known.get(written)
 
     def keep(self, written: bytes, outline: T) -> None:
         """Keep a parsed request, unless its bytes are too many; if it is full, all earlier entries are dropped."""

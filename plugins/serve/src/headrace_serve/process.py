@@ -59,10 +59,9 @@ def _log(text: str) -> None:
     logger.error("%s", text)
     place: logging.Logger | None = logger
     while place is not None:
-        if any(not isinstance(one, logging.NullHandler) for one in place.handlers):
+        if any(not isinstance(handler, logging.NullHandler) for handler in place.handlers):
             return
         place = place.parent if place.propagate else None
     if logging.lastResort is not None:
-        logging.lastResort.handle(
-            logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, None, None)
-        )
+        record = logging.LogRecord(logger.name, logging.ERROR, __file__, 0, text, None, None)
+        logging.lastResort.handle(record)

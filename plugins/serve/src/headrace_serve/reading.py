@@ -35,11 +35,11 @@ def loads(text: bytes) -> Any:
     if pauses:
         gc.disable()
     try:
-        found = orjson.loads(text)  # refuses what is no I-JSON
+        value = orjson.loads(text)  # refuses what is no I-JSON
         _check_depth(text)
         if not _may_have_long_numbers(text):
-            return found
-        del found
+            return value
+        del value
         return read_json(text)
     except (orjson.JSONDecodeError, FormatError) as error:
         raise InputError(f"the body is no JSON: {error}") from None
@@ -69,4 +69,4 @@ def _check_depth(text: bytes) -> None:
 def _may_have_long_numbers(text: bytes) -> bool:
     """Return whether there may be a whole number of more than 64 bits, of which orjson makes a float."""
     zeros = text.translate(_ZEROS)
-    return any(zeros[one.start() - 1 : one.start()] != b"." for one in _LONG.finditer(zeros))
+    return any(zeros[match.start() - 1 : match.start()] != b"." for match in _LONG.finditer(zeros))

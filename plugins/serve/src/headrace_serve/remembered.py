@@ -24,11 +24,11 @@ def probe(name: str, *methods: str) -> Any:
         path = plugin.hooks["probes"].get(name) if plugin.usable else None
         if path is not None:
             try:
-                found = plugin.load(path)
+                probe_class = plugin.load(path)
             except PluginError:
                 continue
-            if all(hasattr(found, method) for method in methods):
-                return found
+            if all(hasattr(probe_class, method) for method in methods):
+                return probe_class
     return None
 
 
@@ -43,9 +43,7 @@ def times_for(model: Any, keys: Any, headers: Mapping[str, str]) -> list[dict[st
         return None
     names = [text.partition("(")[0].rpartition(":")[2] for text in model.pipe.config.plan().probes]
     if "Times" not in names:
-        hint = (
-            'Whoever runs the server writes probes = ["Times"] into [global] of its configuration.'
-        )
+        hint = 'Whoever runs the server writes probes = ["Times"] into [global] of its file.'
         raise InputError(f"x-timing: the model {model.name!r} tells no times", hint=hint)
     if keys is not None:
         keys.check(headers, "describe", model.name)
@@ -54,20 +52,20 @@ def times_for(model: Any, keys: Any, headers: Mapping[str, str]) -> list[dict[st
 
 def server_timing(times: Sequence[Mapping[str, Any]]) -> str:
     """Return what the probe has told as the value of a header ``Server-Timing``, two metrics for each run of a batch."""
-    found = []
-    for one in times[:_MOST_RUNS]:
-        node = re.sub(r"[^\w.-]", "_", one["node"], flags=re.ASCII)
-        reason = re.sub(r"[^\w.-]", "_", one["reason"], flags=re.ASCII)
-        about = f"{one['size']} in the batch, instance {one['instance']}, formed by {reason}"
-        found.append(f"{node}-wait;dur={one['waited_ms']:.3f}")
-        found.append(f'{node}-run;dur={one["ran_ms"]:.3f};desc="{about}"')
-    return ", ".join(found)
+    entries = []
+    for run in times[:_MOST_RUNS]:
+        node = re.sub(r"[^\w.-]", "_", run["node"], flags=re.ASCII)
+        reason = re.sub(r"[^\w.-]", "_", run["reason"], flags=re.ASCII)
+        about = f"{run['size']} in the batch, instance {run['instance']}, formed by {reason}"
+        entries.append(f"{node}-wait;dur={run['waited_ms']:.3f}")
+        entries.append(f'{node}-run;dur={run["ran_ms"]:.3f};desc="{about}"')
+    return ", ".join(entries)
 
 
 def slowest_of(model: Any, count: int) -> list[dict[str, Any]] | None:
     """Return the slowest of the last requests of a model, each explained; None where nothing remembers them."""
-    found = probe("Remember", "slowest")
-    return None if found is None else found.slowest(model.pipe, count)
+    slowest = probe("Remember", "slowest")
+    return None if slowest is None else slowest.slowest(model.pipe, count)
 
 
 def dump_of(models: Sequence[Any], request_id: str | None) -> bytes:
@@ -77,14 +75,14 @@ def dump_of(models: Sequence[Any], request_id: str | None) -> bytes:
         UnsupportedError: No model remembers anything.
         InputError: None remembers the request.
     """
-    found = probe("Remember", "dump")
-    for model in models if found is not None else ():
-        lines = found.dump(model.pipe, request_id)
+    dump = probe("Remember", "dump")
+    for model in models if dump is not None else ():
+        lines = dump.dump(model.pipe, request_id)
         if lines:
             return "\n".join([*lines, ""]).encode()
     if all(slowest_of(model, 0) is None for model in models):
         raise UnsupportedError(
             'no model remembers its requests: whoever runs the server writes probes = ["Remember(64MiB)"] into [global]'
         )
-    what = f"no request {str(request_id)[:80]!r} is remembered: it has not ended, or was forgotten"
-    raise InputError(what, hint="Of several worker processes each remembers its own: ask again.")
+    text = f"no request {str(request_id)[:80]!r} is remembered: it has not ended, or was forgotten"
+    raise InputError(text, hint="Of several worker processes each remembers its own: ask again.")

@@ -51,17 +51,17 @@ def routes_of(names: Sequence[str]) -> dict[str, ApiRoute]:
         PluginError: Its table cannot be imported.
     """
     offers = [
-        (one, name, path)
-        for one in headrace.plugins.installed()
-        if one.usable
-        for name, path in one.hooks["apis"].items()
+        (offering, name, path)
+        for offering in headrace.plugins.installed()
+        if offering.usable
+        for name, path in offering.hooks["apis"].items()
     ]
     count = Counter(name for _, name, _ in offers)
     known = {
-        **{f"{one.plugin}:{name}": (one, path) for one, name, path in offers},
-        **{name: (one, path) for one, name, path in offers if count[name] == 1},
+        **{f"{offering.plugin}:{name}": (offering, path) for offering, name, path in offers},
+        **{name: (offering, path) for offering, name, path in offers if count[name] == 1},
     }
-    found: dict[str, ApiRoute] = {}
+    routes: dict[str, ApiRoute] = {}
     taken: dict[str, tuple[str, str]] = {}
     for api in [names] if isinstance(names, str) else dict.fromkeys(names):
         if api not in known:
@@ -70,22 +70,22 @@ def routes_of(names: Sequence[str]) -> dict[str, ApiRoute]:
         for place, route in _table(api, plugin.load(path)).items():
             same, first = taken.setdefault(_NAMED.sub("{}", place), (api, place))
             if same == api:
-                found[place] = route
-            elif first == place and place.startswith("GET") and route.right == found[place].right:
-                found[place] = _both(found[place], route)
+                routes[place] = route
+            elif first == place and place.startswith("GET") and route.right == routes[place].right:
+                routes[place] = _both(routes[place], route)
             else:
-                what = f"{place!r} is a route of {same!r} and of {api!r}"
-                raise _wrong(what, "Serve one of them.")
-    return found
+                problem = f"{place!r} is a route of {same!r} and of {api!r}"
+                raise _wrong(problem, "Serve one of them.")
+    return routes
 
 
 def _both(first: ApiRoute, second: ApiRoute) -> ApiRoute:
     """Return a route that two APIs have, and only read: its answer has the fields of both, an error the form of the first."""
 
     async def answer(asked: Any) -> Any:
-        bodies = [await one.function(asked) for one in (second, first)]
-        if all(isinstance(one, dict) for one in bodies):
-            return {key: value for one in bodies for key, value in one.items()}
+        bodies = [await route.function(asked) for route in (second, first)]
+        if all(isinstance(body, dict) for body in bodies):
+            return {key: value for body in bodies for key, value in body.items()}
         return bodies[-1]
 
     answer.__doc__ = inspect.getdoc(first.function)
@@ -99,7 +99,7 @@ def _table(api: str, table: Any) -> dict[str, ApiRoute]:
     for place in more["open"]:
         if place not in table:
             raise _wrong(f"API {api!r} lets {place!r} be open, which is none of its routes")
-    found = {}
+    routes = {}
     for place, function in table.items():
         if place in more:
             continue
@@ -109,9 +109,9 @@ def _table(api: str, table: Any) -> dict[str, ApiRoute]:
             raise _wrong(f"API {api!r}: {place!r} lies where the server has routes of its own")
         right: Any = "describe" if place.startswith("GET") else "infer"
         right = None if place in more["open"] else right
-        found[place] = ApiRoute(api, function, right, more["error"])
-    return found
+        routes[place] = ApiRoute(api, function, right, more["error"])
+    return routes
 
 
-def _wrong(what: str, hint: str | None = None) -> ConfigError:
-    return ConfigError(Problem("serve", f"--api: {what}", hint=hint))
+def _wrong(problem: str, hint: str | None = None) -> ConfigError:
+    return ConfigError(Problem("serve", f"--api: {problem}", hint=hint))

@@ -69,10 +69,10 @@ class ServeTimes:
     @staticmethod
     def batch_ran(record: Any) -> None:
         """Note when each request of the batch arrived, and when the batch ran."""
-        for one in record.requests:
-            context = one.request.get("context")
+        for request in record.requests:
+            context = request.request.get("context")
             if type(context) is TimedContext:
-                context.times.add(one.arrival, record.started, record.ended)
+                context.times.add(request.arrival, record.started, record.ended)
 
 
 def is_timed(pipe: headrace.Pipeline) -> bool:
@@ -90,12 +90,12 @@ def with_probe(source: Any, config: headrace.PipelineConfig) -> headrace.Pipelin
     probes = [text.replace("${", "$${") for text in config.plan().probes]
     own = {"probes": [*probes, _PROBE]}
     if isinstance(source, dict):
-        base, made = None, dict(source)
+        base, table = None, dict(source)
     else:
         path = Path(source).absolute()
-        base, made = path.parent, {"extends": path.name}
+        base, table = path.parent, {"extends": path.name}
     if "probes" in config.to_dict():
-        made |= own
+        table |= own
     else:
-        made["global"] = {**made.get("global", {}), **own}
-    return headrace.PipelineConfig.load(made, base=base)
+        table["global"] = {**table.get("global", {}), **own}
+    return headrace.PipelineConfig.load(table, base=base)

@@ -48,7 +48,6 @@ from headrace_serve.models.following import Following
 from headrace_serve.models.repository import Repository
 from headrace_serve.process import Process
 from headrace_serve.routes import routes_of
-from headrace_serve.shared_memory import Access, Regions
 from headrace_serve.steps import Outcome
 from headrace_serve.ui.examples import Examples
 from headrace_serve.ui.live import LivePage
@@ -91,7 +90,6 @@ class Service(MemoryAccount):
         changes: Wakes the coroutines that watch whether server and models are ready.
         given: The argument ``models`` from which the models are read again by a reload or a load.
         allow_import: Whether configurations may import code.
-        regions: The regions of shared memory. None if shared memory is not allowed.
         cors_origins: Origins whose pages may read answers. ``"*"``: all.
         server_name: The name in the metadata of the server.
         apis: The routes of other servers.
@@ -148,13 +146,7 @@ class Service(MemoryAccount):
         self.allow_import = allow_import
         self.cors_origins, self.apis = check_origins(cors_origins), routes_of(apis)
         self.server_name = server_name
-        self.regions: Regions | None = None
-        self._repository: Repository | None = None
-        for name in check_allowed(allow):
-            if name == "repository":
-                self._repository = Repository(self)
-            else:
-                self.regions = Regions(self.limits.max_regions)
+        self._repository = Repository(self) if check_allowed(allow) else None
         self.failures = FailureLog()
         self.live = LivePage() if ui else None
         self.examples = Examples.of(examples, served=ui)
@@ -169,8 +161,7 @@ class Service(MemoryAccount):
     @property
     def extensions(self) -> tuple[str, ...]:
         """The names of the protocol's extensions that ``allow`` has turned on."""
-        found = {"model_repository": self._repository, "system_shared_memory": self.regions}
-        return tuple(name for name, one in found.items() if one is not None)
+        return () if self._repository is None else ("model_repository",)
 
     def refuse_new(self) -> None:
         """Refuse new calls of gRPC from now on, because the server is about to shut down."""
@@ -192,12 +183,12 @@ class Service(MemoryAccount):
         return self._repository
 
     async def change(self, what: str, name: str, **given: Any) -> None:
-        """Change models or regions for a request, in all processes that share the ports.
+        """Change models for a request, in all processes that share the ports.
 
         Args:
-            what: ``load``, ``unload``, ``exchange``, ``register`` or ``unregister``.
-            name: The model or region.
-            given: The other arguments of that method of `Repository` or `Regions`, whose errors it raises.
+            what: ``load``, ``unload`` or ``exchange``.
+            name: The model.
+            given: The other arguments of that method of `Repository`, whose errors it raises.
         """
         change = {"what": what, "name": name, **given}
         if self.everywhere is None:
@@ -205,22 +196,12 @@ class Service(MemoryAccount):
         else:
             await self.everywhere.ask(change)
 
-    def access(self, hold: Callable[[int], None]) -> Access:
-        """Give the access to shared memory for one request.
-
-        Args:
-            hold: Counts the bytes that are read like bytes of a body. See `hold`.
-        """
-        return Access(self.regions, hold, self.limits.max_body_bytes)
-
     async def end(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds for loads and unloads that run, and release the shared memory."""
+        """Wait at most ``timeout`` seconds for loads and unloads that run."""
         if self.live is not None:
             await self.live.end()
         if self._repository is not None:
             await self._repository.end(timeout)
-        if self.regions is not None:
-            self.regions.unregister()
 
     @property
     def ready(self) -> bool:
@@ -247,15 +228,15 @@ class Service(MemoryAccount):
         loop = self.loop
         if loop is None or loop is asyncio._get_running_loop():
             return change()
-        made = threading.Event()
+        changed = threading.Event()
 
         def make_it() -> None:
             change()
-            made.set()
+            changed.set()
 
         with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(make_it)
-            while not made.wait(1.0) and loop.is_running():
+            while not changed.wait(1.0) and loop.is_running():
                 pass
         return None
 
@@ -459,13 +440,13 @@ class Service(MemoryAccount):
             except (RequestError, ClosedError) as error:
                 raise ItemError(0, error) from error
         with self._counted(model, line, len(requests)), telling_unit(parameters):
-            call = [self._prepared(model, one, parameters, line) for one in requests]
+            call = [self._prepared(model, request, parameters, line) for request in requests]
             try:
                 await model.pipe.call_async(requests, **(call[0] if call else {}))
             except RequestsFailed as error:
-                failed = {i: one for i, one in enumerate(error.errors) if one is not None}
+                failed = {i: each for i, each in enumerate(error.errors) if each is not None}
                 raise ItemError(*next(iter(failed.items()))) from error
-        return [one["result"] for one in requests]
+        return [request["result"] for request in requests]
 
     async def stream(
         self, model: Model, request: Request, parameters: Parameters, line: AccessLine, **more: int
@@ -479,10 +460,10 @@ class Service(MemoryAccount):
         """
         with self._counted(model, line), telling_unit(parameters):
             call = self._prepared(model, request, parameters, line)
-            found = parts_of(model, request, {**call, **more}, self.part_bytes)
-            async with contextlib.aclosing(found) as each:
-                async for one in each:
-                    yield one
+            parts = parts_of(model, request, {**call, **more}, self.part_bytes)
+            async with contextlib.aclosing(parts) as each:
+                async for part in each:
+                    yield part
 
     def _prepared(
         self, model: Model, request: Request, parameters: Parameters, line: AccessLine
@@ -519,12 +500,12 @@ class Service(MemoryAccount):
         if line.until_s is not None:
             limits = limits.until(line.until_s)
         with self._counted(model, line):
-            found = answers(
+            each_answer = answers(
                 model, asked, limits=limits, priority_default=default, part_bytes=self.part_bytes
             )
-            async with contextlib.aclosing(found) as each:
-                async for one in each:
-                    yield one
+            async with contextlib.aclosing(each_answer) as each:
+                async for answer in each:
+                    yield answer
 
     def _client(self, line: AccessLine) -> dict[str, Any]:
         """Return what the ``context`` of a request says of its client: the name of the key, how many keys there are, and where times go."""
@@ -568,9 +549,8 @@ class Service(MemoryAccount):
         self.failures.note(error, about)
         if self.live is not None and isinstance(error, Exception):
             why = refusal(error, debug=self.debug_errors)
-            self.live.note_failure(
-                {**about(), "code": why.code, "node": why.node, "text": why.text}
-            )
+            told = {"code": why.code, "node": why.node, "text": why.text}
+            self.live.note_failure({**about(), **told})
 
     @staticmethod
     def retry_after_s(model: Model | None, error: BaseException | None = None) -> int:

@@ -30,33 +30,33 @@ def read_tables(path: str | Path) -> dict[str, Any]:
         ConfigError: The file cannot be read, or is no TOML.
     """
     try:
-        found: dict[str, Any] = tomllib.loads(read_text(path))
+        tables: dict[str, Any] = tomllib.loads(read_text(path))
     except OSError as error:
-        what = f"cannot read it: {error.strerror}"
-        raise ConfigError(Problem("serve", what, file=str(path))) from error
+        problem = f"cannot read it: {error.strerror}"
+        raise ConfigError(Problem("serve", problem, file=str(path))) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(Problem("serve", f"this is no TOML: {error}", file=str(path))) from error
-    return found
+    return tables
 
 
 def problem_of(
-    name: str, found: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
+    name: str, mistake: Mapping[str, Any], kind: type[pydantic.BaseModel], file: str | None = None
 ) -> Problem:
     """Give the problem for one error that pydantic has found in a table.
 
     Args:
         name: The name of the table.
-        found: One of the ``errors()`` of pydantic.
+        mistake: One of the ``errors()`` of pydantic.
         kind: The pydantic model whose fields are the known keys.
         file: The file with the table. None: the table comes from no file.
     """
-    path = ".".join(map(str, (name, *found["loc"])))
-    if found["type"] != "extra_forbidden":
-        text = found["msg"].removeprefix("Value error, ")
-        if found["type"] in ("dict_type", "model_type", "model_attributes_type"):
+    path = ".".join(map(str, (name, *mistake["loc"])))
+    if mistake["type"] != "extra_forbidden":
+        text = mistake["msg"].removeprefix("Value error, ")
+        if mistake["type"] in ("dict_type", "model_type", "model_attributes_type"):
             text = "Input should be a table"
-        words = re.findall(r"'([^']*)'", text) if found["type"] == "literal_error" else []
-        near = nearest(str(found["input"]), words)
+        words = re.findall(r"'([^']*)'", text) if mistake["type"] == "literal_error" else []
+        near = nearest(str(mistake["input"]), words)
         return Problem("serve", text, path=path, file=file, suggestion=near)
     known = kind.model_fields
     return Problem(
@@ -64,6 +64,6 @@ def problem_of(
         "there is no such key",
         path=path,
         file=file,
-        suggestion=nearest(str(found["loc"][-1]), known),
+        suggestion=nearest(str(mistake["loc"][-1]), known),
         hint=f"There are: {', '.join(known)}.",
     )

@@ -46,23 +46,23 @@ class Tls:
         Raises:
             ConfigError: A file cannot be read, or certificate and key do not belong together.
         """
-        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        made.minimum_version = ssl.TLSVersion.TLSv1_2
-        made.set_alpn_protocols(["http/1.1"])
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
         roots = None
         try:
-            made.load_cert_chain(self.cert, self.key)
+            context.load_cert_chain(self.cert, self.key)
             chain, key = Path(self.cert).read_bytes(), Path(self.key).read_bytes()
         except (OSError, ssl.SSLError) as error:
             raise _unreadable(f"{self.cert}, {self.key}", error) from error
         if self.client_ca is not None:
             try:
-                made.load_verify_locations(self.client_ca)
+                context.load_verify_locations(self.client_ca)
                 roots = Path(self.client_ca).read_bytes()
             except (OSError, ssl.SSLError) as error:
                 raise _unreadable(self.client_ca, error) from error
-            made.verify_mode = ssl.CERT_REQUIRED
-        return Certificates(made, chain, key, roots)
+            context.verify_mode = ssl.CERT_REQUIRED
+        return Certificates(context, chain, key, roots)
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,10 @@ def grpc_credentials(latest: Callable[[], Certificates]) -> Any:
 
     def newer() -> Any:
         nonlocal used
-        found = latest()
-        if found is used:
+        now = latest()
+        if now is used:
             return None
-        used = found
+        used = now
         return configuration()
 
     return grpc.dynamic_ssl_server_credentials(

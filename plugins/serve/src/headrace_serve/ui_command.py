@@ -26,9 +26,7 @@ def ui(
     ] = False,
     examples: Annotated[
         str | None,
-        typer.Option(
-            metavar="FOLDER", help="Offer the pictures and texts of this folder as inputs to click."
-        ),
+        typer.Option(metavar="FOLDER", help="Offer pictures and texts of this folder to click."),
     ] = None,
     no_import: Annotated[
         bool, typer.Option("--no-import", help="Refuse to import code for the configuration.")

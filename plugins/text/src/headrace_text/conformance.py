@@ -30,10 +30,10 @@ class TokenizeConformance(BackendConformance):
         from tokenizers import Tokenizer, models, pre_tokenizers
 
         words = {word: number for number, word in enumerate(_WORDS)}
-        made: Any = Tokenizer(models.WordLevel(words, unk_token=_WORDS[0]))
-        made.pre_tokenizer = pre_tokenizers.Whitespace()
+        tokenizer: Any = Tokenizer(models.WordLevel(words, unk_token=_WORDS[0]))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
         path = Path(tempfile.mkdtemp()) / "tokenizer.json"
-        made.save(str(path))
+        tokenizer.save(str(path))
         return {"tokenizer": str(path)}
 
     def make_item(self, k: int) -> Request:

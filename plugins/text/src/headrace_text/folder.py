@@ -69,33 +69,33 @@ class _Folder:
         for path in sorted(folder.glob("*.json")):
             row = FILES.get(path.name)
             if row is None or row.mark == "refused":
-                what = "this file is not known" if row is None else row.why
-                self.refuse(path, what, None if row else among(path.name, FILES, ""))
+                problem = "this file is not known" if row is None else row.why
+                self.refuse(path, problem, None if row else among(path.name, FILES, ""))
 
     def refuse(
-        self, path: Path, what: str, hint: str | None = None, key: str | None = None
+        self, path: Path, problem: str, hint: str | None = None, key: str | None = None
     ) -> None:
         """Note a problem, unless the operator calls the file or key harmless."""
         name = key or path.name
         if name not in self.ignore:
             hint = f'{hint or ""} If it changes nothing, say ignore = ["{name}"].'.strip()
-            self.problems.append(Problem("text", what, file=str(path), path=key, hint=hint))
+            self.problems.append(Problem("text", problem, file=str(path), path=key, hint=hint))
 
-    def fail(self, path: Path, what: str, hint: str | None = None) -> ConfigError:
+    def fail(self, path: Path, problem: str, hint: str | None = None) -> ConfigError:
         """Return an error for what nothing can be read behind."""
-        return ConfigError([*self.problems, Problem("text", what, file=str(path), hint=hint)])
+        return ConfigError([*self.problems, Problem("text", problem, file=str(path), hint=hint)])
 
     def json(self, path: Path, otherwise: Any) -> Any:
         """Return the object or list that a file holds; ``otherwise`` is the kind, and stands for a missing file."""
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return otherwise
         except (OSError, ValueError) as error:
             raise self.fail(path, f"it cannot be read: {error}") from error
-        if not isinstance(found, type(otherwise)):
-            raise self.fail(path, f"it holds a JSON {type(found).__name__}")
-        return found
+        if not isinstance(content, type(otherwise)):
+            raise self.fail(path, f"it holds a JSON {type(content).__name__}")
+        return content
 
     def keys(self, path: Path, table: str) -> dict[str, Any]:
         """Return the keys of a file that are not null, each held to its row."""
@@ -104,8 +104,8 @@ class _Folder:
     def held(self, path: Path, said: Any, table: str) -> dict[str, Any]:
         """Hold the keys of an object to the rows of a table."""
         rows = TABLE[table]
-        found = {key: value for key, value in said.items() if value is not None}
-        for key, value in found.items():
+        told = {key: value for key, value in said.items() if value is not None}
+        for key, value in told.items():
             row = rows.get(key) or rows.get("*")
             if row is None:
                 self.refuse(path, "this key is not known", among(key, rows, ""), key)
@@ -114,12 +114,13 @@ class _Folder:
             elif row.mark == "obeyed" and row.values and value not in row.values:
                 known = f"There are: {', '.join(map(str, row.values))}."
                 self.refuse(path, f"{_shown(value)}: {row.why}", known, key)
-        return found
+        return told
 
     def place(self, *names: str) -> Path | None:
         """Return the first file that is there, in the folder of the transformer or beside it."""
         folders = dict.fromkeys((self.root, self.folder))
-        return next((one for at in folders for name in names if (one := at / name).is_file()), None)
+        paths = (folder / name for folder in folders for name in names)
+        return next((path for path in paths if path.is_file()), None)
 
     def tables(self) -> dict[str, Any]:
         """Return the tables, of which `problems` may tell that they are wrong."""
@@ -128,11 +129,11 @@ class _Folder:
             self.root = self.folder / str(modules[0].get("path") or "")
         model, tokenizer = self.place(*_MODELS), self.place("tokenizer.json")
         if model is None or tokenizer is None:
-            what = f"the folder has no {'tokenizer.json' if model else ' or '.join(_MODELS)}"
-            raise self.fail(self.folder, what, _EXPORT)
+            problem = f"the folder has no {'tokenizer.json' if model else ' or '.join(_MODELS)}"
+            raise self.fail(self.folder, problem, _EXPORT)
         config = self.keys(self.root / "config.json", "config.json")
         sentence = next(
-            (one for one in SENTENCE_FILES if self.json(self.root / one, {})), SENTENCE_FILES[0]
+            (name for name in SENTENCE_FILES if self.json(self.root / name, {})), SENTENCE_FILES[0]
         )
         said = self.keys(self.root / sentence, "sentence_bert_config.json") if modules else {}
         own = self.keys(
@@ -195,19 +196,20 @@ class _Folder:
         self, place: Path, config: dict[str, Any], sentence: Path, said: dict[str, Any]
     ) -> dict[str, Any]:
         """Return the options of `Tokenize` that say how texts become tokens."""
-        path, made = self.root / "tokenizer_config.json", self.json(place, {})
+        path, tokenizer = self.root / "tokenizer_config.json", self.json(place, {})
         own = self.keys(path, "tokenizer_config.json")
         kind = str(config.get("model_type"))
         said_is = own.get("tokenizer_class") or config.get("tokenizer_class")
         name = str(said_is or CLASSES.get(kind, "TokenizersBackend"))
         family = TOKENIZERS.get(name.removesuffix("Fast"))
         if family is None:
-            what = f"{name!r} may make other tokens than tokenizer.json"
-            self.refuse(path, what, among(name, TOKENIZERS), "tokenizer_class")
-        for key, wanted, found in differences({**own, "tokenizer_class": name}, made, family or ""):
-            what = f"it says {_shown(wanted)}, and tokenizer.json has {_shown(found)}"
-            self.refuse(path, what, None, key)
-        side = own.get("truncation_side") or (made.get("truncation") or {}).get("direction")
+            problem = f"{name!r} may make other tokens than tokenizer.json"
+            self.refuse(path, problem, among(name, TOKENIZERS), "tokenizer_class")
+        named = {**own, "tokenizer_class": name}
+        for key, wanted, has in differences(named, tokenizer, family or ""):
+            problem = f"it says {_shown(wanted)}, and tokenizer.json has {_shown(has)}"
+            self.refuse(path, problem, None, key)
+        side = own.get("truncation_side") or (tokenizer.get("truncation") or {}).get("direction")
         padding = None
         if LEARNED.get(kind):
             padding = int(config.get("pad_token_id") or 0)
@@ -237,41 +239,39 @@ class _Folder:
             (self.root / "tokenizer_config.json", "model_max_length"): of_file,
             (self.root / "config.json", "max_position_embeddings"): positions,
         }
-        found = []
+        lengths = []
         for (path, key), value in bounds.items():
             if value is None or value == -1:
                 continue
             if isinstance(value, bool) or not isinstance(value, (int, float)) or value < 1:
                 self.refuse(path, f"expected a number of 1 or more, got {_shown(value)}", None, key)
             elif value < _NO_LENGTH:
-                found.append(int(value))
-            if key == "max_seq_length" and found:
+                lengths.append(int(value))
+            if key == "max_seq_length" and lengths:
                 break
         if str(config.get("model_type")) in LEARNED and isinstance(positions, int):
-            found.append(max(1, positions - (0 if padding is None else padding + 1)))
-        if not found:
-            what = "no file says how many tokens a text may have"
-            self.refuse(sentence, what, "Write it there.", "max_seq_length")
-        return min(found, default=1)
+            lengths.append(max(1, positions - (0 if padding is None else padding + 1)))
+        if not lengths:
+            problem = "no file says how many tokens a text may have"
+            self.refuse(sentence, problem, "Write it there.", "max_seq_length")
+        return min(lengths, default=1)
 
     def prompts(self, own: dict[str, Any]) -> dict[str, Any]:
         """Return the options of `Tokenize` that say what stands before texts."""
-        path, name = (
-            self.folder / "config_sentence_transformers.json",
-            own.get("default_prompt_name"),
-        )
+        path = self.folder / "config_sentence_transformers.json"
+        name = own.get("default_prompt_name")
         prompts = own.get("prompts") or {}
         if not isinstance(prompts, dict) or not all(
-            isinstance(one, str | None) for one in prompts.values()
+            isinstance(text, str | None) for text in prompts.values()
         ):
             self.refuse(path, f"expected texts by name, got {_shown(prompts)}", None, "prompts")
             return {}
         prompts = {key: _escaped(text or "") for key, text in prompts.items()}
         if name is not None and name not in prompts:
-            what = f"it is {name!r}, and prompts has {', '.join(prompts) or 'none'}"
-            self.refuse(path, what, None, "default_prompt_name")
-        found = {"prompt": prompts.get(str(name), ""), "prompts": prompts}
-        return {key: value for key, value in found.items() if value}
+            problem = f"it is {name!r}, and prompts has {', '.join(prompts) or 'none'}"
+            self.refuse(path, problem, None, "default_prompt_name")
+        options = {"prompt": prompts.get(str(name), ""), "prompts": prompts}
+        return {key: value for key, value in options.items() if value}
 
     def inputs(self, inputs: dict[str, Port], model: Path) -> dict[str, str]:
         """Return the key of each input of the network."""
@@ -279,19 +279,19 @@ class _Folder:
             if name not in _KEYS:
                 self.refuse(model, f"the network takes {name!r}, which no text has", _EXPORT)
             elif port.type != "INT64" or any(port.shape or ()):
-                what = f"its input {name!r} is {port}, and tokens are INT64 [?, ?]"
-                self.refuse(model, what, "Export it with free axes.")
+                problem = f"its input {name!r} is {port}, and tokens are INT64 [?, ?]"
+                self.refuse(model, problem, "Export it with free axes.")
         if "input_ids" not in inputs:
             self.refuse(model, f"it has no input 'input_ids', but {', '.join(inputs)}", _EXPORT)
         return {name: key for name, key in _KEYS.items() if name in inputs}
 
     def output(self, outputs: dict[str, Port], names: Iterable[str], rank: int) -> str | None:
         """Return the output of a name, else the only one of a number of axes."""
-        floats = {one: port for one, port in outputs.items() if port.type in ("FLOAT", "FLOAT16")}
+        floats = {name: port for name, port in outputs.items() if port.type in ("FLOAT", "FLOAT16")}
         fits = [
-            one for one, port in floats.items() if port.shape is None or len(port.shape) == rank
+            name for name, port in floats.items() if port.shape is None or len(port.shape) == rank
         ]
-        named = next((one for one in names if one in fits), None)
+        named = next((name for name in names if name in fits), None)
         return named or (fits[0] if len(fits) == 1 and len(outputs) == 1 else None)
 
     def pooled(
@@ -325,10 +325,9 @@ class _Folder:
             output, steps = self.output(outputs, ("sentence_embedding",), 2), steps[1:]
         if output is None:
             got = ", ".join(f"{name} {port}" for name, port in outputs.items())
-            what = f"no output has a vector for each token, or for each text: {got}"
-            raise self.fail(
-                model, what, f"There are {', '.join(_OF_TOKENS)} and sentence_embedding."
-            )
+            problem = f"no output has a vector for each token, or for each text: {got}"
+            hint = f"There are {', '.join(_OF_TOKENS)} and sentence_embedding."
+            raise self.fail(model, problem, hint)
         backend = f"S[{','.join(['OnnxTensor', *steps])}]"
         return {"backend": backend, "outputs": [output], "crop": crop}
 
@@ -337,20 +336,13 @@ class _Folder:
         if not path.is_file():
             raise self.fail(path, "there is no such file")
         said = self.keys(path, "Pooling")
-        modes = (
-            said.get("pooling_mode")
-            or [name for key, name in FLAGS.items() if said.get(key)]
-            or ["mean"]
-        )
+        flags = [name for key, name in FLAGS.items() if said.get(key)]
+        modes = said.get("pooling_mode") or flags or ["mean"]
         modes = [modes] if isinstance(modes, str) else modes
         for mode in modes if isinstance(modes, list) else [modes]:
             if mode not in POOLING:
-                self.refuse(
-                    path,
-                    f"pooling by {_shown(mode)} has no backend",
-                    among(str(mode), POOLING),
-                    "pooling_mode",
-                )
+                problem = f"pooling by {_shown(mode)} has no backend"
+                self.refuse(path, problem, among(str(mode), POOLING), "pooling_mode")
         names = [POOLING[mode] for mode in modes if mode in POOLING] or ["mean"]
         prompts = {tokenize.get("prompt", ""), *tokenize.get("prompts", {}).values()}
         if said.get("include_prompt") is False and prompts != {""}:
@@ -398,11 +390,8 @@ class _Folder:
         elif count == 1 or config.get("problem_type") == "multi_label_classification":
             activation = "sigmoid"
         else:  # as transformers' classifier, and as sentence-transformers'
-            activation = (
-                "identity"
-                if is_sentence or config.get("problem_type") == "regression"
-                else "softmax"
-            )
+            is_plain = is_sentence or config.get("problem_type") == "regression"
+            activation = "identity" if is_plain else "softmax"
         return {
             "backend": "S[OnnxTensor,Scores]",
             "outputs": [output],

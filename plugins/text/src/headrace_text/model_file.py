@@ -32,9 +32,8 @@ class Port(NamedTuple):
 
     def __str__(self) -> str:
         """Return type and shape, as ``INT64 [?, 128]``."""
-        return f"{self.type} {['?' if one is None else one for one in self.shape or ()]}".replace(
-            "'", ""
-        )
+        lengths = ("?" if length is None else str(length) for length in self.shape or ())
+        return f"{self.type} [{', '.join(lengths)}]"
 
 
 def ports_of(path: Path) -> tuple[dict[str, Port], dict[str, Port]]:
@@ -46,13 +45,12 @@ def ports_of(path: Path) -> tuple[dict[str, Port], dict[str, Port]]:
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
         try:
             (graph,) = inner(content, (0, len(content)), _GRAPH)
-            values = {
-                _text(content, one, _TENSOR_NAME) for one in inner(content, graph, _INITIALIZER)
-            }
+            tensors = inner(content, graph, _INITIALIZER)
+            values = {_text(content, tensor, _TENSOR_NAME) for tensor in tensors}
             inputs, outputs = (
                 {
-                    _text(content, one, _NAME): _port(content, one)
-                    for one in inner(content, graph, kind)
+                    _text(content, port, _NAME): _port(content, port)
+                    for port in inner(content, graph, kind)
                 }
                 for kind in (_INPUT, _OUTPUT)
             )
@@ -67,8 +65,8 @@ def _port(content: mmap.mmap, place: Span) -> Port:
         for number, value in fields(content, tensor):
             if number == _ELEMENT and isinstance(value, int):
                 kind = _TYPES.get(value, str(value))
-        for one in inner(content, tensor, _SHAPE):
-            shape = [_length(content, dim) for dim in inner(content, one, _DIM)]
+        for span in inner(content, tensor, _SHAPE):
+            shape = [_length(content, dim) for dim in inner(content, span, _DIM)]
     return Port(kind, shape)
 
 

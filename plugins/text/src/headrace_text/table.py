@@ -9,18 +9,9 @@ from __future__ import annotations
 from typing import Any, Final, Literal, NamedTuple
 
 __all__ = [
-    "ACTIVATIONS",
-    "CLASSES",
-    "FILES",
-    "FLAGS",
-    "LEARNED",
-    "MODULES",
-    "POOLING",
-    "SENTENCE_FILES",
-    "TABLE",
-    "TOKENIZERS",
-    "Row",
-]
+    "ACTIVATIONS", "CLASSES", "FILES", "FLAGS", "LEARNED", "MODULES", "POOLING", "SENTENCE_FILES",
+    "TABLE", "TOKENIZERS", "Row",
+]  # fmt: skip
 
 
 class Row(NamedTuple):

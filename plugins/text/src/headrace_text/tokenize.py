@@ -131,22 +131,22 @@ class Tokenize(headrace.Backend):
 
         self._np, self._options = np, options
         try:
-            made: Any = Tokenizer.from_file(str(options.tokenizer))
-            made.no_padding()
-            made.no_truncation()
+            tokenizer: Any = Tokenizer.from_file(str(options.tokenizer))
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
             if options.lowercase:
-                own = [made.normalizer] if made.normalizer else []
-                made.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+                own = [tokenizer.normalizer] if tokenizer.normalizer else []
+                tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
         except Exception as error:
             hint = "Name the tokenizer.json of the model."
-            what = f"{options.tokenizer} is no tokenizer: {error}"
-            raise SetupError(what, hint=hint) from error
-        special = made.num_special_tokens_to_add(is_pair=False)
+            problem = f"{options.tokenizer} is no tokenizer: {error}"
+            raise SetupError(problem, hint=hint) from error
+        special = tokenizer.num_special_tokens_to_add(is_pair=False)
         if options.max_length < special:
-            what = f"max_length is {options.max_length}, and a text has {special} special tokens"
-            raise SetupError(what)
-        self._tokenizer, self._normalizer = made, made.normalizer
-        self._known = made.get_vocab_size(with_added_tokens=True)
+            problem = f"max_length is {options.max_length}, and a text has {special} special tokens"
+            raise SetupError(problem)
+        self._tokenizer, self._normalizer = tokenizer, tokenizer.normalizer
+        self._known = tokenizer.get_vocab_size(with_added_tokens=True)
 
     def describe(self) -> dict[str, Any]:
         """Return the size of the vocabulary, and the output."""
@@ -166,22 +166,23 @@ class Tokenize(headrace.Backend):
 
     def _write(self, request: Request) -> None:
         np, options = self._np, self._options
-        found, most = self._read(request), options.max_length
-        if isinstance(found, list):
-            ids, of = found, [0] * len(found)
+        text, most = self._read(request), options.max_length
+        if isinstance(text, list):
+            ids, of = text, [0] * len(text)
             types = of
         else:  # one text at a time: a batch of them starts as many threads as the machine has cores
-            (made,) = self._tokenizer.encode_batch_fast([found])
-            ids, types = made.ids, made.type_ids
-            of = made.sequence_ids if len(ids) > most else []
+            (encoding,) = self._tokenizer.encode_batch_fast([text])
+            ids, types = encoding.ids, encoding.type_ids
+            of = encoding.sequence_ids if len(ids) > most else []
         if not ids:
             raise InputError(key="data", expected="a text with at least one token")
         ids, types = np.array(ids, np.int64), np.array(types, np.int64)
         if len(ids) > most:
             if options.too_long == "refuse":
-                what = f"data has {len(ids)} tokens, and max_length is {most}"
-                raise TooLongError(what, limit=most, hint="Shorten the text, or say too_long=cut.")
-            kept = self._kept(np.array([-1 if one is None else one for one in of]))
+                problem = f"data has {len(ids)} tokens, and max_length is {most}"
+                hint = "Shorten the text, or say too_long=cut."
+                raise TooLongError(problem, limit=most, hint=hint)
+            kept = self._kept(np.array([-1 if number is None else number for number in of]))
             ids, types = ids[kept], types[kept]
         request["result"], request["token_type_ids"] = ids, types
         request["attention_mask"] = np.ones(len(ids), np.int64)
@@ -198,9 +199,9 @@ class Tokenize(headrace.Backend):
         kept = of < 0
         room = most - int(kept.sum())
         if room < 0:
-            what = f"two texts have {most - room} special tokens, and max_length is {most}"
-            raise TooLongError(what, limit=most, hint="Raise max_length.")
-        texts = [np.flatnonzero(of == one) for one in range(int(of.max()) + 1)]
+            problem = f"two texts have {most - room} special tokens, and max_length is {most}"
+            raise TooLongError(problem, limit=most, hint="Raise max_length.")
+        texts = [np.flatnonzero(of == number) for number in range(int(of.max()) + 1)]
         for places, count in zip(texts, _lengths([*map(len, texts)], room), strict=True):
             cut = len(places) - count
             kept[places[:count] if self._options.keep == "beginning" else places[cut:]] = True
@@ -209,7 +210,7 @@ class Tokenize(headrace.Backend):
     def _read(self, request: Request) -> Any:
         """Return a text, a pair of texts, or a list of the numbers of tokens."""
         data = request.get("data")
-        if isinstance(data, (list, tuple)) and all(type(one) is int for one in data):
+        if isinstance(data, (list, tuple)) and all(type(number) is int for number in data):
             return self._numbers(data)
         prompt = self._prompt(request)
         if isinstance(data, (str, bytes)):
@@ -243,7 +244,9 @@ class Tokenize(headrace.Backend):
         if isinstance(wanted, str) and wanted in prompts:
             return prompts[wanted]
         if name is None and kind in _KINDS_BY_NAME:
-            return next((prompts[one] for one in _KINDS_BY_NAME[kind] if one in prompts), default)
+            return next(
+                (prompts[word] for word in _KINDS_BY_NAME[kind] if word in prompts), default
+            )
         known = [*prompts] if name is not None else [*_KINDS_BY_NAME, *prompts]
         expected = f"one of {', '.join(known)}" if known else "none, as the model has no prompts"
         raise InputError(
@@ -254,14 +257,14 @@ class Tokenize(headrace.Backend):
         """Return a prompt and a text, which is not too long."""
         text = prompt + _decoded(data)
         if len(text) * 4 > _BYTES and len(text.encode()) > _BYTES:
-            what = f"data has {len(text.encode())} bytes, and a text may have {_BYTES}"
-            raise TooLongError(what, limit=_BYTES, hint="Shorten the text.")
+            problem = f"data has {len(text.encode())} bytes, and a text may have {_BYTES}"
+            raise TooLongError(problem, limit=_BYTES, hint="Shorten the text.")
         count = len(text)
         if count * _GROWS > _CHARACTERS and self._normalizer is not None:
             count = self._count(text)
         if count > _CHARACTERS:
-            what = f"data has {count} or more characters after normalization, and a text may have {_CHARACTERS}"
-            raise TooLongError(what, limit=_CHARACTERS, hint="Shorten the text.")
+            problem = f"data has {count} or more characters after normalization, and a text may have {_CHARACTERS}"
+            raise TooLongError(problem, limit=_CHARACTERS, hint="Shorten the text.")
         return text
 
     def _count(self, text: str) -> int:

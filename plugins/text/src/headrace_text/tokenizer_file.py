@@ -18,28 +18,25 @@ _DEFAULTS = {"do_lower_case": True, "strip_accents": None, "tokenize_chinese_cha
 
 
 def differences(
-    said: dict[str, Any], made: dict[str, Any], family: str
+    said: dict[str, Any], tokenizer: dict[str, Any], family: str
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield key, its value, and what the tokenizer has in its place.
 
     Args:
         said: ``tokenizer_config.json``.
-        made: ``tokenizer.json``.
+        tokenizer: ``tokenizer.json``.
         family: Which class builds the tokenizer again, ``bert`` or ``roberta``. ``""``: none does.
     """
-    parts = [
-        one
-        for key in ("normalizer", "pre_tokenizer", "post_processor")
-        for one in _parts(made.get(key))
-    ]
+    keys = ("normalizer", "pre_tokenizer", "post_processor")
+    parts = [step for key in keys for step in _parts(tokenizer.get(key))]
     kinds = {part.get("type"): part for part in parts}
     if family == "bert" or "do_lower_case" in said:
         yield from _of_bert(said, kinds, family)
     if family == "roberta" or "add_prefix_space" in said:
-        found = kinds.get("ByteLevel", {}).get("add_prefix_space")
+        has_space = kinds.get("ByteLevel", {}).get("add_prefix_space")
         wanted = bool(said.get("add_prefix_space"))
-        if "ByteLevel" in kinds and found is not wanted:
-            yield "add_prefix_space", wanted, found
+        if "ByteLevel" in kinds and has_space is not wanted:
+            yield "add_prefix_space", wanted, has_space
     single = next(
         (part["single"] for part in parts if part.get("type") == "TemplateProcessing"), None
     )
@@ -57,9 +54,9 @@ def _of_bert(
     if family == "bert" and own is None:
         yield "tokenizer_class", said.get("tokenizer_class"), "no BertNormalizer"
     elif own is None:
-        wanted, found = bool(said["do_lower_case"]), "Lowercase" in kinds
-        if wanted is not found:
-            yield "do_lower_case", wanted, found
+        wanted, is_there = bool(said["do_lower_case"]), "Lowercase" in kinds
+        if wanted is not is_there:
+            yield "do_lower_case", wanted, is_there
     else:
         for key, name in _BERT.items():
             said_is = said.get(key, _DEFAULTS[key])
@@ -74,4 +71,4 @@ def _parts(part: Any) -> list[dict[str, Any]]:
     inner = next(
         (part[key] for key in ("normalizers", "pretokenizers", "processors") if key in part), None
     )
-    return [part] if inner is None else [one for each in inner for one in _parts(each)]
+    return [part] if inner is None else [step for each in inner for step in _parts(each)]

@@ -69,12 +69,8 @@ class _OnVectors(headrace.Backend):
             data = next((data[name] for name in _OF_TOKENS if name in data), data)
         shape: tuple[int, ...] = getattr(data, "shape", ())
         kind = getattr(getattr(data, "dtype", None), "kind", "")
-        if (
-            kind != "f"
-            or len(shape) != self._axes
-            or 0 in shape
-            or self._width not in {None, shape[-1]}
-        ):
+        fits = kind == "f" and len(shape) == self._axes and 0 not in shape
+        if not fits or self._width not in {None, shape[-1]}:
             wanted = ["tokens", self._width or "width"][-self._axes :]
             got = f"{data.dtype} {list(shape)}" if kind else type(data).__name__
             expected = f"floats [{', '.join(map(str, wanted))}]"
@@ -130,9 +126,11 @@ class Pool(_OnVectors):
             "mean_sqrt": lambda rows: np.ones(len(rows), np.float32) @ rows / np.sqrt(len(rows)),
         }
         names = [options.how] if isinstance(options.how, str) else options.how
-        made = [ways[name] for name in names]
-        self._count = len(made)
-        self._made = made[0] if len(made) == 1 else lambda x: np.concatenate([f(x) for f in made])
+        pools = [ways[name] for name in names]
+        self._count = len(pools)
+        self._made = (
+            pools[0] if len(pools) == 1 else lambda x: np.concatenate([f(x) for f in pools])
+        )
 
     def describe(self) -> dict[str, Any]:
         """Return the output."""

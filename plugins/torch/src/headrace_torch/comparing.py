@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from headrace.errors import is_out_of_memory
 from headrace_tensors import compare_rows, sizes_to_compare
-from headrace_torch.memory import is_lost, is_out_of_memory
+from headrace_torch.memory import is_lost
 from headrace_torch.warming import inputs_of
 
 if TYPE_CHECKING:

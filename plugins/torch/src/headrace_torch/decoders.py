@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import InputError, MissingDependencyError, is_out_of_memory
 from headrace.plugins import library
-from headrace_torch.memory import is_lost, is_out_of_memory
+from headrace_torch.memory import is_lost
 from headrace_torch.tensors import as_tensor
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import headrace_tensors as tensors
-from headrace.errors import BackendError, InstanceLostError
+from headrace.errors import InstanceLostError, NoMemoryError, is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,14 +22,12 @@ __all__ = [
     "as_backend_error",
     "give_back_memory",
     "is_lost",
-    "is_out_of_memory",
     "unless_lost",
     "without_frames",
 ]
 
 _log = logging.getLogger("headrace.torch")
 
-_OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")
 _allocator = threading.RLock()
 
 
@@ -56,14 +54,6 @@ class LivePlaces:
         with cls._lock:
             cls._count += change
             return cls._count
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, on any device."""
-    if isinstance(error, (torch.cuda.OutOfMemoryError, MemoryError)):
-        return True
-    text = str(error).lower()
-    return isinstance(error, RuntimeError) and any(word in text for word in _OUT_OF_MEMORY)
 
 
 def is_lost(error: BaseException) -> bool:
@@ -101,7 +91,7 @@ def as_backend_error(error: Exception, device: torch.device) -> Exception:
     """
     if is_out_of_memory(error):
         said = " ".join(str(error).split())
-        failure = BackendError(
+        failure = NoMemoryError(
             f"out of memory on {device}: {said}{_free(device)}",
             hint="A smaller `max` or fewer instances need less; so does `dtype = 'float16'`.",
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import torch
 
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError, SetupError, is_out_of_memory
 from headrace_torch.graphs import Graphs
 from headrace_torch.items import halves
 from headrace_torch.loading import first_line
@@ -18,7 +18,6 @@ from headrace_torch.memory import (
     as_backend_error,
     give_back_memory,
     is_lost,
-    is_out_of_memory,
     without_frames,
 )
 from headrace_torch.signature import named_outputs

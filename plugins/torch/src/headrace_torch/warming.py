@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError, SetupError, is_out_of_memory
 from headrace_tensors import refuse_two_batches
 from headrace_torch.graphs import sizes_to_capture
 from headrace_torch.loading import first_line
 from headrace_torch.memory import (
     give_back_memory,
     is_lost,
-    is_out_of_memory,
     without_frames,
 )
 from headrace_torch.signature import Port

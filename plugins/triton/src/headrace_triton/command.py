@@ -76,15 +76,16 @@ def _compare(models: Mapping[str, Model]) -> None:
         ConfigError: Some contradict it. It has all problems.
     """
     problems: list[Problem] = []
-    told = [one for one in models.values() if one.backend in DESCRIBE_THEMSELVES]
-    for model, version in [(one, version) for one in told for version in one.versions]:
+    told = [model for model in models.values() if model.backend in DESCRIBE_THEMSELVES]
+    pairs = [(model, version) for model in told for version in model.versions]
+    for model, version in pairs:
         served = ServedModel(model, version)
         try:
             with headrace.pipe(served) as pipe:
                 described = pipe.describe()
         except HeadraceError as error:
-            what = f"version {version} cannot be built here, so it is not compared: {error}"
-            print_message(f"warning: {ConfigError(model.config.place.problem(what))}")
+            problem = f"version {version} cannot be built here, so it is not compared: {error}"
+            print_message(f"warning: {ConfigError(model.config.place.problem(problem))}")
             continue
         try:
             served.check_built(described)
@@ -100,7 +101,7 @@ def _pipeline(model: Model, version: int, folder: Path) -> Iterator[str]:
         if key == "model":
             value = _relative(given, folder)
         elif key == "first_states":
-            value = {name: _relative(one, folder) for name, one in given.items()}
+            value = {name: _relative(file, folder) for name, file in given.items()}
         usual = model.config.at("default_model_filename") if key == "model" else None
         yield _line(key, value, model.origins.get(key, usual))
 
@@ -114,7 +115,7 @@ def _served(model: Model, version: int, output: Path) -> Iterator[str]:
     if "decoupled" in told:
         yield _line("decoupled", value=True, place=config.at("model_transaction_policy"))
     if "labels" in told:
-        labels = {name: os.path.relpath(one, output) for name, one in told["labels"].items()}
+        labels = {name: os.path.relpath(path, output) for name, path in told["labels"].items()}
         yield _line("labels", labels, config.at("output"))
     for side in ("input", "output"):
         for index, (name, port) in enumerate(told.get(f"{side}s", {}).items()):

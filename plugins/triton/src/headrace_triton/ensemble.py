@@ -42,6 +42,13 @@ class Step(NamedTuple):
         return self.model if self.version == -1 else f"{self.model}:{self.version}"
 
 
+def _steps_of(config: dict[str, Any]) -> list[Step]:
+    return [
+        Step(step["model_name"], step["model_version"], step["input_map"], step["output_map"])
+        for step in config["ensemble_scheduling"]["step"]
+    ]
+
+
 class TritonEnsemble(headrace.Backend):
     """Call models as soon as their tensors are there, as an ensemble of Triton does.
 
@@ -86,21 +93,23 @@ class TritonEnsemble(headrace.Backend):
             )
         self._models, self._context = models, context.request
         self._config = config = json.loads(options.config)
-        self._steps = [
-            Step(one["model_name"], one["model_version"], one["input_map"], one["output_map"])
-            for one in config["ensemble_scheduling"]["step"]
-        ]
+        self._steps = _steps_of(config)
         self._optional = optional_names(config)
-        self._inputs = [one["name"] for one in config["input"]]
-        self._outputs = [one["name"] for one in config["output"]]
-        self.reads = tuple(one for one in self._inputs if one not in self._optional)
+        self._inputs = [port["name"] for port in config["input"]]
+        self._outputs = [port["name"] for port in config["output"]]
+        self.reads = tuple(name for name in self._inputs if name not in self._optional)
+
+    @staticmethod
+    def called_models(options: Any) -> set[str]:
+        """Return the models that it calls, which count with it in a budget of memory."""
+        return {step.title for step in _steps_of(json.loads(options.config))}
 
     def forward(self, batch: list[Request]) -> list[Any]:
         """Begin each request. Its last model ends it."""
         return [self._begin(request) for request in batch]
 
     def _begin(self, request: Request) -> Any:
-        tensors = {one: request[one] for one in self._inputs if one in request}
+        tensors = {name: request[name] for name in self._inputs if name in request}
         run = _Run(self, request, tensors)
         self._context.on_end(request, lambda _: run.end())
         run.go_on()
@@ -108,7 +117,7 @@ class TritonEnsemble(headrace.Backend):
 
     def describe(self) -> dict[str, Any]:
         """Return the inputs and outputs, and the models that it calls."""
-        return {**ports_of(self._config), "models": sorted({one.title for one in self._steps})}
+        return {**ports_of(self._config), "models": sorted({step.title for step in self._steps})}
 
 
 class _Run:
@@ -117,7 +126,7 @@ class _Run:
     def __init__(self, ensemble: TritonEnsemble, request: Request, tensors: dict[str, Any]) -> None:
         self._of, self._request, self._tensors = ensemble, request, tensors
         self._until = ensemble._context.deadline(request)
-        self._fixed = {one: request[one] for one in ("request_id", "context") if one in request}
+        self._fixed = {key: request[key] for key in ("request_id", "context") if key in request}
         self._waiting = list(ensemble._steps)
         self._running: dict[int, Future[Any]] = {}
         self._begun = self._over = 0
@@ -126,18 +135,18 @@ class _Run:
     def go_on(self) -> None:
         """Begin the steps whose tensors are there; end the request when none runs."""
         with self._lock:
-            ready = [one for one in self._waiting if self._has_all(one)]
-            self._waiting = [one for one in self._waiting if one not in ready]
+            ready = [step for step in self._waiting if self._has_all(step)]
+            self._waiting = [step for step in self._waiting if step not in ready]
             self._begun += len(ready)
             is_last = self._begun == self._over
         if is_last:
             outputs, tensors = self._of._outputs, self._tensors
-            found = {one: tensors[one] for one in outputs if one in tensors}
+            given = {name: tensors[name] for name in outputs if name in tensors}
             error = BackendError(f"no model gave the output {outputs[0]!r}")
-            self._finish(found or error if outputs else {})
-        for one in ready:
+            self._finish(given or error if outputs else {})
+        for step in ready:
             try:
-                self._call(one)
+                self._call(step)
             except Exception as error:  # noqa: BLE001 - it is the outcome of the request
                 self._finish(error)
                 return
@@ -148,12 +157,12 @@ class _Run:
         return missing <= self._of._optional
 
     def _call(self, step: Step) -> None:
-        found = {key: self._tensors.get(name) for key, name in step.inputs.items()}
+        inputs = {key: self._tensors.get(name) for key, name in step.inputs.items()}
         parts: list[dict[str, Any]] = []
         future = call_model(
             self._of._models,
             step.model,
-            {key: value for key, value in found.items() if value is not None},
+            {key: value for key, value in inputs.items() if value is not None},
             version=step.version,
             outputs=[*step.outputs],
             timeout=None if self._until is None else max(0.0, self._until - time.monotonic()),
@@ -174,10 +183,8 @@ class _Run:
             return
         answers = [*parts, *([done.result()] if done.result() or not parts else [])]
         if len(answers) != 1:
-            what = (
-                f"model {step.title!r} gave {len(answers)} answers to an ensemble, which takes one"
-            )
-            self._finish(BackendError(what))
+            problem = f"model {step.title!r} gave {len(answers)} answers to an ensemble"
+            self._finish(BackendError(f"{problem}, which takes one"))
             return
         with self._lock:
             for key, name in step.outputs.items():
@@ -195,5 +202,5 @@ class _Run:
         """Give up what still runs: the request has its outcome."""
         with self._lock:
             left, self._waiting = [*self._running.values()], []
-        for one in left:
-            one.cancel()
+        for future in left:
+            future.cancel()

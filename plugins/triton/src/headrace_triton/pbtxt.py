@@ -45,10 +45,10 @@ class Place(NamedTuple):
     line: int | None = None
     column: int | None = None
 
-    def problem(self, what: str, hint: str | None = None) -> Problem:
+    def problem(self, text: str, hint: str | None = None) -> Problem:
         """Return what is wrong here."""
         return Problem(
-            "triton", what, file=self.file, line=self.line, column=self.column, hint=hint
+            "triton", text, file=self.file, line=self.line, column=self.column, hint=hint
         )
 
 
@@ -98,15 +98,15 @@ class Message:
 
     def as_json(self) -> dict[str, Any]:
         """Return the message as JSON has it: fields that are left out with their defaults, messages among them left out."""
-        made: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         for name, field in MESSAGES[self.kind].items():
             if field.mapped:
-                made[name] = {key: _json(value) for key, value in self.all(name)}
+                fields[name] = {key: _json(value) for key, value in self.all(name)}
             elif field.repeated:
-                made[name] = [_json(one) for one in self.all(name)]
+                fields[name] = [_json(value) for value in self.all(name)]
             elif name in self or field.type not in MESSAGES:
-                made[name] = _json(self.one(name))
-        return made
+                fields[name] = _json(self.one(name))
+        return fields
 
 
 def _json(value: Any) -> Any:
@@ -152,8 +152,8 @@ def _said(field: Field) -> str:
 def _field_of(message: Message, name: str, place: Place) -> Field:
     fields = MESSAGES[message.kind]
     if name not in fields:
-        what = f"there is no field `{name[:80]}` in {message.kind}"
-        raise ConfigError(place.problem(what, among(name, fields)))
+        problem = f"there is no field `{name[:80]}` in {message.kind}"
+        raise ConfigError(place.problem(problem, among(name, fields)))
     return fields[name]
 
 
@@ -168,57 +168,57 @@ class _Reader:
 
     def message(self, kind: str, end: str) -> Message:
         """Read fields up to the sign that ends a message."""
-        made = Message(kind, self._place())
+        message = Message(kind, self._place())
         while self._word != end or (not end and self._kind != "end"):
             place, name = self._place(), self._bare()
             if not name.isidentifier():
                 raise self._expected(f"a field of {kind}" + (f" or {end!r}" if end else ""))
-            field = _field_of(made, name, place)
-            if name in made and not (field.repeated or field.mapped):
+            field = _field_of(message, name, place)
+            if name in message and not (field.repeated or field.mapped):
                 raise ConfigError(place.problem(f"`{name}` stands here twice"))
             choices = ONE_OF.get(kind, ())
-            if name in choices and any(one in made for one in choices):
-                what = f"{kind} has one of {', '.join(choices)} at most"
-                raise ConfigError(place.problem(what))
+            if name in choices and any(choice in message for choice in choices):
+                problem = f"{kind} has one of {', '.join(choices)} at most"
+                raise ConfigError(place.problem(problem))
             self._step()
             if not self._took(":") and (field.type not in MESSAGES and not field.mapped):
                 raise self._expected("':'")
             if (field.repeated or field.mapped) and self._took("["):
                 while not self._took("]"):
-                    self._add(made, name, field)
+                    self._add(message, name, field)
                     if self._word != "]" and (not self._took(",") or self._word == "]"):
                         raise self._expected("',' or ']' and then a value")
             else:
-                self._add(made, name, field)
+                self._add(message, name, field)
             self._took(",") or self._took(";")
         if end:
             self._step()
-        return made
+        return message
 
-    def _add(self, made: Message, name: str, field: Field) -> None:
+    def _add(self, message: Message, name: str, field: Field) -> None:
         place = self._place()
-        made.add(name, self._pair(field) if field.mapped else self._value(name, field), place)
+        message.add(name, self._pair(field) if field.mapped else self._value(name, field), place)
 
     def _pair(self, field: Field) -> tuple[str, Any]:
         """Read one pair of a map, ``{ key: "a" value: ... }``."""
         end, place = self._opened("a pair of key and value"), self._place()
-        found: dict[str, Any] = {}
+        pair: dict[str, Any] = {}
         while not self._took(end):
             name = self._word
-            if name not in ("key", "value") or name in found:
+            if name not in ("key", "value") or name in pair:
                 raise self._expected(f"`key`, `value` or {end!r}, each once")
             self._step()
             if not self._took(":") and (name == "key" or field.type not in MESSAGES):
                 raise self._expected("':'")
             if name == "key":
                 key = self._kind == "number" and Field("int")
-                found["key"] = str(self._value(name, key or Field("text")))
+                pair["key"] = str(self._value(name, key or Field("text")))
             else:
-                found["value"] = self._value(name, field)
+                pair["value"] = self._value(name, field)
             self._took(",") or self._took(";")
         kind = field.type
         empty = Message(kind, place) if kind in MESSAGES else _default(kind)
-        return found.get("key", ""), found.get("value", empty)
+        return pair.get("key", ""), pair.get("value", empty)
 
     def _value(self, name: str, field: Field) -> Any:
         kind, token = self._kind, self._bare()
@@ -226,22 +226,22 @@ class _Reader:
             return self.message(field.type, self._opened(f"`{name}` is a message: '{{'"))
         if field.type == "text" and kind == "text":
             return self._strings()
-        found: Any = None
+        value: Any = None
         names = ENUMS.get(field.type)
         if field.type in ("int", "uint", "number") and kind == "number":
-            found = _number(token, field.type)
+            value = _number(token, field.type)
         elif field.type == "bool" and kind != "text":
-            found = _BOOLS.get(token)
+            value = _BOOLS.get(token)
         elif names and kind == "number":
             number = _number(token, "uint")
-            found = next((one for index, one in enumerate(names) if index == number), None)
+            value = next((label for index, label in enumerate(names) if index == number), None)
         elif names and token in names:
-            found = token
-        if found is None:
+            value = token
+        if value is None:
             hint = among(token, names) if names else None
             raise self._expected(f"`{name}` is {_said(field)}", hint)
         self._step()
-        return found
+        return value
 
     def _bare(self) -> str:
         """Return the word that stands here, in JSON without its quotes."""
@@ -249,25 +249,25 @@ class _Reader:
 
     def _strings(self) -> str:
         """Read texts that follow each other, which are one."""
-        made, first = "", self._at
+        text, first = "", self._at
         while self._kind == "text":
             begin = self._at + 1
 
-            def letter(found: re.Match[str], begin: int = begin) -> str:
-                octal, hexadecimal, code, sign = found.groups()
+            def letter(match: re.Match[str], begin: int = begin) -> str:
+                octal, hexadecimal, code, sign = match.groups()
                 if code:
                     return chr(int(code[1:], 16))
                 if sign is None:  # a byte of UTF-8
                     byte = (int(octal, 8) if octal else int(hexadecimal, 16)) & 255
                     return bytes([byte]).decode(errors="surrogateescape")
                 if sign not in _ESCAPED:
-                    raise self._wrong(begin + found.start(), f"{found[0]} means nothing in a text")
+                    raise self._wrong(begin + match.start(), f"{match[0]} means nothing in a text")
                 return _ESCAPED[sign]
 
-            made += _ESCAPE.sub(letter, self._word[1:-1])
+            text += _ESCAPE.sub(letter, self._word[1:-1])
             self._step()
         try:
-            return made.encode(errors="surrogateescape").decode()
+            return text.encode(errors="surrogateescape").decode()
         except UnicodeError:
             raise self._wrong(first, "the bytes of the text are not UTF-8") from None
 
@@ -280,32 +280,32 @@ class _Reader:
 
     def _took(self, sign: str) -> bool:
         """Step over a sign, if it stands here."""
-        found = self._kind == "sign" and self._word == sign
-        if found:
+        is_there = self._kind == "sign" and self._word == sign
+        if is_there:
             self._step()
-        return found
+        return is_there
 
     def _step(self) -> None:
-        found = _TOKEN.match(self._text, self._next)
-        if found is None:
+        match = _TOKEN.match(self._text, self._next)
+        if match is None:
             blank = re.compile(r"(?:\s+|\#[^\n]*)*").match(self._text, self._next)
             at = blank.end() if blank else self._next
-            what = "a text has no end on its line" if self._text[at] in "\"'" else "no such sign"
-            raise self._wrong(at, f"{what}: {self._text[at : at + 20].splitlines()[0]!r}")
-        self._kind = str(found.lastgroup)
-        self._word, self._at, self._next = found[self._kind], found.start(self._kind), found.end()
+            problem = "a text has no end on its line" if self._text[at] in "\"'" else "no such sign"
+            raise self._wrong(at, f"{problem}: {self._text[at : at + 20].splitlines()[0]!r}")
+        self._kind = str(match.lastgroup)
+        self._word, self._at, self._next = match[self._kind], match.start(self._kind), match.end()
 
     def _place(self, at: int | None = None) -> Place:
         at = self._at if at is None else at
         line = self._text.count("\n", 0, at) + 1
         return Place(self._file, line, at - self._text.rfind("\n", 0, at))
 
-    def _wrong(self, at: int, what: str, hint: str | None = None) -> ConfigError:
-        return ConfigError(self._place(at).problem(what, hint))
+    def _wrong(self, at: int, problem: str, hint: str | None = None) -> ConfigError:
+        return ConfigError(self._place(at).problem(problem, hint))
 
-    def _expected(self, what: str, hint: str | None = None) -> ConfigError:
+    def _expected(self, wanted: str, hint: str | None = None) -> ConfigError:
         got = "the end of the file" if self._kind == "end" else repr(self._word[:60])
-        said = what if what.startswith("`") else f"expected {what}"
+        said = wanted if wanted.startswith("`") else f"expected {wanted}"
         return self._wrong(self._at, f"{said}, got {got}", hint)
 
 
@@ -315,7 +315,7 @@ def _number(token: str, kind: str) -> int | float | None:
     try:
         if kind == "number":
             return float(int(text, 16) if "x" in text.lower() else text.rstrip("fF"))
-        found = int(text, 8 if octal else 0)
+        number = int(text, 8 if octal else 0)
     except ValueError:
         return None
-    return found if (0 if kind == "uint" else -(1 << 63)) <= found < 1 << 63 else None
+    return number if (0 if kind == "uint" else -(1 << 63)) <= number < 1 << 63 else None

@@ -16,7 +16,7 @@ DTYPES: Final = {
     "BYTES": "bytes",
     "BF16": "bfloat16",
     **{f"FP{bits}": f"float{bits}" for bits in (16, 32, 64)},
-    **{one: one.lower() for one in DATATYPES.values() if "INT" in one},
+    **{name: name.lower() for name in DATATYPES.values() if "INT" in name},
 }
 """The name of the dtype for each datatype of the protocol."""
 
@@ -31,22 +31,22 @@ def ports_of(config: Mapping[str, Any]) -> dict[str, Any]:
         config: A configuration as Triton prints it.
     """
     optional = optional_names(config)
-    inputs = {one["name"]: _port(config, one) for one in config["input"]}
+    inputs = {port["name"]: _port(config, port) for port in config["input"]}
     return {
-        "inputs": {name: one for name, one in inputs.items() if name not in optional},
-        "optional_inputs": {name: one for name, one in inputs.items() if name in optional},
-        "outputs": {one["name"]: _port(config, one) for one in config["output"]},
+        "inputs": {name: port for name, port in inputs.items() if name not in optional},
+        "optional_inputs": {name: port for name, port in inputs.items() if name in optional},
+        "outputs": {port["name"]: _port(config, port) for port in config["output"]},
     }
 
 
 def optional_names(config: Mapping[str, Any]) -> set[str]:
     """Return the names of the inputs that a request may lack."""
-    return {one["name"] for one in config["input"] if one["optional"]}
+    return {port["name"] for port in config["input"] if port["optional"]}
 
 
-def _port(config: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+def _port(config: Mapping[str, Any], port: Mapping[str, Any]) -> dict[str, Any]:
     batched = config["max_batch_size"] > 0
-    dims = [None if n < 0 else n for n in one["dims"]]
-    dtype = DTYPES[DATATYPES[one["data_type"]]]
+    dims = [None if n < 0 else n for n in port["dims"]]
+    dtype = DTYPES[DATATYPES[port["data_type"]]]
     shape = [None, *dims] if batched else dims
-    return {"key": one["name"], "dtype": dtype, "shape": shape, "batched": batched}
+    return {"key": port["name"], "dtype": dtype, "shape": shape, "batched": batched}

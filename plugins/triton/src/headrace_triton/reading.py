@@ -81,13 +81,13 @@ class Model:
         self.origins: dict[str, Place] = {}
         self._problems: list[Problem] = []
         if config.one("name") not in ("", self.name):
-            what = f"the model is named {config.one('name')!r}, and its folder {self.name!r}"
-            self.wrong(config.at("name"), what, "Triton refuses it too: rename one of them.")
+            problem = f"the model is named {config.one('name')!r}, and its folder {self.name!r}"
+            self.wrong(config.at("name"), problem, "Triton refuses it too: rename one of them.")
         if not _NAME.fullmatch(self.name):
-            what = f"{self.name!r} is no name of a model here"
+            problem = f"{self.name!r} is no name of a model here"
             rule = "A name has the characters A-Z a-z 0-9 _ . - and begins with a letter or digit."
-            self.wrong(config.place, what, rule)
-        numbers = [int(one.name) for one in folder.iterdir() if _is_version(one)]
+            self.wrong(config.place, problem, rule)
+        numbers = [int(version.name) for version in folder.iterdir() if _is_version(version)]
         self.versions = self._served(sorted(numbers, reverse=True))
         self.backend = self._backend()
         self._look(config)
@@ -109,24 +109,24 @@ class Model:
     def _check_file(self, path: Path, version: int) -> None:
         """Note that a version lacks its file, or what the code in it asks for and is not here."""
         if not path.is_file():
-            near = ", ".join(sorted(one.name for one in path.parent.iterdir()))
-            what, hint = f"version {version} has no file {self.file!r}", f"There are: {near}."
-            self.wrong(self.config.at("default_model_filename"), what, hint if near else None)
+            near = ", ".join(sorted(file.name for file in path.parent.iterdir()))
+            problem, hint = f"version {version} has no file {self.file!r}", f"There are: {near}."
+            self.wrong(self.config.at("default_model_filename"), problem, hint if near else None)
             return
         try:
-            found = [*missing_names(path.read_bytes())] if self.backend == "python" else []
+            names = [*missing_names(path.read_bytes())] if self.backend == "python" else []
         except (SyntaxError, ValueError) as error:
             line, column = getattr(error, "lineno", None), getattr(error, "offset", None)
-            what = error.msg if isinstance(error, SyntaxError) else str(error)
-            self.wrong(Place(str(path), line, column), f"it is no Python: {what}")
+            problem = error.msg if isinstance(error, SyntaxError) else str(error)
+            self.wrong(Place(str(path), line, column), f"it is no Python: {problem}")
             return
-        for name, line, column in found:
-            what = f"`{name}` of pb_utils has no counterpart here"
-            self.wrong(Place(str(path), line, column), what, NOT_HERE[name])
+        for name, line, column in names:
+            problem = f"`{name}` of pb_utils has no counterpart here"
+            self.wrong(Place(str(path), line, column), problem, NOT_HERE[name])
 
-    def wrong(self, place: Place, what: str, hint: str | None = None) -> None:
+    def wrong(self, place: Place, problem: str, hint: str | None = None) -> None:
         """Note a problem, which `check` raises."""
-        self._problems.append(place.problem(what, hint))
+        self._problems.append(place.problem(problem, hint))
 
     def check(self) -> None:
         """Raise the problems noted since the last time, if there are any.
@@ -134,12 +134,12 @@ class Model:
         Raises:
             ConfigError: There are.
         """
-        found, self._problems = self._problems, []
-        if found:
-            raise ConfigError(found)
+        problems, self._problems = self._problems, []
+        if problems:
+            raise ConfigError(problems)
 
-    def _warn(self, place: Place, what: str) -> None:
-        self.warnings.append(place.problem(what))
+    def _warn(self, place: Place, problem: str) -> None:
+        self.warnings.append(place.problem(problem))
 
     def _served(self, there: list[int]) -> list[int]:
         """Return the versions that the policy chooses of those that are there."""
@@ -148,17 +148,17 @@ class Model:
             chosen = there
         elif "specific" in policy:
             wanted = policy.one("specific").all("versions")
-            chosen = [one for one in there if one in wanted]
-            for one in {*wanted}.difference(there):
-                self.wrong(policy.at("specific"), f"there is no version {one}, such as a folder")
+            chosen = [number for number in there if number in wanted]
+            for number in {*wanted}.difference(there):
+                self.wrong(policy.at("specific"), f"there is no version {number}, such as a folder")
         else:
             chosen = there[: policy.one("latest").one("num_versions") or 1]
         if not chosen and not self._problems:
-            what = "the model has no version: a folder whose name is a number of 1 to 18 digits"
+            problem = "the model has no version: a folder whose name is a number of 1 to 18 digits"
             hint = f"Make a folder {self.folder / '1'}."
             if there:
-                what, hint = "the policy chooses no version", f"There are: {there}."
-            self.wrong(place, what, hint)
+                problem, hint = "the policy chooses no version", f"There are: {there}."
+            self.wrong(place, problem, hint)
         return chosen
 
     def _backend(self) -> str:
@@ -176,22 +176,22 @@ class Model:
                     return name
             if "ensemble_scheduling" in config:
                 return "ensemble"
-            usual_ones = ", ".join(one for one, _ in _FILES.values())
-            what = f"the model names no backend, and its newest version has none of {usual_ones}"
-            self.wrong(config.place, what)
+            usual_ones = ", ".join(file for file, _ in _FILES.values())
+            problem = f"the model names no backend, and its newest version has none of {usual_ones}"
+            self.wrong(config.place, problem)
             return ""
-        found = backend or _PLATFORMS.get(platform, platform)
+        word = backend or _PLATFORMS.get(platform, platform)
         known = (*_FILES, "identity", "ensemble")
-        if found not in known:
+        if word not in known:
             field = "backend" if backend else "platform"
-            what = f"there is no backend {found!r} here"
-            self.wrong(config.at(field), what, among(str(found), known))
+            problem = f"there is no backend {word!r} here"
+            self.wrong(config.at(field), problem, among(str(word), known))
         if (
-            platform and _PLATFORMS.get(platform, platform) != found != "python"
+            platform and _PLATFORMS.get(platform, platform) != word != "python"
         ):  # a model.py reads it
-            what = f"the platform {platform!r} is not of the backend {backend!r}"
-            self.wrong(config.at("platform"), what)
-        return str(found)
+            problem = f"the platform {platform!r} is not of the backend {backend!r}"
+            self.wrong(config.at("platform"), problem)
+        return str(word)
 
     def _look(self, message: Message) -> None:
         """Note what has no counterpart, and what means something else, in a message and those inside."""
@@ -201,8 +201,8 @@ class Model:
                 self.wrong(message.at(name), f"`{name}` has no counterpart here", field.why)
             elif values and field.fate == "left out":
                 self._warn(message.at(name), f"`{name}` is left out: {field.why}")
-            for one in values if field.fate == "obeyed" else ():
-                inner = one[1] if isinstance(one, tuple) else one
+            for value in values if field.fate == "obeyed" else ():
+                inner = value[1] if isinstance(value, tuple) else value
                 if isinstance(inner, Message):
                     self._look(inner)
 
@@ -210,35 +210,35 @@ class Model:
         config = self.config
         for side in ("input", "output"):
             names: set[str] = set()
-            for one, place in zip(config.all(side), config.places.get(side, ()), strict=True):
-                name = one.one("name")
+            for port, place in zip(config.all(side), config.places.get(side, ()), strict=True):
+                name = port.one("name")
                 if not name:
                     self.wrong(place, f"an {side} needs a `name`")
                 if name in names:
-                    self.wrong(one.at("name"), f"there are two {side}s {name!r}")
+                    self.wrong(port.at("name"), f"there are two {side}s {name!r}")
                 names.add(name)
                 if side == "input" and name in {*keys.RESERVED} - {keys.DATA}:
-                    what = f"an input cannot be named {name!r}, which is a key of every request"
-                    self.wrong(one.at("name"), what)
-                self._check_tensor(one, f"{side} {name!r}")
+                    problem = f"an input cannot be named {name!r}, which is a key of every request"
+                    self.wrong(port.at("name"), problem)
+                self._check_tensor(port, f"{side} {name!r}")
 
-    def _check_tensor(self, one: Message, title: str) -> None:
-        if one.one("data_type") not in DATATYPES:
-            self.wrong(one.at("data_type"), f"{title} needs a `data_type`")
-        for n, at in zip(one.all("dims"), one.places.get("dims", ()), strict=True):
+    def _check_tensor(self, port: Message, title: str) -> None:
+        if port.one("data_type") not in DATATYPES:
+            self.wrong(port.at("data_type"), f"{title} needs a `data_type`")
+        for n, at in zip(port.all("dims"), port.places.get("dims", ()), strict=True):
             if n == 0 or n < -1:
                 self.wrong(at, f"a length is 1 or more, or -1 for any, got {n}")
-        if "dims" not in one:
-            self.wrong(one.place, f"{title} needs `dims`")
-        if "reshape" in one:
-            self._check_reshape(one, title)
+        if "dims" not in port:
+            self.wrong(port.place, f"{title} needs `dims`")
+        if "reshape" in port:
+            self._check_reshape(port, title)
 
-    def _check_reshape(self, one: Message, title: str) -> None:
-        dims, shape = one.all("dims"), one.one("reshape").all("shape")
+    def _check_reshape(self, port: Message, title: str) -> None:
+        dims, shape = port.all("dims"), port.one("reshape").all("shape")
         free = [sum(n < 0 for n in each) for each in (dims, shape)]
         if free[0] != free[1] or (not free[0] and math.prod(dims) != math.prod(shape)):
-            what = f"{title} of shape {dims} cannot be given the shape {shape}"
-            self.wrong(one.at("reshape"), what)
+            problem = f"{title} of shape {dims} cannot be given the shape {shape}"
+            self.wrong(port.at("reshape"), problem)
 
     def _path(self, version: int) -> Path:
         return self.folder.absolute() / str(version) / self.file
@@ -249,26 +249,26 @@ class Model:
     def _node(self) -> dict[str, Any]:
         """Return the node of the model, without the file of a version."""
         config = self.config
-        made: dict[str, Any] = {}
+        node: dict[str, Any] = {}
         place = config.at("backend") if "backend" in config else config.at("platform")
         own = {"identity": "Identity", "ensemble": "TritonEnsemble"}
         word = own.get(self.backend) or _FILES[self.backend][1]
-        changed = any("reshape" in one for one in (*config.all("input"), *config.all("output")))
+        changed = any("reshape" in port for port in (*config.all("input"), *config.all("output")))
         sequences = "sequence_batching" in config
         if (changed or sequences) and self.backend != "ensemble":
             word = f"TritonTensors[{word}]"
         if sequences:
             word = f"StateFul({SEQUENCE})[{word}]"
-            self._sequences(made)
-        self._set(made, "backend", word, place)
+            self._sequences(node)
+        self._set(node, "backend", word, place)
         if (
             self.backend != "python" or "max_batch_size" in config
         ):  # else auto_complete_config decides
-            self._set(made, "max", max(1, self.rows), config.at("max_batch_size"))
-        self._instances(made)
-        self._batching(made)
+            self._set(node, "max", max(1, self.rows), config.at("max_batch_size"))
+        self._instances(node)
+        self._batching(node)
         if self.backend in _FILES and self.backend != "python":
-            self._tensors(made)
+            self._tensors(node)
         sides = len(config.all("input")), len(config.all("output"))
         if self.backend == "identity" and sides != (1, 1):
             self.wrong(place, "the backend identity needs one input and one output")
@@ -279,10 +279,10 @@ class Model:
             if why is not None:
                 self._warn(config.at("parameters", index), f"parameter {name!r} is left out: {why}")
         if self.backend in ("python", "ensemble") or changed or sequences:
-            self._set(made, "config", json.dumps(self.printed()), config.place)
-        return made
+            self._set(node, "config", json.dumps(self.printed()), config.place)
+        return node
 
-    def _instances(self, made: dict[str, Any]) -> None:
+    def _instances(self, node: dict[str, Any]) -> None:
         groups = self.config.all("instance_group")
         devices: list[str | None] = []
         for group, place in zip(groups, self.config.places.get("instance_group", ()), strict=True):
@@ -294,86 +294,87 @@ class Model:
                 self.wrong(group.at("gpus"), f"a group of {kind} has no `gpus`")
             if kind == "KIND_GPU" and not gpus:
                 self._warn(place, "KIND_GPU without `gpus` is the first GPU here, not each one")
-            on: list[str | None] = [f"cuda:{one}" for one in gpus]
+            on: list[str | None] = [f"cuda:{gpu}" for gpu in gpus]
             if not on:
                 on = [{"KIND_CPU": "cpu", "KIND_GPU": "cuda:0"}.get(kind)]
-            devices += [one for one in on for _ in range(count)]
+            devices += [device for device in on for _ in range(count)]
         if groups and self.backend == "ensemble":
             self.wrong(self.config.at("instance_group"), "an ensemble has no instances")
         if len(devices) > 1:
-            self._set(made, "instance_num", len(devices), self.config.at("instance_group"))
-        named: list[str] = [one or "cpu" for one in devices]
+            self._set(node, "instance_num", len(devices), self.config.at("instance_group"))
+        named: list[str] = [device or "cpu" for device in devices]
         if any(devices):
             value: Any = named[0] if len({*named}) == 1 else named
-            self._set(made, "device", value, self.config.at("instance_group"))
+            self._set(node, "device", value, self.config.at("instance_group"))
 
-    def _batching(self, made: dict[str, Any]) -> None:
+    def _batching(self, node: dict[str, Any]) -> None:
         batching = self.config.one("dynamic_batching")
         delay = batching.one("max_queue_delay_microseconds")
         if delay:
             at = batching.at("max_queue_delay_microseconds")
-            self._set(made, "batching_timeout", delay / 1000, at)
+            self._set(node, "batching_timeout", delay / 1000, at)
         queue = batching.one("default_queue_policy")
         most, timeout = queue.one("max_queue_size"), queue.one("default_timeout_microseconds")
         if most:
-            self._set(made, "queue_size", most, queue.at("max_queue_size"))
-            self._set(made, "queue_full", "reject", queue.at("max_queue_size"))
+            self._set(node, "queue_size", most, queue.at("max_queue_size"))
+            self._set(node, "queue_full", "reject", queue.at("max_queue_size"))
         if timeout and queue.one("timeout_action") == "DELAY":
             self.wrong(
                 queue.at("timeout_action"), "`timeout_action: DELAY` has no counterpart here"
             )
         elif timeout:
             at = queue.at("default_timeout_microseconds")
-            self._set(made, "timeout_ms", timeout / 1000, at)
+            self._set(node, "timeout_ms", timeout / 1000, at)
             self._warn(
                 at, "`default_timeout_microseconds` also counts the run, not the queue alone"
             )
 
-    def _tensors(self, made: dict[str, Any]) -> None:
+    def _tensors(self, node: dict[str, Any]) -> None:
         """Name the inputs and outputs of a model file that describes itself."""
         config = self.config
         names = {
-            side: [one.one("name") for one in config.all(side)] for side in ("input", "output")
+            side: [port.one("name") for port in config.all(side)] for side in ("input", "output")
         }
         if not self.rows:
-            self._set(made, "unbatched", "all", config.at("max_batch_size"))
-        by_index = [one for both in names.values() for one in both if "__" in one]
+            self._set(node, "unbatched", "all", config.at("max_batch_size"))
+        by_index = [name for both in names.values() for name in both if "__" in name]
         if self.backend == "pytorch" and by_index:
             if len(names["input"]) > 1 or len(names["output"]) > 1:
-                what = f"{by_index[0]!r} names a tensor by its index, which there is for a single one alone"
+                problem = f"{by_index[0]!r} names a tensor by its index, which there is for a single one alone"
                 hint = (
                     "Name inputs as forward() does, and let it return a dict by the outputs' names."
                 )
-                self.wrong(config.at("input"), what, hint)
+                self.wrong(config.at("input"), problem, hint)
             return
         if names["input"]:
-            keyed = {one: one for one in names["input"]}
-            self._set(made, "inputs", keyed, config.at("input"))
+            keyed = {name: name for name in names["input"]}
+            self._set(node, "inputs", keyed, config.at("input"))
         if names["output"]:
             states = [
-                one.one("output_name") for one in config.one("sequence_batching").all("state")
+                state.one("output_name") for state in config.one("sequence_batching").all("state")
             ]
-            self._set(made, "outputs", names["output"] + states, config.at("output"))
+            self._set(node, "outputs", names["output"] + states, config.at("output"))
 
-    def _sequences(self, made: dict[str, Any]) -> None:
+    def _sequences(self, node: dict[str, Any]) -> None:
         """Keep the state of sequences by their number, and give the model its inputs of control."""
         config = self.config
         sequences, place = config.one("sequence_batching"), config.at("sequence_batching")
         idle = sequences.one("max_sequence_idle_microseconds") or 1_000_000
-        self._set(made, "idle_s", idle / 1e6, sequences.at("max_sequence_idle_microseconds"))
-        kept = {one.one("output_name"): one.one("input_name") for one in sequences.all("state")}
-        self._set(made, "keep", kept, sequences.at("state") if kept else place)
-        made["initial"] = "none"
-        for one in sequences.all("control_input"):
-            if len(one.all("control")) != 1:
-                self.wrong(one.place, f"{one.one('name')!r} needs one `control`")
+        self._set(node, "idle_s", idle / 1e6, sequences.at("max_sequence_idle_microseconds"))
+        states = sequences.all("state")
+        kept = {state.one("output_name"): state.one("input_name") for state in states}
+        self._set(node, "keep", kept, sequences.at("state") if kept else place)
+        node["initial"] = "none"
+        for control in sequences.all("control_input"):
+            if len(control.all("control")) != 1:
+                self.wrong(control.place, f"{control.one('name')!r} needs one `control`")
         files: dict[str, str] = {}
-        for one in sequences.all("state"):
-            first = one.all("initial_state")
-            about = first[0] if first else one
+        for state in states:
+            first = state.all("initial_state")
+            about = first[0] if first else state
             if len(first) > 1 or any(n < 1 for n in about.all("dims")):
-                what = f"the first state of {one.one('input_name')!r} needs one `initial_state` with lengths"
-                self.wrong(one.place, what)
+                problem = f"the first state of {state.one('input_name')!r} needs one `initial_state` with lengths"
+                self.wrong(state.place, problem)
             if about.one("data_type") not in {*DATATYPES} - {"TYPE_STRING", "TYPE_BF16"}:
                 self.wrong(about.at("data_type"), "a state needs a `data_type` of numbers")
             file = first[0].one("data_file") if first else ""
@@ -381,14 +382,14 @@ class Model:
                 self.wrong(first[0].at("data_file"), f"there is no file {file!r} in initial_state")
             if file:
                 path = str(self.folder.absolute() / "initial_state" / file)
-                files[one.one("input_name")] = path.replace("${", "$${")
+                files[state.one("input_name")] = path.replace("${", "$${")
         if files:
-            self._set(made, "first_states", files, sequences.at("state"))
+            self._set(node, "first_states", files, sequences.at("state"))
 
     def called(self) -> list[str]:
         """Return the names of the models that it calls as an ensemble."""
         steps = self.config.one("ensemble_scheduling").all("step")
-        return [one.one("model_name") for one in steps]
+        return [step.one("model_name") for step in steps]
 
     def pipeline(self, version: int) -> dict[str, Any]:
         """Return the tables of the pipeline of a version."""
@@ -399,46 +400,45 @@ class Model:
 
     def told(self) -> dict[str, Any]:
         """Return what a serving file says of the model beside its pipeline."""
-        found: dict[str, Any] = {}
+        table: dict[str, Any] = {}
         by_index = "inputs" not in self.node and self.backend == "pytorch"
         if self.backend in ("python", "ensemble", "identity") or by_index or "config" in self.node:
             for side in ("input", "output"):
-                ports = {one.one("name"): self._port(one, side) for one in self.config.all(side)}
-                found |= {f"{side}s": ports} if ports else {}
+                ports = {port.one("name"): self._port(port, side) for port in self.config.all(side)}
+                table |= {f"{side}s": ports} if ports else {}
         if self.config.one("model_transaction_policy").one("decoupled"):
-            found["decoupled"] = True
+            table["decoupled"] = True
         labels = {
-            one.one("name"): str(self.folder.absolute() / one.one("label_filename"))
-            for one in self.config.all("output")
-            if one.one("label_filename")
+            port.one("name"): str(self.folder.absolute() / port.one("label_filename"))
+            for port in self.config.all("output")
+            if port.one("label_filename")
         }
-        for one in self.config.all("output"):
-            file = one.one("label_filename")
+        for port in self.config.all("output"):
+            file = port.one("label_filename")
             if file and not (self.folder / file).is_file():
-                self.wrong(one.at("label_filename"), f"there is no file {file!r} of labels")
+                self.wrong(port.at("label_filename"), f"there is no file {file!r} of labels")
         self.check()
-        return found | ({"labels": labels} if labels else {})
+        return table | ({"labels": labels} if labels else {})
 
-    def _port(self, one: Message, side: str) -> dict[str, Any]:
-        shape = [*([-1] if self.rows else []), *one.all("dims")]
-        made: dict[str, Any] = {"datatype": DATATYPES[one.one("data_type")], "shape": shape}
+    def _port(self, port: Message, side: str) -> dict[str, Any]:
+        shape = [*([-1] if self.rows else []), *port.all("dims")]
+        table: dict[str, Any] = {"datatype": DATATYPES[port.one("data_type")], "shape": shape}
         if side == "output":
             leaves_out = self.backend in ("python", "ensemble")
-            return made | ({"optional": True} if leaves_out else {})
+            return table | ({"optional": True} if leaves_out else {})
         single = self.backend in ("identity", "pytorch")
-        made |= {"key": "data" if single else one.one("name")}
-        made |= {"batched": True} if self.rows else {"each": False}
-        return made | ({"optional": True} if one.one("optional") else {})
+        table |= {"key": "data" if single else port.one("name")}
+        table |= {"batched": True} if self.rows else {"each": False}
+        return table | ({"optional": True} if port.one("optional") else {})
 
     def printed(self) -> dict[str, Any]:
         """Return the configuration as Triton prints it, with what it completes."""
-        made = self.config.as_json()
+        config = self.config.as_json()
         group = {"name": self.name, "kind": "KIND_CPU", "count": 1, "gpus": []}
-        groups = [
-            {**one, "name": one["name"] or f"{self.name}_{i}", "count": one["count"] or 1}
-            for i, one in enumerate(made["instance_group"])
-        ]
-        made |= {
+        groups = config["instance_group"]
+        for number, own in enumerate(groups):
+            own |= {"name": own["name"] or f"{self.name}_{number}", "count": own["count"] or 1}
+        config |= {
             "name": self.name,
             "backend": "" if self.backend == "ensemble" else self.backend,
             "max_batch_size": self.rows,
@@ -446,9 +446,9 @@ class Model:
             "default_model_filename": self.file,
         }
         if self.backend == "ensemble":
-            made["platform"] = "ensemble"
-        made.setdefault("version_policy", {"latest": {"num_versions": 1}})
-        return made
+            config["platform"] = "ensemble"
+        config.setdefault("version_policy", {"latest": {"num_versions": 1}})
+        return config
 
     def changed(self, override: Mapping[str, Any]) -> Model:
         """Return the model with other instances and batches, as a request may ask for that loads it.
@@ -460,39 +460,40 @@ class Model:
         before = self.printed()
         for name, value in override.items():
             if name not in _SETTABLE and value != before.get(name, ()):
-                what = f"`{name}` cannot be changed by a request, only {', '.join(_SETTABLE)} can"
-                raise ConfigError(Problem("triton", what))
-        wanted = _filled({name: one for name, one in override.items() if name in _SETTABLE})
+                problem = f"`{name}` cannot be changed by a request, only {', '.join(_SETTABLE)}"
+                raise ConfigError(Problem("triton", problem))
+        wanted = _filled({name: setting for name, setting in override.items() if name in _SETTABLE})
         try:
-            made = self._with(of_json(json.dumps(wanted), "the configuration of the request"))
-            for version in made.versions:
-                headrace.PipelineConfig.load(made.pipeline(version))
+            model = self._with(of_json(json.dumps(wanted), "the configuration of the request"))
+            for version in model.versions:
+                headrace.PipelineConfig.load(model.pipeline(version))
         except ConfigError as error:
             first = error.problems[0]
             raise InputError(f"{first.path or 'the configuration'}: {first.message}") from None
-        return made
+        return model
 
     def _with(self, given: Message) -> Model:
-        made = Message("ModelConfig", self.config.place)
+        message = Message("ModelConfig", self.config.place)
         for source, taken in ((self.config, False), (given, True)):
             for name in source:
                 if (name in _SETTABLE and name in given) == taken:
                     for value, place in zip(source.all(name), source.places[name], strict=True):
-                        made.add(name, value, place)
-        return Model(self.folder, made)
+                        message.add(name, value, place)
+        return Model(self.folder, message)
 
 
 def _says(value: Any) -> bool:
     """Return whether a value is neither a default nor a message of defaults. An empty message chooses something."""
     if isinstance(value, Message):
-        return not [*value] or any(_says(one) for name in value for one in value.all(name))
+        return not [*value] or any(_says(inner) for name in value for inner in value.all(name))
     return bool(value) and value not in _DEFAULTS
 
 
 def _filled(value: Any) -> Any:
     """Return JSON without what is empty."""
     if isinstance(value, dict):
-        return {key: _filled(one) for key, one in value.items() if one not in ({}, [], "", None)}
+        pairs = ((key, inner) for key, inner in value.items() if inner not in ({}, [], "", None))
+        return {key: _filled(inner) for key, inner in pairs}
     return [*map(_filled, value)] if isinstance(value, list) else value
 
 

@@ -31,7 +31,7 @@ class RefusedModelsError(ConfigError):
     """
 
     def __init__(self, errors: Mapping[str, ConfigError], others: dict[str, Any]) -> None:
-        super().__init__([problem for one in errors.values() for problem in one.problems])
+        super().__init__([problem for error in errors.values() for problem in error.problems])
         self.refused, self.others = errors, others
 
 
@@ -85,8 +85,8 @@ class ServedModel(dict[str, Any]):
             InputError: ``override`` holds values that there are not.
         """
         if name is None:
-            found: dict[str, Any] = tables_of(self.repository)["models"]
-            return found
+            tables: dict[str, Any] = tables_of(self.repository)["models"]
+            return tables
         models, errors = _read(self.repository, name)
         if name in errors:
             raise errors[name]
@@ -102,7 +102,8 @@ def tables_of(folder: Path) -> dict[str, Any]:
         ConfigError: A configuration cannot be read, or asks for what there is not. It has the problems of all models.
     """
     models = read_repository(folder)
-    for text in [str(ConfigError(one)) for model in models.values() for one in model.warnings]:
+    warnings = [warning for model in models.values() for warning in model.warnings]
+    for text in map(str, map(ConfigError, warnings)):
         if text not in _told:
             _told.add(text)
             logger.warning("%s", text)
@@ -110,7 +111,7 @@ def tables_of(folder: Path) -> dict[str, Any]:
 
 
 def _served_all(models: Mapping[str, Model]) -> dict[str, Any]:
-    return {key: one for model in models.values() for key, one in _served(model).items()}
+    return {key: entry for model in models.values() for key, entry in _served(model).items()}
 
 
 def _served(model: Model) -> dict[str, Any]:
@@ -143,7 +144,7 @@ def _read(
     """
     models: dict[str, Model] = {}
     errors: dict[str, ConfigError] = {}
-    todo = [one.name for one in sorted(folder.iterdir())] if only is None else [only]
+    todo = [path.name for path in sorted(folder.iterdir())] if only is None else [only]
     while todo:
         name = todo.pop(0)
         if name in models or name in errors or not _is_model(folder, name):
@@ -153,11 +154,11 @@ def _read(
         except ConfigError as error:
             errors[name] = error
         except OSError as error:  # it is being removed
-            what = f"cannot read the model: {error.strerror}"
-            errors[name] = ConfigError(Problem("triton", what, file=str(folder / name)))
+            problem = f"cannot read the model: {error.strerror}"
+            errors[name] = ConfigError(Problem("triton", problem, file=str(folder / name)))
         else:
             todo += models[name].called()
-    for name in [name for name, one in models.items() if one.backend == "ensemble"]:
+    for name in [name for name, model in models.items() if model.backend == "ensemble"]:
         try:
             check_ensemble(models[name], models, {*errors})
         except ConfigError as error:

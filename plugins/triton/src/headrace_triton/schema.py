@@ -117,7 +117,7 @@ _WHY: Final = {
 
 DATATYPES: Final = {
     "TYPE_BOOL": "BOOL",
-    **{f"TYPE_{one}{bits}": f"{one}{bits}" for one in ("UINT", "INT") for bits in (8, 16, 32, 64)},
+    **{f"TYPE_{k}{bits}": f"{k}{bits}" for k in ("UINT", "INT") for bits in (8, 16, 32, 64)},
     **{f"TYPE_FP{bits}": f"FP{bits}" for bits in (16, 32, 64)},
     "TYPE_STRING": "BYTES",
     "TYPE_BF16": "BF16",
@@ -183,6 +183,6 @@ def _field(message: str, text: str) -> tuple[str, Field]:
 
 
 MESSAGES: Final = {
-    kind: dict(_field(kind, one) for one in words) for kind, words in _lines(_MESSAGES).items()
+    kind: dict(_field(kind, word) for word in words) for kind, words in _lines(_MESSAGES).items()
 }
 """The fields of each message, by name."""

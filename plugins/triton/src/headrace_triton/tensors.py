@@ -72,42 +72,42 @@ class TritonTensors(headrace.Backend):
         self._config = config = json.loads(options.config)
         self._rows = config["max_batch_size"] > 0
         optional = optional_names(config)
-        self.reads = tuple(one["name"] for one in config["input"] if one["name"] not in optional)
+        self.reads = tuple(port["name"] for port in config["input"] if port["name"] not in optional)
         self._inputs, self._outputs = (
             {
-                one["name"]: (one["dims"], one["reshape"]["shape"])
-                for one in config[side]
-                if "reshape" in one
+                port["name"]: (port["dims"], port["reshape"]["shape"])
+                for port in config[side]
+                if "reshape" in port
             }
             for side in ("input", "output")
         )
-        self._only = [one["name"] for one in config["output"]]
+        self._only = [port["name"] for port in config["output"]]
         sequences = config.get("sequence_batching", {"control_input": [], "state": []})
         self._controls = {
-            one["name"]: self._control(one["control"][0]) for one in sequences["control_input"]
+            port["name"]: self._control(port["control"][0]) for port in sequences["control_input"]
         }
         self._states = {
-            one["input_name"]: self._first(one, options.first_states.get(one["input_name"]))
-            for one in sequences["state"]
+            state["input_name"]: self._first(state, options.first_states.get(state["input_name"]))
+            for state in sequences["state"]
         }
         self.bracket = replace(self.bracket, gives=(*self._controls, *self._states))
 
-    def _control(self, one: Mapping[str, Any]) -> Make:
+    def _control(self, control: Mapping[str, Any]) -> Make:
         """Return what makes an input of control for a request."""
         import numpy as np
 
         shape = (1, 1) if self._rows else (1,)
-        if one["kind"] == "CONTROL_SEQUENCE_CORRID":
-            named = DTYPES[DATATYPES.get(one["data_type"], "UINT64")]
+        if control["kind"] == "CONTROL_SEQUENCE_CORRID":
+            named = DTYPES[DATATYPES.get(control["data_type"], "UINT64")]
             kind = object if named == "bytes" else named
             return lambda request: np.full(shape, request.get(SEQUENCE, 0), kind)
         values, kind = next(
-            (one[f"{name}_false_true"], dtype)
+            (control[f"{name}_false_true"], dtype)
             for name, dtype in (("int32", "int32"), ("fp32", "float32"), ("bool", "bool"))
-            if one[f"{name}_false_true"] or name == "bool"
+            if control[f"{name}_false_true"] or name == "bool"
         )
         no, yes = (np.full(shape, value, kind) for value in values or (False, True))
-        key = one["kind"].removeprefix("CONTROL_").lower()
+        key = control["kind"].removeprefix("CONTROL_").lower()
         always = key == "sequence_ready"
         return lambda request: yes if always or _is_true(request.get(key)) else no
 
@@ -123,8 +123,8 @@ class TritonTensors(headrace.Backend):
         data = file.read_bytes()
         wanted = int(np.prod(shape)) * dtype.itemsize
         if len(data) != wanted:
-            what = f"{file} has {len(data)} bytes, and the state {list(shape)} {wanted}"
-            raise SetupError(what, hint="It has the numbers of one state, and nothing else.")
+            problem = f"{file} has {len(data)} bytes, and the state {list(shape)} {wanted}"
+            raise SetupError(problem, hint="It has the numbers of one state, and nothing else.")
         return np.frombuffer(data, dtype).reshape(shape)
 
     def forward(self, batch: list[Request]) -> list[Exception | None]:
@@ -139,7 +139,7 @@ class TritonTensors(headrace.Backend):
         return outcomes
 
     def _inside(self, request: Request, outcomes: list[Exception | None], place: int) -> Request:
-        made = dict(request)
+        inner = dict(request)
         for name, (dims, shape) in self._inputs.items():
             value = request.get(name)
             if value is None or outcomes[place] is not None:
@@ -150,16 +150,16 @@ class TritonTensors(headrace.Backend):
                 )
                 continue
             try:
-                made[name] = self._reshaped(value, dims, shape)
+                inner[name] = self._reshaped(value, dims, shape)
             except ValueError:
                 outcomes[place] = InputError(
                     key=name, expected=f"the shape {dims}", got=f"{list(value.shape)}"
                 )
         for name, make in self._controls.items():
-            made[name] = make(request)
+            inner[name] = make(request)
         for name, first in self._states.items():
-            made.setdefault(name, first)
-        return made
+            inner.setdefault(name, first)
+        return inner
 
     def _outside(self, result: Any) -> Any:
         if not isinstance(result, dict):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.errors import BackendError, InstanceLostError, SetupError
+from headrace.errors import BackendError, InstanceLostError, NoMemoryError, SetupError
 from headrace.plugins import library
 from headrace_tensors import is_lost
 from headrace_tensors.device_copies import DeviceCopies
@@ -52,8 +52,9 @@ def request_error(error: CudaError) -> BackendError:
             f"the device failed: {error}",
             hint="The CUDA context of this process is gone: start the process anew.",
         )
-    hint = "Lower `max` or the number of instances." if error.out_of_memory else None
-    return BackendError(str(error), hint=hint)
+    if error.out_of_memory:
+        return NoMemoryError(str(error), hint="Lower `max` or the number of instances.")
+    return BackendError(str(error))
 
 
 class Cuda(DeviceCopies):

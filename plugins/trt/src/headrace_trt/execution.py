@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from headrace.errors import BackendError, SetupError
+from headrace.errors import BackendError, NoMemoryError, SetupError, is_out_of_memory
 from headrace_tensors import numpy_dtype
 from headrace_trt.logs import collecting, recent_errors
 
@@ -197,7 +197,9 @@ class Execution:
             for allocator in self._allocators.values():
                 if allocator.error is not None:  # TensorRT itself only says that it got no memory
                     raise allocator.error
-            raise BackendError(f"{self._engine.label} could not be run: {recent_errors()}")
+            why = RuntimeError(recent_errors())
+            cls = NoMemoryError if is_out_of_memory(why) else BackendError
+            raise cls(f"{self._engine.label} could not be run: {why}")
 
     def close(self) -> None:
         """Release the context. Its work must be done."""

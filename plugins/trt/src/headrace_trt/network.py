@@ -213,7 +213,7 @@ def _mark_outputs(definition: Any, names: tuple[str, ...]) -> None:
     outputs = {definition.get_output(i).name for i in range(definition.num_outputs)}
     for name in names:
         if name not in tensors:
-            lists = "`headrace trt inspect` lists the tensors; constants cannot become outputs."
+            lists = "`polygraphy inspect model` lists the tensors; constants cannot become outputs."
             raise SetupError(
                 f"`mark_outputs` names {name!r}, which is no tensor of the network",
                 hint=among(name, tensors, lists),

@@ -107,7 +107,7 @@ def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
             raise SetupError(
                 f"`keep_fp32` has {pattern!r}, which matches the name of no node",
                 hint=f"Names are such as {', '.join(named[:5]) or '(all nodes are nameless)'};"
-                " `headrace trt inspect` lists them.",
+                " `polygraphy inspect model` lists them.",
             )
         kept |= matching
     return kept

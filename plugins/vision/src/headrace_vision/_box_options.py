@@ -30,7 +30,7 @@ class Labelled(headrace.Options):
     """The names of the classes."""
 
     labels: Labels = Field(
-        default=None,
+        None,
         description="Names of the classes: a list, or the path of a text file with a name per line, or of a .json file "
         "with a list or an object.",
     )
@@ -46,7 +46,7 @@ class SizedBoxes(KeptBoxes):
     """How the image was resized."""
 
     input_size: Size | None = Field(
-        default=None,
+        None,
         description="Height and width of the network's input in pixels, where the image was resized without a "
         "letterbox.",
     )

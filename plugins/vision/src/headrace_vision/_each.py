@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.keys import Request
 
-__all__ = ["Each", "ReadsData", "ReadsSize", "ReadsSource", "need"]
+__all__ = ["TRACKED", "Each", "ReadsData", "ReadsSize", "ReadsSource", "need", "no_tracks"]
+
+TRACKED = "supervision.Detections with tracker_id"
 
 
 class ReadsData(TypedDict):
@@ -45,6 +47,12 @@ def need(request: Request, key: str, expected: str) -> Any:
     if key not in request:
         raise InputError(f"the request has no {key!r}", key=key, expected=expected, got="nothing")
     return request[key]
+
+
+def no_tracks(text: str) -> InputError:
+    """Return the error for detections that nobody has tracked."""
+    hint = "Put Track before this word."
+    return InputError(text, expected=TRACKED, got="tracker_id = None", hint=hint)
 
 
 class Each(headrace.Backend, ABC):

@@ -73,13 +73,9 @@ class PerSource(Generic[State]):
         source = str(context.get("source", ""))
         frame, timestamp = context.get("frame"), context.get("timestamp")
         for name, value in (("frame", frame), ("timestamp", timestamp)):
-            if value is not None and (
-                isinstance(value, bool) or not isinstance(value, (int, float))
-            ):
-                expected = f"a number as {name}"
-                raise InputError(
-                    "this is no context", key="context", expected=expected, got=repr(value)
-                )
+            if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+                want, got = f"a number as {name}", repr(value)
+                raise InputError("this is no context", key="context", expected=want, got=got)
         known = self._states.pop(source, None)
         state, last_frame, last_time = known or (self._make(), None, None)
         try:
@@ -98,10 +94,7 @@ class PerSource(Generic[State]):
 
 def _check_later(source: str, name: str, value: Any, last: Any) -> None:
     if value is not None and last is not None and value <= last:
-        raise InputError(
-            f"the frames of source {source!r} are out of order",
-            key="context",
-            expected=f"a {name} after {last}",
-            got=str(value),
-            hint="Put this word into ordered of a VideoRunner, or behind nodes with instance_num = 1.",
-        )
+        text = f"the frames of source {source!r} are out of order"
+        expected = f"a {name} after {last}"
+        hint = "Put this word into ordered of a VideoRunner, or behind nodes with instance_num = 1."
+        raise InputError(text, key="context", expected=expected, got=str(value), hint=hint)

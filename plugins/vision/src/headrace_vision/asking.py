@@ -141,24 +141,25 @@ class Asker:
         from headrace_vision.boxes import as_picture
         from headrace_vision.cascade import cut
 
-        found = _detections_of(frame)
-        ids = [-1] * len(found) if found.tracker_id is None else found.tracker_id.tolist()
+        detections = _detections_of(frame)
+        tracks = detections.tracker_id
+        ids = [-1] * len(detections) if tracks is None else tracks.tolist()
         answers = [self._known(track, frame.frame) for track in ids]
-        rows = [row for row, one in enumerate(answers) if one is None]
+        rows = [row for row, known in enumerate(answers) if known is None]
         image = as_picture({"image": frame.image})
-        crops = cut(image, found.xyxy[rows], self._part)
+        crops = cut(image, detections.xyxy[rows], self._part)
         requests = [
             _request_of(frame, ids[row], crop) for row, crop in zip(rows, crops, strict=True)
         ]
         futures = self._pipe.submit(requests) if requests else []
         for row, request, future in zip(rows, requests, futures, strict=True):
-            answers[row] = answer = Answer()
+            answers[row] = asked = Answer()
             if self._every != 1 and ids[row] >= 0:
-                self._tracks[ids[row]] = (frame.frame, answer)
-            future.add_done_callback(partial(answer.take_from, request))
+                self._tracks[ids[row]] = (frame.frame, asked)
+            future.add_done_callback(partial(asked.take_from, request))
         while len(self._tracks) > MOST_TRACKS:
             self._tracks.popitem(last=False)
-        return [one for one in answers if one is not None]
+        return [answer for answer in answers if answer is not None]
 
     def _known(self, track: int, number: int) -> Answer | None:
         """Return the answer about a track that still holds in the frame of this number."""
@@ -178,14 +179,14 @@ class Asker:
         """
         from headrace_vision.cascade import columns_of
 
-        found = _detections_of(frame)
-        values = [one.value for one in answers]
+        detections = _detections_of(frame)
+        values = [answer.value for answer in answers]
         columns = columns_of(self._name, values) if values else {}
-        told = replace(found, data={**found.data, **columns})
+        told = replace(detections, data={**detections.data, **columns})
         for key in ("result", "detections"):
-            if frame.request.get(key) is found:
+            if frame.request.get(key) is detections:
                 frame.request[key] = told
-        frame.result = told if frame.result is found else frame.result
+        frame.result = told if frame.result is detections else frame.result
 
 
 def _detections_of(frame: Frame) -> sv.Detections:

@@ -20,31 +20,20 @@ QUADS = "xyxyxyxy"
 """The key of supervision for the corners of oriented boxes in ``data`` of detections: ``[N, 4, 2]`` in pixels."""
 
 __all__ = [
-    "QUADS",
-    "Fit",
-    "as_detections",
-    "as_picture",
-    "best_boxes",
-    "best_rows",
-    "class_scores",
-    "finite",
-    "fit_of",
-    "image_size",
-    "known_image_size",
-    "labels_of",
-    "make_detections",
-    "names_of",
-    "quads_of",
-    "ranked",
-]
+    "QUADS", "Fit", "as_detections", "as_picture", "best_boxes", "best_rows", "class_scores",
+    "finite", "fit_of", "image_size", "known_image_size", "labels_of", "make_detections",
+    "names_of", "quads_of", "ranked",
+]  # fmt: skip
+
+_LETTERBOX = "the key letterbox, as LetterBoxMat writes it"
 
 
-def finite(value: Any, what: str, dims: int, *, is_narrow: bool = False) -> NDArray[Any]:
+def finite(value: Any, label: str, dims: int, *, is_narrow: bool = False) -> NDArray[Any]:
     """Return numbers of a network as ``float64`` with ``dims`` axes. A leading axis of 1 is taken away.
 
     Args:
         value: The numbers.
-        what: What they are, for errors.
+        label: What they are, for errors.
         dims: How many axes they have.
         is_narrow: Whether ``float32`` stays as it is.
 
@@ -54,16 +43,16 @@ def finite(value: Any, what: str, dims: int, *, is_narrow: bool = False) -> NDAr
     try:
         array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise InputError(f"the {what} are no array", got=type(value).__name__) from error
+        raise InputError(f"the {label} are no array", got=type(value).__name__) from error
     if array.ndim == dims + 1 and array.shape[0] == 1:
         array = array[0]
     expected = f"finite numbers with {dims} axes"
     if array.dtype.kind not in "fiu" or array.ndim != dims:
         got = f"{array.dtype} {list(array.shape)}"
-        raise InputError(f"the {what} have a wrong form", expected=expected, got=got)
+        raise InputError(f"the {label} have a wrong form", expected=expected, got=got)
     numbers = array if is_narrow and array.dtype == np.float32 else array.astype(np.float64)
     if not np.isfinite(numbers).all():
-        raise InputError(f"the {what} are not finite", expected=expected, got="NaN or infinity")
+        raise InputError(f"the {label} are not finite", expected=expected, got="NaN or infinity")
     return numbers
 
 
@@ -87,12 +76,9 @@ def image_size(request: Mapping[str, Any]) -> tuple[int, int]:
     """
     size = known_image_size(request)
     if size is None:
-        raise InputError(
-            "the size of the source image is unknown",
-            key="image",
-            expected="the key letterbox, as LetterBoxMat writes it, or the key image: uint8 [H, W, 3]",
-            got="neither",
-        )
+        expected = f"{_LETTERBOX}, or the key image: uint8 [H, W, 3]"
+        text = "the size of the source image is unknown"
+        raise InputError(text, key="image", expected=expected, got="neither")
     return size
 
 
@@ -143,12 +129,9 @@ def fit_of(request: Mapping[str, Any], input_size: tuple[int, int] | None) -> Fi
     if input_size is not None:
         scale = np.array([width / input_size[1], height / input_size[0]])
         return Fit((height, width), input_size, np.zeros(2), scale)
-    raise InputError(
-        "it is unknown how the image was resized",
-        key="letterbox",
-        expected="the key letterbox, as LetterBoxMat writes it, or the option input_size",
-        got="neither",
-    )
+    text = "it is unknown how the image was resized"
+    expected = f"{_LETTERBOX}, or the option input_size"
+    raise InputError(text, key="letterbox", expected=expected, got="neither")
 
 
 def best_boxes(
@@ -185,8 +168,8 @@ def best_boxes(
         kept = suppress.NMSBoxesBatched(
             sides, scores.astype(np.float32), numbers, 0.0, iou_threshold
         )
-    found = np.asarray(kept, np.int64).reshape(-1)
-    return found[np.argsort(-scores[found], kind="stable")]
+    rows = np.asarray(kept, np.int64).reshape(-1)
+    return rows[np.argsort(-scores[rows], kind="stable")]
 
 
 def quads_of(boxes: NDArray[np.float64], angles: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -200,7 +183,7 @@ def quads_of(boxes: NDArray[np.float64], angles: NDArray[np.float64]) -> NDArray
     along = np.stack([np.cos(angles), np.sin(angles)], 1)
     width, height = along * half[:, :1], along[:, ::-1] * [-1, 1] * half[:, 1:]
     corners = (width + height, width - height, -width - height, -width + height)
-    return np.stack([center + one for one in corners], 1)
+    return np.stack([center + corner for corner in corners], 1)
 
 
 def best_rows(
@@ -278,12 +261,9 @@ def class_scores(output: Any, activation: str) -> NDArray[Any]:
 
 def _check_scores(scores: NDArray[Any]) -> None:
     if len(scores) and scores.max() > 1.01:
-        raise InputError(
-            "a score is above 1",
-            expected="scores from 0 to 1",
-            got=f"{scores.max():g}",
-            hint="The network is for another task, has another layout, or its scores are logits.",
-        )
+        expected, got = "scores from 0 to 1", f"{scores.max():g}"
+        hint = "The network is for another task, has another layout, or its scores are logits."
+        raise InputError("a score is above 1", expected=expected, got=got, hint=hint)
 
 
 def make_detections(
@@ -306,12 +286,9 @@ def make_detections(
     import supervision as sv
 
     _check_scores(scores)
-    return sv.Detections(
-        xyxy=boxes.reshape(-1, 4),
-        confidence=scores.astype(np.float32),
-        class_id=classes.astype(np.int64),
-        data={"class_name": names_of(classes, labels)},
-    )
+    named: dict[str, Any] = {"class_name": names_of(classes, labels)}
+    confidence, numbers = scores.astype(np.float32), classes.astype(np.int64)
+    return sv.Detections(boxes.reshape(-1, 4), confidence=confidence, class_id=numbers, data=named)
 
 
 def as_detections(value: Any) -> sv.Detections:

@@ -87,12 +87,12 @@ class Crops(Each):
         """What is cut out."""
 
         part: Part = Field(
-            default=(0, 0, 1, 1),
+            (0, 0, 1, 1),
             description="x1, y1, x2, y2 in parts of the box: [0, 0, 1, 0.5] is its upper half, [-0.1, -0.1, 1.1, 1.1] goes beyond it.",
         )
 
         turned: str | None = Field(
-            default=None,
+            None,
             description="Key of data that says by how many degrees each object is turned clockwise, a multiple of 90, as "
             "Classes writes it (0, 180): its crop is turned back. None: as it is.",
         )
@@ -108,10 +108,10 @@ class Crops(Each):
         from headrace_vision.boxes import as_detections, as_picture
 
         def work(request: Request) -> None:
-            found = as_detections(need(request, "data", "supervision.Detections"))
-            crops = cut(as_picture(request), found.xyxy, options.part)
+            detections = as_detections(need(request, "data", "supervision.Detections"))
+            crops = cut(as_picture(request), detections.xyxy, options.part)
             if options.turned is not None and crops:
-                turns = zip(crops, _quarters(found.data, options.turned), strict=True)
+                turns = zip(crops, _quarters(detections.data, options.turned), strict=True)
                 crops = [np.ascontiguousarray(np.rot90(crop, times)) for crop, times in turns]
             request["result"] = crops
 
@@ -124,12 +124,12 @@ def _quarters(data: Mapping[str, Any], key: str) -> list[int]:
     if key not in data:
         raise InputError("it is unknown how objects are turned", expected=expected, got="nothing")
     try:
-        quarters = [float(one) / 90 for one in data[key]]
+        quarters = [float(degrees) / 90 for degrees in data[key]]
     except (TypeError, ValueError) as error:
         raise InputError("these are no degrees", expected=expected, got=str(error)) from error
-    if not all(one.is_integer() for one in quarters):
+    if not all(quarter.is_integer() for quarter in quarters):
         raise InputError("a crop is turned by quarters", expected=expected, got=str(data[key]))
-    return [int(one) for one in quarters]
+    return [int(quarter) for quarter in quarters]
 
 
 class Keys(Each):
@@ -159,7 +159,7 @@ class Keys(Each):
         """Where the values are, and how they are called."""
 
         name: str = Field(
-            default="value", min_length=1, description="Key of the list, and of data in the result."
+            "value", min_length=1, description="Key of the list, and of data in the result."
         )
 
         positional = ("name",)
@@ -184,10 +184,10 @@ class Keys(Each):
         from headrace_vision.boxes import as_detections
 
         def work(request: Request) -> None:
-            found = as_detections(need(request, "data", "supervision.Detections"))
-            expected = f"a list of {len(found)} values, one for each detection"
+            detections = as_detections(need(request, "data", "supervision.Detections"))
+            expected = f"a list of {len(detections)} values, one for each detection"
             values = need(request, name, expected)
-            if not isinstance(values, list) or len(values) != len(found):
+            if not isinstance(values, list) or len(values) != len(detections):
                 got = f"{len(values)}" if isinstance(values, list) else type(values).__name__
                 raise InputError("these are no values", key=name, expected=expected, got=got)
             try:
@@ -195,7 +195,7 @@ class Keys(Each):
             except InputError as error:
                 error.key = error.key or name
                 raise
-            request["result"] = replace(found, data={**found.data, **more})
+            request["result"] = replace(detections, data={**detections.data, **more})
 
         return work
 
@@ -210,19 +210,16 @@ def columns_of(name: str, values: list[Any]) -> dict[str, Any]:
     Raises:
         InputError: They differ in kind.
     """
-    if all(_is_classified(one) for one in values):
-        best = [
-            (one.data["class_name"][0], one.confidence[0]) if len(one) else ("", 0.0)
-            for one in values
-        ]
-        names, scores = zip(*best, strict=True)
+    if all(_is_classified(value) for value in values):
+        names = [value.data["class_name"][0] if len(value) else "" for value in values]
+        scores = [value.confidence[0] if len(value) else 0.0 for value in values]
         return {name: _column(list(names)), f"{name}_score": _column(list(scores))}
     if not isinstance(values[0], Mapping):
         return {name: _column(values)}
     keys = list(values[0])
-    if not all(isinstance(one, Mapping) and set(one) == set(keys) for one in values):
+    if not all(isinstance(value, Mapping) and set(value) == set(keys) for value in values):
         raise InputError("the values differ", expected=f"each with {', '.join(map(str, keys))}")
-    return {f"{name}_{key}": _column([one[key] for one in values]) for key in keys}
+    return {f"{name}_{key}": _column([value[key] for value in values]) for key in keys}
 
 
 def _is_classified(value: Any) -> bool:
@@ -239,9 +236,9 @@ def _column(values: list[Any]) -> Any:
         column = np.array(values)
     except ValueError as error:  # arrays of several shapes
         raise InputError("the values differ", expected="arrays of one shape") from error
-    is_text = all(isinstance(one, str) for one in values)
+    is_text = all(isinstance(value, str) for value in values)
     if column.dtype.kind not in "bfiu" and not is_text:
-        kinds = ", ".join(sorted({type(one).__name__ for one in values}))
+        kinds = ", ".join(sorted({type(value).__name__ for value in values}))
         raise InputError("the values differ", expected="texts, numbers or arrays", got=kinds)
     return column
 
@@ -272,7 +269,7 @@ class Classes(Keys):
         """Where the outputs are, and what they mean."""
 
         name: str = Field(
-            default="kind", min_length=1, description="Key of the list, and of data in the result."
+            "kind", min_length=1, description="Key of the list, and of data in the result."
         )
         activation: Activation = "softmax"
 
@@ -285,9 +282,9 @@ class Classes(Keys):
         labels = labels_of(options.labels)
 
         def columns(name: str, outputs: list[Any]) -> dict[str, Any]:
-            scores = [class_scores(one, options.activation) for one in outputs]
-            best = np.array([one.argmax() for one in scores])
-            score = np.array([one.max() for one in scores], np.float32)
+            scores = [class_scores(output, options.activation) for output in outputs]
+            best = np.array([row.argmax() for row in scores])
+            score = np.array([row.max() for row in scores], np.float32)
             return {name: names_of(best, labels), f"{name}_score": score}
 
         return self.joined(options.name, columns)

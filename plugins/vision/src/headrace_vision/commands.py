@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["progress", "video"]
 
+_OVER = ("ended", "stopped", "failed")
+
 EVERY_S = 5.0
 """Seconds between two lines of progress."""
 
@@ -91,19 +93,19 @@ def video(
     options: dict[str, Any] = {}
     is_alone = Path(model).suffix.lower() in NETWORKS
     names = [config, *(inputs or [])][not is_alone :]
-    inputs = [f"camera:{one}" if _is_number(one) else one for one in names]
+    inputs = [f"camera:{text}" if _is_number(text) else text for text in names]
     if is_alone:
         view = view or not (save or jsonl)
         # A clip is to be watched, and not only read.
-        found, options = _of_detector(model, inputs), {"realtime": not (save or jsonl)}
+        loaded, options = _of_detector(model, inputs), {"realtime": not (save or jsonl)}
     else:
-        found, options = load(config, check_inputs=not inputs), {"model": model} if model else {}
-        _check_names(found, config, model, inputs)
-    check_input(inputs, found.network)
+        loaded, options = load(config, check_inputs=not inputs), {"model": model} if model else {}
+        _check_names(loaded, config, model, inputs)
+    check_input(inputs, loaded.network)
     if check:
         print_data(f"{model if is_alone else config}: ok")
         return OK
-    if not (inputs or found.sources):
+    if not (inputs or loaded.sources):
         raise ConfigError(f"{config}: there is nothing to read: write [sources.NAME], or INPUT")
     _bound_arenas()
     sinks: list[Any] = []
@@ -113,11 +115,11 @@ def video(
         sinks.append(headrace_vision.SaveJSONL(jsonl))
     if view:
         sinks.append(headrace_vision.View())
-    with printing_warnings(), headrace_vision.Vision(found, more_sinks=tuple(sinks)) as vision:
+    with printing_warnings(), headrace_vision.Vision(loaded, more_sinks=tuple(sinks)) as vision:
         failed = _run(vision, inputs or None, options)
     status = vision.status()
     _report(status, json=json)
-    broken = [one for one in status["sinks"].values() if one["error"] or one["lost"]]
+    broken = [sink for sink in status["sinks"].values() if sink["error"] or sink["lost"]]
     return FAILED if failed or broken else OK
 
 
@@ -141,17 +143,17 @@ def _of_detector(model: str, inputs: list[str]) -> VisionConfig:
 
     if not Path(model).is_file():
         raise ConfigError(f"--model FILE: there is no file {model!r}")
-    hosts = [urlsplit(one).hostname or "" for one in inputs if is_address(one)]
+    hosts = [urlsplit(address).hostname or "" for address in inputs if is_address(address)]
     return VisionConfig(model=model, network=hosts)
 
 
-def _check_names(found: VisionConfig, config: str, model: str, inputs: list[str]) -> None:
+def _check_names(loaded: VisionConfig, config: str, model: str, inputs: list[str]) -> None:
     """Refuse a name that no model has."""
     from headrace_vision.lanes import check_model
 
     if inputs or model:
         try:
-            check_model(model or None, found.all_models)
+            check_model(model or None, loaded.all_models)
         except ValueError as error:
             raise ConfigError(f"{config}: --model NAME: {error}") from error
 
@@ -186,8 +188,8 @@ def _report(status: dict[str, Any], *, json: bool) -> None:
     if json:
         print_json({name: status[name] for name in ("sources", "sinks", "passed_by")})
         return
-    for name, one in sorted(status["sources"].items()):
-        counts = "\t".join(f"{one[key]} {key}" for key in ("delivered", "failed", "dropped"))
+    for name, source in sorted(status["sources"].items()):
+        counts = "\t".join(f"{source[key]} {key}" for key in ("delivered", "failed", "dropped"))
         print_data(f"{name}\t{counts}")
 
 
@@ -210,11 +212,8 @@ def progress(
         before, then = status()["sources"], clock.now()
         while not clock.wait(over, EVERY_S):
             sources, now = status()["sources"], clock.now()
-            parts = [
-                _progress_of(name, one, before.get(name, {}), now - then)
-                for name, one in sorted(sources.items())
-                if one["state"] not in ("ended", "stopped", "failed")
-            ]
+            names = sorted(name for name in sources if sources[name]["state"] not in _OVER)
+            parts = [_progress_of(n, sources[n], before.get(n, {}), now - then) for n in names]
             if say is not None and parts:
                 say(", ".join(parts))
             before, then = sources, now
@@ -230,9 +229,9 @@ def progress(
             thread.join()
 
 
-def _progress_of(name: str, one: dict[str, Any], before: dict[str, Any], seconds: float) -> str:
-    done = sum(one[key] - before.get(key, 0) for key in ("delivered", "failed"))
+def _progress_of(name: str, source: dict[str, Any], before: dict[str, Any], seconds: float) -> str:
+    done = sum(source[key] - before.get(key, 0) for key in ("delivered", "failed"))
     text = f"{name}: {done / seconds:.1f} frames/s"
-    if one["dropped"]:
-        text += f" ({one['dropped']} dropped)"
-    return f"{name}: lost ({one['error']})" if one["state"] == "lost" else text
+    if source["dropped"]:
+        text += f" ({source['dropped']} dropped)"
+    return f"{name}: lost ({source['error']})" if source["state"] == "lost" else text

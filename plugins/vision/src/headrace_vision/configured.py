@@ -80,14 +80,14 @@ def load(path: str | os.PathLike[str], *, check_inputs: bool = True) -> VisionCo
         config = VisionConfig.model_validate(table).placed(file.parent, {})
     except ValidationError as error:
         problems += _of_table("", table, error)
-    wrong = {one.path for one in problems}
+    wrong = {problem.path for problem in problems}
     for where, check in _checks(table, file.parent, wrong, check_inputs=check_inputs):
         try:
             check()
         except (HeadraceError, ValueError) as error:
             problems += _of_error(where, error)
     if problems or config is None:
-        raise ConfigError([replace(one, file=str(file)) for one in problems])
+        raise ConfigError([replace(problem, file=str(file)) for problem in problems])
     return config
 
 
@@ -105,8 +105,8 @@ def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
         problems: Gets one for each variable that is not set.
     """
 
-    def variable(found: re.Match[str]) -> str:
-        name, default = found.groups()
+    def variable(match: re.Match[str]) -> str:
+        name, default = match.groups()
         text = os.environ.get(name) or default
         if text is None and name not in os.environ:
             said = f"the environment variable {name} is not set"
@@ -117,37 +117,32 @@ def _filled(value: Any, place: tuple[str, ...], problems: list[Problem]) -> Any:
     if isinstance(value, str):
         return _VARIABLE.sub(variable, value)
     if isinstance(value, list):
-        return [_filled(one, place, problems) for one in value]
+        return [_filled(item, place, problems) for item in value]
     if not isinstance(value, dict):
         return value
     kept = {"ordered"} if place else _PIPELINES
-    return {
-        key: one if key in kept else _filled(one, (*place, key), problems)
-        for key, one in value.items()
-    }
+    own = {k: _filled(v, (*place, k), problems) for k, v in value.items() if k not in kept}
+    return value | own
 
 
 def _with_paths(table: dict[str, Any], base: Path) -> dict[str, Any]:
     """Return the table of a file whose relative paths start from its folder."""
     models = [table, *_below_key(table, "models").values()]
-    models += [crop for one in models for crop in _below_key(one, "crops").values()]
-    places: list[tuple[dict[str, Any], tuple[str, ...]]] = [(one, ("model",)) for one in models]
-    places += [(one, ("input",)) for one in _below_key(table, "sources").values()]
-    places += [
-        (one, ("folder", "path", "spool", "records", "videos", "images"))
-        for one in _below_key(table, "sinks").values()
-    ]
-    for one, keys in places:
-        one.update({key: _placed(one[key], base) for key in keys if key in one})
+    models += [crop for model in models for crop in _below_key(model, "crops").values()]
+    places: list[tuple[dict[str, Any], tuple[str, ...]]] = [(model, ("model",)) for model in models]
+    places += [(source, ("input",)) for source in _below_key(table, "sources").values()]
+    of_sinks = ("folder", "path", "spool", "records", "videos", "images")
+    places += [(sink, of_sinks) for sink in _below_key(table, "sinks").values()]
+    for part, keys in places:
+        part.update({key: _placed(part[key], base) for key in keys if key in part})
     return table
 
 
 def _of_table(where: str, table: dict[str, Any], error: ValidationError) -> list[Problem]:
     """Return the problems that pydantic has found in a table, at a place of the ``vision.toml``."""
-    return [
-        Problem("vision", text, path=".".join(filter(None, (where, place))) or None)
-        for place, text in texts_of(table, error, partial(_keys_at, table))
-    ]
+    told = texts_of(table, error, partial(_keys_at, table))
+    paths = ((".".join(filter(None, (where, place))) or None, text) for place, text in told)
+    return [Problem("vision", text, path=path) for path, text in paths]
 
 
 def _of_error(where: str, error: Exception) -> list[Problem]:
@@ -156,17 +151,17 @@ def _of_error(where: str, error: Exception) -> list[Problem]:
         text, _, hint = str(error).partition("\n  ")
         return [Problem("vision", text, path=where, hint=hint or None)]
     problems = []
-    for one in error.problems:
-        inner = one.file if one.line is None else f"{one.file}:{one.line}"
-        place = ": ".join(part for part in (where, inner, one.path) if part)
-        problems.append(replace(one, file=None, path=place or None, line=None, column=None))
+    for problem in error.problems:
+        inner = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
+        place = ": ".join(part for part in (where, inner, problem.path) if part)
+        problems.append(replace(problem, file=None, path=place or None, line=None, column=None))
     return problems
 
 
 def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
     """Return the keys that a table may have."""
     if not place:
-        return [one.alias or name for name, one in VisionConfig.model_fields.items()]
+        return [field.alias or name for name, field in VisionConfig.model_fields.items()]
     if place[0] == "sinks":
         return SINKS[table["sinks"][place[1]]["kind"]].model_fields
     if "crops" in place[:-1]:
@@ -177,9 +172,9 @@ def _keys_at(table: dict[str, Any], place: list[str]) -> Collection[str]:
 
 def _below_key(table: dict[str, Any], key: str) -> dict[str, dict[str, Any]]:
     """Return the tables below a key by name. Pydantic tells of what is none."""
-    found = table.get(key)
-    pairs = found.items() if isinstance(found, dict) else ()
-    return {name: one for name, one in pairs if isinstance(one, dict)}
+    below = table.get(key)
+    pairs = below.items() if isinstance(below, dict) else ()
+    return {name: inner for name, inner in pairs if isinstance(inner, dict)}
 
 
 def _checks(
@@ -197,30 +192,30 @@ def _checks(
     yield "", partial(_check_alone, table)
     yield "decode", partial(_order_of, table.get("decode"), base)
     yield "import", partial(_run_imports, imports, base)
-    models = {f"models.{name}.": one for name, one in _below_key(table, "models").items()}
-    for where, one in (models or {"": table}).items():
-        if one.get("node"):
-            yield f"{where}node", partial(_check_network, one.get("model"))
-        yield f"{where}model", partial(_check_model, one.get("model"), base, imports)
-        yield f"{where}ordered", partial(_order_of, one.get("ordered"), base, imports)
-        for name, crop in _below_key(one, "crops").items():
+    models = {f"models.{name}.": model for name, model in _below_key(table, "models").items()}
+    for where, model in (models or {"": table}).items():
+        if model.get("node"):
+            yield f"{where}node", partial(_check_network, model.get("model"))
+        yield f"{where}model", partial(_check_model, model.get("model"), base, imports)
+        yield f"{where}ordered", partial(_order_of, model.get("ordered"), base, imports)
+        for name, crop in _below_key(model, "crops").items():
             asked = partial(_check_model, crop.get("model"), base, imports, may_detect=False)
             yield f"{where}crops.{name}.model", asked
-    for name, one in _below_key(table, "sources").items():
+    for name, source in _below_key(table, "sources").items():
         where = f"sources.{name}"
         known = SourceTable.model_fields.keys() - {"input"}
-        right = {k: v for k, v in one.items() if k in known and f"{where}.{k}" not in wrong}
+        right = {k: v for k, v in source.items() if k in known and f"{where}.{k}" not in wrong}
         yield "", partial(_check_options, where, right)
         own = {f"{where}.models.{key}": value for key, value in _below_key(right, "models").items()}
         for place, options in {where: right, **own}.items():
             for key in PER_MODEL:
                 yield f"{place}.{key}", partial(_check_order, key, options.get(key), base, imports)
         yield from _checks_of_names(where, right, table, wrong)
-        inputs = one.get("input") if check_inputs else None
+        inputs = source.get("input") if check_inputs else None
         for item in _texts(inputs if isinstance(inputs, list) else [inputs]):
             yield f"{where}.input", partial(recognise, item, _texts(table.get("network")))
-    for name, one in _below_key(table, "sinks").items():
-        yield f"sinks.{name}", partial(_check_sink, one, table, base)
+    for name, sink in _below_key(table, "sinks").items():
+        yield f"sinks.{name}", partial(_check_sink, sink, table, base)
 
 
 def _checks_of_names(
@@ -229,11 +224,11 @@ def _checks_of_names(
     """Yield checks of the models and the sinks that a source names."""
     several, models = options.get("models"), _names_of_models(table)
     if not wrong.intersection([f"{where}.model", f"{where}.models"]):
-        for one in several or [options.get("model")]:
+        for model in several or [options.get("model")]:
             place = f"{where}.models" if several else where
-            yield place, partial(check_model, one, models)
-    for one in _texts(options.get("sinks")):
-        yield f"{where}.sinks", partial(check_name, "sink", one, _below_key(table, "sinks"))
+            yield place, partial(check_model, model, models)
+    for name in _texts(options.get("sinks")):
+        yield f"{where}.sinks", partial(check_name, "sink", name, _below_key(table, "sinks"))
     for name, sink in _below_key(table, "sinks").items() if options.get("privacy_masks") else ():
         if sink.get("codec") == "copy" and name in options.get("sinks", [name]):
             yield f"{where}.privacy_masks", partial(refuse_copy, name)
@@ -320,16 +315,16 @@ def _check_order(key: str, value: Any, base: Path, imports: list[str]) -> None:
         Ordered().extended(options_of(SourceOptions(), {key: value}))
 
 
-def _check_sink(one: dict[str, Any], table: dict[str, Any], base: Path) -> None:
+def _check_sink(sink: dict[str, Any], table: dict[str, Any], base: Path) -> None:
     """Check where a sink sends to, its class, and the model whose results it gets."""
-    url, kind = one.get("url"), one.get("kind")
+    url, kind = sink.get("url"), sink.get("kind")
     if kind in ("Webhook", "MQTT") and isinstance(url, str):
         schemes = getattr(headrace_vision, kind).schemes
-        check_address(url, _texts(one.get("network", table.get("network"))), schemes)
+        check_address(url, _texts(sink.get("network", table.get("network"))), schemes)
     elif isinstance(kind, str) and ":" in kind:
         _sink_class(kind, base)
-    if isinstance(one.get("model"), str):
-        check_name("model", one["model"], _names_of_models(table))
+    if isinstance(sink.get("model"), str):
+        check_name("model", sink["model"], _names_of_models(table))
 
 
 def _sink_class(kind: str, base: Path | None) -> Any:
@@ -343,33 +338,33 @@ def _sink_class(kind: str, base: Path | None) -> Any:
         return sinks_of_plugins()[kind].load()
     _run_imports([module], base)
     if module.endswith(".py"):
-        found: Any = headrace.plugins.import_file((base or Path()) / module)
+        code: Any = headrace.plugins.import_file((base or Path()) / module)
     else:
-        found = importlib.import_module(module)
-    if not hasattr(found, name):
+        code = importlib.import_module(module)
+    if not hasattr(code, name):
         raise ConfigError(f"{module} has no class {name!r}")
-    return getattr(found, name)
+    return getattr(code, name)
 
 
 def _texts(value: Any) -> list[str]:
-    return [one for one in value if isinstance(one, str)] if isinstance(value, list) else []
+    return [text for text in value if isinstance(text, str)] if isinstance(value, list) else []
 
 
 def _placed(text: Any, base: Path) -> Any:
     """Return a path as it is from the folder of the file; anything else as it is."""
     if isinstance(text, list):
-        return [_placed(one, base) for one in text]
+        return [_placed(item, base) for item in text]
     return str(base / text) if isinstance(text, str) and is_place(text) else text
 
 
 def _options(table: Any, config: VisionConfig) -> dict[str, Any]:
     """Return the options of a source; its order is checked, from the folder of the file."""
-    found = {key: getattr(table, key) for key in table.model_fields_set if key != "input"}
-    models = found.get("models")
-    for one in [found, *(models.values() if isinstance(models, dict) else ())]:
-        if "ordered" in one:
-            one["ordered"] = _order_of(one["ordered"], config.base, config.imports)
-    return found
+    options = {key: getattr(table, key) for key in table.model_fields_set if key != "input"}
+    models = options.get("models")
+    for layer in [options, *(models.values() if isinstance(models, dict) else ())]:
+        if "ordered" in layer:
+            layer["ordered"] = _order_of(layer["ordered"], config.base, config.imports)
+    return options
 
 
 def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
@@ -379,16 +374,16 @@ def _made_sink(name: str, table: Any, config: VisionConfig) -> Sink:
         arguments["network"] = config.network if table.network is None else table.network
     try:
         if not isinstance(table, OtherSinkTable):
-            made: Sink = getattr(headrace_vision, table.kind)(**arguments)
+            sink: Sink = getattr(headrace_vision, table.kind)(**arguments)
         else:
             extra = table.model_extra or {}
-            made = as_sink(_sink_class(table.kind, config.base)(**extra))
+            sink = as_sink(_sink_class(table.kind, config.base)(**extra))
             for key in set(arguments) - set(extra):
-                setattr(made, key, arguments[key])
+                setattr(sink, key, arguments[key])
     except (TypeError, ValueError, OSError) as error:
         raise ConfigError(f"sinks.{name}: {error}") from error
-    made.model = table.model
-    return made
+    sink.model = table.model
+    return sink
 
 
 class Vision:
@@ -414,30 +409,24 @@ class Vision:
             pipeline = _pipeline_of(crop.model, config.base, config.imports)
             return CropModel(pipeline, crop.every, crop.part)
 
+        def model_of(table: ModelTable) -> VideoModel:
+            order = _order_of(table.ordered, config.base, config.imports)
+            crops = {key: crop_of(crop) for key, crop in table.crops.items()}
+            return VideoModel(_source_of(table, config), order, crops)
+
         try:
             for name, sink in config.sinks.items():
                 sinks[name] = _made_sink(name, sink, config)
-            self._runner = VideoRunner(
-                {
-                    name: VideoModel(
-                        _source_of(table, config),
-                        ordered=_order_of(table.ordered, config.base, config.imports),
-                        crops={key: crop_of(one) for key, one in table.crops.items()},
-                    )
-                    for name, table in config.all_models.items()
-                },
-                sinks=named_sinks(more_sinks, beside=sinks),
-                decode=config.decode,
-                network=config.network,
-            )
+            models = {name: model_of(table) for name, table in config.all_models.items()}
+            more, hosts = named_sinks(more_sinks, beside=sinks), config.network
+            self._runner = VideoRunner(models, sinks=more, decode=config.decode, network=hosts)
         except BaseException:
             for sink in sinks.values():
-                if hasattr(sink, "url"):  # a View serves from the beginning
+                if isinstance(sink, headrace_vision.View):  # it serves from the beginning
                     sink.close()
             raise
-        self.models: dict[str, headrace.Pipeline] = {
-            name: lane.pipe for name, lane in self._runner.lanes.items()
-        }
+        lanes = self._runner.lanes
+        self.models: dict[str, headrace.Pipeline] = {name: lanes[name].pipe for name in lanes}
 
     def run(self, x: Any = None, **options: Any) -> Iterator[Frame]:
         """Return the frames of ``x``, or of the sources in the file.
@@ -450,11 +439,9 @@ class Vision:
             return self._runner.run(x, **options)
         if "model" in options:
             options["models"] = None
-        parts = {
-            name: (table.input, {**_options(table, self.config), **options})
-            for name, table in self.config.sources.items()
-        }
-        return self._runner.run_sources(parts)
+        tables = self.config.sources.items()
+        own = {name: {**_options(table, self.config), **options} for name, table in tables}
+        return self._runner.run_sources({name: (table.input, own[name]) for name, table in tables})
 
     def add(self, x: Any, **options: Any) -> Handle:
         """Begin to read something more; see ``VideoRunner.add``."""
@@ -476,7 +463,7 @@ class Vision:
         """Return the status of the runner, with the counts of the pipelines under ``models``, those of crops as ``MODEL.CROP``."""
         pipes = {**self.models}
         for name, lane in self._runner.lanes.items():
-            pipes |= {f"{name}.{key}": one for key, (one, _) in lane.crops.items()}
+            pipes |= {f"{name}.{key}": crop for key, (crop, _) in lane.crops.items()}
         stats = {name: pipe.stats() for name, pipe in pipes.items()}
         return {**self._runner.status(), "models": stats}
 

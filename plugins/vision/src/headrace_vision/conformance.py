@@ -17,21 +17,11 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "BoxDetectionsConformance",
-    "ClassDetectionsConformance",
-    "ClassesConformance",
-    "CountLineConformance",
-    "CountZoneConformance",
-    "CropsConformance",
-    "DetrDetectionsConformance",
-    "DrawDetectionsConformance",
-    "FilterDetectionsConformance",
-    "KeysConformance",
-    "MergeTilesConformance",
-    "TilesConformance",
-    "TrackConformance",
-    "YoloDetectionsConformance",
-]
+    "BoxDetectionsConformance", "ClassDetectionsConformance", "ClassesConformance",
+    "CountLineConformance", "CountZoneConformance", "CropsConformance", "DetrDetectionsConformance",
+    "DrawDetectionsConformance", "FilterDetectionsConformance", "KeysConformance",
+    "MergeTilesConformance", "TilesConformance", "TrackConformance", "YoloDetectionsConformance",
+]  # fmt: skip
 
 
 def _image(k: int) -> Any:
@@ -40,10 +30,10 @@ def _image(k: int) -> Any:
 
 def _detections(k: int, score: float = 0.9, track: int | None = None) -> sv.Detections:
     boxes = np.array([[1 + k, 2, 20 + k, 12], [5, 6 + k, 25, 30 + k]], np.float32)
-    found = make_detections(boxes, np.array([score, score / 2]), np.array([0, 1]), ["a", "b"])
+    detections = make_detections(boxes, np.array([score, score / 2]), np.array([0, 1]), ["a", "b"])
     if track is not None:
-        found.tracker_id = np.full(2, track)
-    return found
+        detections.tracker_id = np.full(2, track)
+    return detections
 
 
 def _cases(

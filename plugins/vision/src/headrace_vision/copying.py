@@ -73,10 +73,9 @@ class Connection:
         import av
 
         given = [packet] if self._sets is None else [packet, *self._sets.filter(av.Packet(packet))]
-        found = [
-            one.get_sidedata("new_extradata") for one in given if one.has_sidedata("new_extradata")
-        ]
-        if not found or (extradata := bytes(found[-1])) == self._seen:
+        kind = "new_extradata"
+        sets = [part.get_sidedata(kind) for part in given if part.has_sidedata(kind)]
+        if not sets or (extradata := bytes(sets[-1])) == self._seen:
             return self
         if self._seen is None:
             self._seen = extradata
@@ -131,10 +130,7 @@ class Packets:
     """
 
     def __init__(
-        self,
-        span: Span,
-        make: Callable[[Connection, float], Any],
-        end: Callable[[Any], int],
+        self, span: Span, make: Callable[[Connection, float], Any], end: Callable[[Any], int]
     ) -> None:
         self.lost = 0
         self.error: str | None = None
@@ -160,7 +156,7 @@ class Packets:
     @property
     def files(self) -> list[Any]:
         """The files that are not finished yet, the oldest first."""
-        return [*(one for one, _ in self._over), *filter(None, [self.file])]
+        return [*(file for file, _ in self._over), *filter(None, [self.file])]
 
     # The thread that reads the source calls these.
 
@@ -203,9 +199,9 @@ class Packets:
                 ticks, then_s = connection.known
                 pts = dts = ticks + round((now_s - then_s) / connection.unit)
             elif dts is not None and connection.known is None:  # as behind the first of RTSP
-                for one in self._kept:
-                    if one.connection is connection:
-                        one.pts = one.dts = dts - round((now_s - one.came_s) / connection.unit)
+                for kept in self._kept:
+                    if kept.connection is connection:
+                        kept.pts = kept.dts = dts - round((now_s - kept.came_s) / connection.unit)
             elif dts is not None and dts < connection.known[0] - 1 / connection.unit:  # type: ignore[index]
                 self._follow(connection := copy(connection))  # its clock began again
                 connection.offset_s = None
@@ -230,7 +226,7 @@ class Packets:
             if not connection.size[0]:
                 connection.size = (connection.codec.width, connection.codec.height)
                 # FFmpeg takes pictures for shown as they are stored where nobody decoded one. They are not more than a second apart.
-                first = next((one for one in self._kept if one.connection is connection), None)
+                first = next((kept for kept in self._kept if kept.connection is connection), None)
                 is_wrong = (
                     first is not None and connection.codec.has_b_frames and first.dts == first.pts
                 )
@@ -252,9 +248,9 @@ class Packets:
         if self._refusal is not None:
             raise ValueError(self._refusal)
         if is_event:
-            begun = [one for one in self.files if one.begin_s <= timestamp]
-            for file in begun[-1:]:
-                file.has_event = True
+            begun = [file for file in self.files if file.begin_s <= timestamp]
+            if begun:
+                begun[-1].has_event = True
         if timestamp == self._seen_s:
             return
         self._seen_s = timestamp
@@ -290,7 +286,7 @@ class Packets:
     def give_up(self) -> None:
         """Finish the file with what the disk has room for. The rest is lost."""
         until_s = self._windows[-1][1] if self._windows else -math.inf
-        self.lost += sum(self._is_due(one, until_s) for one in self._kept[self._done :])
+        self.lost += sum(self._is_due(kept, until_s) for kept in self._kept[self._done :])
         for file in self.files:
             self.lost += file.finish(is_last=True)
 
@@ -313,19 +309,19 @@ class Packets:
             return
         is_known = bool(last.size[0]) and (self._is_whole or last.offset_s is not None)
         for at in reversed(range(len(self._kept))):
-            one = self._kept[at]
-            if one.connection is last and not (is_known and one.dts is not None):
-                self._bytes -= one.packet.size
+            kept = self._kept[at]
+            if kept.connection is last and not (is_known and kept.dts is not None):
+                self._bytes -= kept.packet.size
                 self.lost += bool(self._windows)
                 del self._kept[at]
 
     def _next_key(self) -> int:
         """Return how many packets there are before the second key frame."""
-        keys = (at for at, one in enumerate(self._kept) if at and one.packet.is_keyframe)
+        keys = (at for at, kept in enumerate(self._kept) if at and kept.packet.is_keyframe)
         return next(keys, len(self._kept))
 
     def _drop(self, count: int) -> None:
-        self._bytes -= sum(one.packet.size for one in self._kept[:count])
+        self._bytes -= sum(kept.packet.size for kept in self._kept[:count])
         del self._kept[:count]
         self._done = max(self._done - count, 0)
 
@@ -337,17 +333,17 @@ class Packets:
         windows = self._windows[1:] if self.file else self._windows
         start_s = min([self._horizon_s, *(begin_s for begin_s, _ in windows)])
         while (count := self._next_key()) < len(self._kept):
-            one = self._kept[count]
+            kept = self._kept[count]
             is_needed = self.file is not None and count > self._done
-            if is_needed or one.connection.seconds(one.pts) > start_s:
+            if is_needed or kept.connection.seconds(kept.pts) > start_s:
                 return
             self._drop(count)
 
-    def _is_due(self, one: _Kept, until_s: float) -> bool:
-        connection = one.connection
-        if one.dts is None or not connection.size[0]:
+    def _is_due(self, kept: _Kept, until_s: float) -> bool:
+        connection = kept.connection
+        if kept.dts is None or not connection.size[0]:
             return False
-        return self._is_whole or connection.seconds(one.dts - connection.early) <= until_s
+        return self._is_whole or connection.seconds(kept.dts - connection.early) <= until_s
 
     def _advance(self, now_s: float, *, is_over: bool, is_quiet: bool) -> None:
         while True:
@@ -357,15 +353,15 @@ class Packets:
                 self._trim()
                 self._has_room.notify_all()
                 until_s = self._windows[0][1] if self._windows else -math.inf
-                one = self._kept[self._done] if self._done < len(self._kept) else None
-                if one is not None and not (self._windows and self._is_due(one, until_s)):
-                    one = None
-                ago_s = 0.0 if one is None else self._kept[-1].came_s - one.came_s
+                kept = self._kept[self._done] if self._done < len(self._kept) else None
+                if kept is not None and not (self._windows and self._is_due(kept, until_s)):
+                    kept = None
+                ago_s = 0.0 if kept is None else self._kept[-1].came_s - kept.came_s
                 is_left = self.file is not None and self.file.connection is not self._connection
-            if one is not None:
-                self._write(one, ago_s, now_s)
+            if kept is not None:
+                self._write(kept, ago_s, now_s)
                 with self._lock:
-                    if self._done < len(self._kept) and self._kept[self._done] is one:
+                    if self._done < len(self._kept) and self._kept[self._done] is kept:
                         self._done += 1
                     else:  # it was let go while it was written
                         self.lost -= 1
@@ -381,20 +377,20 @@ class Packets:
                     self._cut = None
                 return
 
-    def _write(self, one: _Kept, ago_s: float, now_s: float) -> None:
+    def _write(self, kept: _Kept, ago_s: float, now_s: float) -> None:
         """Hand a packet over to its file. What is no key frame begins none."""
-        file, is_key = self.file, one.packet.is_keyframe
+        file, is_key = self.file, kept.packet.is_keyframe
         if file is not None and (
-            file.connection is not one.connection
+            file.connection is not kept.connection
             or file.has_failed
-            or (is_key and file.seconds_at(one.dts) >= self._span.every_s)
+            or (is_key and file.seconds_at(kept.dts) >= self._span.every_s)
         ):
             self._end_file(now_s)
         if self.file is None and is_key:
-            self.file = self._make(one.connection, ago_s)
+            self.file = self._make(kept.connection, ago_s)
         if self.file is not None:
-            self.file.copy(one.packet, one.pts, one.dts)
-        elif one.connection is self._cut:  # in the middle of what was recorded
+            self.file.copy(kept.packet, kept.pts, kept.dts)
+        elif kept.connection is self._cut:  # in the middle of what was recorded
             self._count_lost(1)
 
     def _count_lost(self, count: int) -> None:

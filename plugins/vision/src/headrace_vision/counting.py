@@ -9,7 +9,7 @@ from pydantic import Field, FiniteFloat
 
 import headrace
 from headrace.errors import InputError
-from headrace_vision._each import ReadsSource, need
+from headrace_vision._each import TRACKED, ReadsSource, need, no_tracks
 from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
@@ -73,9 +73,7 @@ class CountLine(Alone):
         line: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat] = Field(
             description="Start and end of the line: x1, y1, x2, y2 in pixels of the source image."
         )
-        name: str = Field(
-            default="line", description="How the line is called in counts and events."
-        )
+        name: str = Field("line", description="How the line is called in counts and events.")
         anchor: Anchor = Field(default="center", description="Which part of a box must cross.")
 
         positional = ("line",)
@@ -99,21 +97,11 @@ class CountLine(Alone):
         def work(request: Request) -> None:
             detections = _tracked(request)
             line, timestamp = states.next(request)
-            crossed = line.trigger(detections)
-            rows = [
-                (row, direction)
-                for direction, hits in zip(("in", "out"), crossed, strict=True)
-                for row in hits.nonzero()[0].tolist()
-            ]
-            events = [
-                {
-                    **_event(detections, row, request, timestamp),
-                    "type": "line",
-                    "name": options.name,
-                    "direction": direction,
-                }
-                for row, direction in rows
-            ]
+            events: list[dict[str, Any]] = []
+            for direction, hits in zip(("in", "out"), line.trigger(detections), strict=True):
+                told = {"type": "line", "name": options.name, "direction": direction}
+                rows = hits.nonzero()[0].tolist()
+                events += [_event(detections, row, request, timestamp) | told for row in rows]
             _add(request, options.name, {"in": line.in_count, "out": line.out_count}, events)
             request["lines"] = {**request.get("lines", {}), options.name: list(options.line)}
             request["result"] = request["data"]
@@ -159,17 +147,13 @@ class CountZone(Alone):
             min_length=3,
             description="Corners of the polygon: a list of [x, y] in pixels of the source image.",
         )
-        name: str = Field(
-            default="zone", description="How the zone is called in counts and events."
-        )
-        anchor: Anchor = Field(
-            default="bottom_center", description="Which part of a box must be inside."
-        )
+        name: str = Field("zone", description="How the zone is called in counts and events.")
+        anchor: Anchor = Field("bottom_center", description="Which part of a box must be inside.")
         patience_s: float = Field(
-            default=1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
+            1.0, ge=0, description="A track that is unseen for longer has left (seconds)."
         )
         dwell_s: float | None = Field(
-            default=None,
+            None,
             gt=0,
             description="A track that is inside for so many seconds gives an event, one for each stay. None: no such event.",
         )
@@ -196,7 +180,7 @@ class CountZone(Alone):
             visits, timestamp = states.next(request)
             inside = zone.trigger(detections)
             ids = detections.tracker_id if len(detections) else []
-            rows = {int(one): row for row, one in enumerate(ids) if one >= 0}
+            rows = {int(number): row for row, number in enumerate(ids) if number >= 0}
             events = []
             for direction, track_id, dwell_s in visits.look(rows, inside, timestamp):
                 event = _event(detections, rows.get(track_id), request, timestamp)
@@ -230,24 +214,24 @@ class _Visits:
     ) -> list[tuple[str, int, float | None]]:
         """Return who enters (None), dwells and leaves (with the seconds inside). Without a time, none has passed."""
         self._now = now = self._now if time_s is None else float(time_s)
-        found: list[tuple[str, int, float | None]] = []
+        moves: list[tuple[str, int, float | None]] = []
         for track_id, row in rows.items():
             if inside[row]:
                 if track_id not in self.since:
                     self.since[track_id] = now
                     self.entered += 1
-                    found.append(("enter", track_id, None))
+                    moves.append(("enter", track_id, None))
                 self._seen[track_id] = now
-                found += self._dwelling(track_id, now)
+                moves += self._dwelling(track_id, now)
         for track_id in list(self.since):
             unseen = track_id not in rows and now - self._seen[track_id] > self._patience_s
             if unseen or (track_id in rows and not inside[rows[track_id]]):
                 end = self._seen.pop(track_id) if unseen else now
                 self._seen.pop(track_id, None)
-                found += self._dwelling(track_id, end)
+                moves += self._dwelling(track_id, end)
                 self._told.discard(track_id)
-                found.append(("leave", track_id, end - self.since.pop(track_id)))
-        return found
+                moves.append(("leave", track_id, end - self.since.pop(track_id)))
+        return moves
 
     def _dwelling(self, track_id: int, now: float) -> list[tuple[str, int, float | None]]:
         """Return a track that is inside for long enough, once for each stay."""
@@ -263,21 +247,16 @@ def _anchors(name: str) -> list[Any]:
 
     if name == "corners":
         corners = ("TOP_LEFT", "TOP_RIGHT", "BOTTOM_LEFT", "BOTTOM_RIGHT")
-        return [sv.Position[one] for one in corners]
+        return [sv.Position[corner] for corner in corners]
     return [sv.Position[name.upper()]]
 
 
 def _tracked(request: Request) -> Any:
     from headrace_vision.boxes import as_detections
 
-    detections = as_detections(need(request, "data", "supervision.Detections with tracker_id"))
+    detections = as_detections(need(request, "data", TRACKED))
     if len(detections) and detections.tracker_id is None:
-        raise InputError(
-            "the detections have no tracks",
-            expected="supervision.Detections with tracker_id",
-            got="tracker_id = None",
-            hint="Put Track before this word.",
-        )
+        raise no_tracks("the detections have no tracks")
     return detections
 
 

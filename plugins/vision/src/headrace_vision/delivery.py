@@ -102,16 +102,15 @@ class Delivery:
             except Exception as error:  # noqa: BLE001 - what answers is no pipeline of ours
                 _fail(part.frame, error)
             part.frame.request = part.request
-        part.future = (
-            None  # it has this call, and so the frame: without a cycle the picture goes at once
-        )
+        # It has this call, and so the frame: without a cycle the picture goes at once.
+        part.future = None
         self._advance(source, flight, cancelled=is_cancelled)
 
     def _advance(self, source: Source, flight: Flight, *, cancelled: bool = False) -> None:
         source.ended(flight, cancelled=cancelled)
         if not source.start_drain():
             self._check_over(source)
-        elif self._sinks.is_empty and all(one.is_empty for one in source.lanes.values()):
+        elif self._sinks.is_empty and all(lane.is_empty for lane in source.lanes.values()):
             self._drain(source)
         else:
             try:
@@ -136,7 +135,7 @@ class Delivery:
                 part.answers = part.lane.run_in_order(part.frame)
             except Exception as error:  # noqa: BLE001 - the outcome of this frame
                 _fail(part.frame, error)
-            waits += [one for answers in part.answers for one in answers if not one.is_done]
+            waits += [due for answers in part.answers for due in answers if not due.is_done]
         source.ordered(flight, len(waits))
         for answer in waits:
             answer.then(partial(self._advance, source, flight))

@@ -141,9 +141,8 @@ def configuration_of(
     """
     path = Path(model)
     if not path.is_file():
-        raise InputError(
-            "there is no such model", expected=f"a file {', '.join(NETWORKS)}", got=str(path)
-        )
+        expected = f"a file {', '.join(NETWORKS)}"
+        raise InputError("there is no such model", expected=expected, got=str(path))
     runner = NETWORKS.get(path.suffix.lower(), NETWORKS[".onnx"])
     # Two instances: while the network computes for one batch, another one is prepared, or its boxes are found.
     config: dict[str, Any] = {"model": str(path), "max": 8, "instance_num": 2}
@@ -151,22 +150,14 @@ def configuration_of(
         network = _of_onnx(path, layout, labels, size)
     elif size is None or layout == "auto":
         unknown = "size of the input" if size is None else "layout"
-        raise InputError(
-            f"the {unknown} is unknown",
-            expected="size=, in pixels, and layout=: only an ONNX file says them",
-            got=path.name,
-        )
+        expected = "size=, in pixels, and layout=: only an ONNX file says them"
+        raise InputError(f"the {unknown} is unknown", expected=expected, got=path.name)
     else:
         check_layout(layout)
         network = _Network(layout, labels or [], (size, size))
         config = {"model": str(path)}  # how many it takes at once is in no file
-    row = TABLE[network.layout]
-    height, width = network.size_hw
-    scaled: dict[str, Any] = {}
-    if network.dtype != "uint8" and row.pixels == "0 to 1":
-        scaled = {"scale": 1 / 255}
-    elif network.dtype != "uint8" and row.pixels == "mean":
-        scaled = {"mean": _MEAN[: network.channels], "std": _STD[: network.channels]}
+    row, (height, width) = TABLE[network.layout], network.size_hw
+    scaled = {} if network.dtype == "uint8" else _scaled(row.pixels, network.channels)
     config |= network.options | {f"Mat2Tensor::{key}": value for key, value in scaled.items()}
     config |= {f"{row.word}::{key}": value for key, value in row.options.items()}
     color = "gray" if network.channels == 1 else row.color
@@ -180,23 +171,25 @@ def configuration_of(
     config["backend"] = f"S[{','.join(chain)}]"
     if network.names:
         config["labels"] = list(network.names)
-    given = {
-        f"{row.word}::score_threshold": score_threshold,
-        "iou_threshold": iou_threshold,
-        "device": device,
-    }
+    given: dict[str, Any] = {"iou_threshold": iou_threshold, "device": device}
+    given[f"{row.word}::score_threshold"] = score_threshold
     config |= {key: value for key, value in given.items() if value is not None}
+    by = " (from the file)" * (labels is None and bool(network.names))
+    named = f"{len(network.names) or 'unnamed'} classes{by}{network.more}"
     took = [
-        (
-            f"{path.name}: layout {network.layout}, input {height} x {width}, "
-            f"{len(network.names) or 'unnamed'} classes{'' if labels is not None else ' (from the file)' * bool(network.names)}"
-            f"{network.more}"
-        ),
+        f"{path.name}: layout {network.layout}, input {height} x {width}, {named}",
         f"fed with {network.dtype}, {color}, {row.normalisation if scaled else 'pixels 0 to 255'}",
     ]
     told = {"read": network.read, "assumed": network.assumed}
-    took += [f"{what}: {', '.join(one)}" for what, one in told.items() if one]
+    took += [f"{origin}: {', '.join(keys)}" for origin, keys in told.items() if keys]
     return config, "; ".join(took)
+
+
+def _scaled(pixels: str, channels: int) -> dict[str, Any]:
+    """Return the options of `Mat2Tensor` that make what a network takes of pixels from 0 to 255."""
+    if pixels == "mean":
+        return {"mean": _MEAN[:channels], "std": _STD[:channels]}
+    return {"scale": 1 / 255} if pixels == "0 to 1" else {}
 
 
 class _Network(NamedTuple):
@@ -219,7 +212,7 @@ _TYPES = {"tensor(float)": "float32", "tensor(float16)": "float16", "tensor(uint
 def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None) -> _Network:
     """Return what an ONNX file says; what is given wins."""
     session = _session(path)
-    is_of_transformers = {"logits", "pred_boxes"} <= {one.name for one in session.get_outputs()}
+    is_of_transformers = {"logits", "pred_boxes"} <= {out.name for out in session.get_outputs()}
     folder = path.parent if is_of_transformers else None
     said = Metadata(session.get_modelmeta().custom_metadata_map, folder)
     names = labels if labels is not None else said.names
@@ -233,12 +226,10 @@ def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None
         layout, by = find_layout(said, names, outputs, size_hw)
         assumed += [by] if by else []
         if layout == "yolonas" and dtype != "uint8":
-            raise InputError(
-                "the file does not say what pixels become",
-                expected="an export of super-gradients with preprocessing, which takes uint8",
-                got=dtype,
-                hint="If it is a YOLO-NAS, write layout = 'yolonas': pixels 0 to 1.",
-            )
+            text = "the file does not say what pixels become"
+            expected = "an export of super-gradients with preprocessing, which takes uint8"
+            hint = "If it is a YOLO-NAS, write layout = 'yolonas': pixels 0 to 1."
+            raise InputError(text, expected=expected, got=dtype, hint=hint)
     check_layout(layout, said, outputs)
     row, keypoints = TABLE[layout], said.keypoints()
     options: dict[str, Any] = {}
@@ -255,7 +246,7 @@ def _of_onnx(path: Path, layout: str, labels: list[str] | None, size: int | None
     if is_open and size is None and said.value("imgsz") is None:
         assumed.append("640 pixels")
     more = f", {keypoints[0]} keypoints" if keypoints else ""
-    more += ", masks" * any(len(one) == 4 for one in outputs.values())
+    more += ", masks" * any(len(axes) == 4 for axes in outputs.values())
     more += ", oriented boxes" * (said.task == "obb")
     return _Network(layout, names, size_hw, channels, dtype, options, more, said.read, assumed)
 
@@ -271,24 +262,18 @@ def _session(path: Path) -> Any:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     onnxruntime = library("onnxruntime", "headrace-ort")
     try:
-        chosen = (
-            onnxruntime.SessionOptions()
-        )  # it only says what it is: nothing is optimised, and no thread begins
+        # It only says what it is: nothing is optimised, and no thread begins.
+        chosen = onnxruntime.SessionOptions()
         chosen.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         chosen.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(
-            str(path), chosen, providers=["CPUExecutionProvider"]
-        )
+        session = onnxruntime.InferenceSession(str(path), chosen, ["CPUExecutionProvider"])
     except Exception as error:
         raise InputError("this is no model", expected="an ONNX file", got=str(error)) from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or len(inputs[0].shape) not in (3, 4) or inputs[0].type not in _TYPES:
-        got = ", ".join(f"{one.name} {one.type} {one.shape}" for one in inputs)
-        hint = (
-            "Export it without its postprocessor, and say layout = 'rtdetr'."
-            if any(one.name == "orig_target_sizes" for one in inputs)
-            else None
-        )
+        got = ", ".join(f"{image.name} {image.type} {image.shape}" for image in inputs)
+        is_rtdetr = any(tensor.name == "orig_target_sizes" for tensor in inputs)
+        hint = "Export it without its postprocessor, and say layout = 'rtdetr'." * is_rtdetr or None
         expected = f"one input [N, C, H, W], {', '.join(_TYPES)}"
         raise InputError("this is no detector", expected=expected, got=got, hint=hint)
     return session
@@ -296,8 +281,8 @@ def _session(path: Path) -> Any:
 
 def _output_shapes(session: Any, shape: tuple[int, ...], dtype: str) -> dict[str, list[Any]]:
     """Return the shapes of the outputs by name; those that the file leaves open are those for one black image."""
-    shapes = {one.name: list(one.shape) for one in session.get_outputs()}
-    if all(isinstance(side, int) for one in shapes.values() for side in one[1:]):
+    shapes = {output.name: list(output.shape) for output in session.get_outputs()}
+    if all(isinstance(side, int) for sides in shapes.values() for side in sides[1:]):
         return shapes
     import numpy as np
 
@@ -307,9 +292,6 @@ def _output_shapes(session: Any, shape: tuple[int, ...], dtype: str) -> dict[str
     try:
         answers = session.run(None, {image.name: np.zeros(shape, dtype)})
     except Exception as error:
-        raise InputError(
-            "the network does not run",
-            expected=f"one that takes an image {list(shape)}",
-            got=str(error),
-        ) from error
-    return {name: list(one.shape) for name, one in zip(shapes, answers, strict=True)}
+        expected, got = f"one that takes an image {list(shape)}", str(error)
+        raise InputError("the network does not run", expected=expected, got=got) from error
+    return {name: list(answer.shape) for name, answer in zip(shapes, answers, strict=True)}

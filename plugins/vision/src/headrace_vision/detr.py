@@ -55,7 +55,7 @@ class DetrDetections(Each):
         """How scores are made, and which boxes are kept."""
 
         activation: Literal["sigmoid", "softmax", "identity", "best"] = Field(
-            default="sigmoid",
+            "sigmoid",
             description="How scores come from the logits: sigmoid, softmax (the last class is no object), identity, where they are scores already, "
             "or best, where they are the best score and its class.",
         )
@@ -83,14 +83,12 @@ class DetrDetections(Each):
             scale = np.array([*fit.canvas[::-1]] * 2, np.float64)
             best = queries[order]
             boxes = fit.to_image(sv.xcycwh_to_xyxy(places[best]) * scale)
-            found = make_detections(boxes, scores[order], classes[order], labels)
+            detections = make_detections(boxes, scores[order], classes[order], labels)
             if masks is not None:
                 whole = np.tile([0, 0, *fit.image[::-1]], (len(best), 1))
                 maps = masks[best]
-                found.mask = image_masks(
-                    whole, maps.shape[1:], lambda row, ys, xs: maps[row, ys, xs], fit
-                )
-            request["result"] = found
+                detections.mask = image_masks(whole, maps.shape[1:], lambda *at: maps[at], fit)
+            request["result"] = detections
 
         return work
 
@@ -107,15 +105,15 @@ def _parts(data: Any) -> tuple[Any, Any, Any]:
     if len(data) not in (2, 3) or (isinstance(data, Mapping) and "keypoints" in data):
         got = ", ".join(map(str, data)) if isinstance(data, Mapping) else f"{len(data)} parts"
         raise InputError("these are no outputs", expected=_EXPECTED, got=got)
-    parts = list(data.items()) if isinstance(data, Mapping) else [("", one) for one in data]
-    parts.sort(key=lambda one: getattr(one[1], "ndim", 0))
+    parts = list(data.items()) if isinstance(data, Mapping) else [("", array) for array in data]
+    parts.sort(key=lambda part: getattr(part[1], "ndim", 0))
     masks = None if len(parts) == 2 else finite(parts.pop()[1], "masks", 3, is_narrow=True)
     arrays = [(str(name).lower(), finite(value, "outputs", 2)) for name, value in parts]
-    boxes = [k for k, (_, one) in enumerate(arrays) if one.shape[1] == 4]
+    boxes = [k for k, (_, array) in enumerate(arrays) if array.shape[1] == 4]
     if len(boxes) == 2:
         boxes = [k for k, (name, _) in enumerate(arrays) if "box" in name or "dets" in name]
     if len(boxes) != 1 or len(arrays[0][1]) != len(arrays[1][1]):
-        got = " and ".join(str(list(one.shape)) for _, one in arrays)
+        got = " and ".join(str(list(array.shape)) for _, array in arrays)
         raise InputError("it is unclear which array has the boxes", expected=_EXPECTED, got=got)
     if masks is not None and len(masks) != len(arrays[0][1]):
         got = f"{len(masks)} masks for {len(arrays[0][1])} boxes"
@@ -134,9 +132,8 @@ def _scores(logits: Any, activation: str) -> tuple[Any, Any, Any]:
         return scores.reshape(-1), pairs // max(classes, 1), pairs % max(classes, 1)
     if activation == "best":
         if classes != 2:
-            raise InputError(
-                "these are no scores and classes", expected="[Q, 2]", got=f"[Q, {classes}]"
-            )
+            got = f"[Q, {classes}]"
+            raise InputError("these are no scores and classes", expected="[Q, 2]", got=got)
         return logits[:, 0], np.arange(count), logits[:, 1].astype(np.int64)
     if activation == "softmax":
         if classes < 2:

@@ -39,18 +39,18 @@ def device_of(
         "json_attributes_topic": topic,
         "json_attributes_template": _EVENT,
     }
-    found: dict[str, dict[str, Any]] = {"last_event": last}
+    parts: dict[str, dict[str, Any]] = {"last_event": last}
     for name, kinds in counts.items():
         for kind in kinds:
             value = f"value_json[{_literal(name)}][{_literal(kind)}]"
-            found[_id_of(f"{name}_{kind}")] = {
+            parts[_id_of(f"{name}_{kind}")] = {
                 "platform": "sensor",
                 "name": f"{name} {kind}",
                 "state_class": "measurement" if kind == "inside" else "total_increasing",
                 "value_template": f"{{{{ {value} }}}}",
             }
             if kind == "inside":
-                found[_id_of(f"{name}_occupied")] = {
+                parts[_id_of(f"{name}_occupied")] = {
                     "platform": "binary_sensor",
                     "name": f"{name} occupied",
                     "device_class": "occupancy",
@@ -63,14 +63,14 @@ def device_of(
         "availability_mode": "all",
         "state_topic": f"{topic}/counts",
         "qos": 1,
-        "components": {key: {**one, "unique_id": f"{device}_{key}"} for key, one in found.items()},
+        "components": {k: {**told, "unique_id": f"{device}_{k}"} for k, told in parts.items()},
     }
 
 
 def _id_of(text: str) -> str:
     """Return a text of letters, digits and ``_``, no two the same."""
-    found = re.sub(r"\W", "_", text, flags=re.ASCII)
-    return found if found == text else f"{found}_{mark_of(text)}"
+    safe = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return safe if safe == text else f"{safe}_{mark_of(text)}"
 
 
 def _literal(text: str) -> str:

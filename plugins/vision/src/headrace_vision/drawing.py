@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 import headrace
-from headrace.errors import InputError
-from headrace_vision._each import ReadsSource, need
+from headrace_vision._each import ReadsSource, need, no_tracks
 from headrace_vision._sources import Alone, PerSource
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Annotators:
     def __init__(self, names: Sequence[str] = DRAWN) -> None:
         import supervision as sv
 
-        made: dict[str, Callable[[], Any]] = {
+        annotators: dict[str, Callable[[], Any]] = {
             "box": lambda: sv.BoxAnnotator(thickness=_THICKNESS),
             "label": lambda: sv.LabelAnnotator(text_padding=3, text_scale=0.4),
             "mask": sv.MaskAnnotator,
@@ -56,7 +55,7 @@ class Annotators:
             "blur": sv.BlurAnnotator,
             "pixelate": sv.PixelateAnnotator,
         }
-        self._made = {name: made[name]() for name in names}
+        self._made = {name: annotators[name]() for name in names}
         self._oriented = sv.OrientedBoxAnnotator(thickness=_THICKNESS)
 
     def draw(self, image: NDArray[np.uint8], detections: Any) -> NDArray[np.uint8]:
@@ -93,12 +92,7 @@ class Annotators:
                 annotator.annotate(scene, _keypoints_of(detections))
                 continue
             if name == "trace" and len(detections) and detections.tracker_id is None:
-                raise InputError(
-                    "trace needs the tracks of the detections",
-                    expected="supervision.Detections with tracker_id",
-                    got="tracker_id = None",
-                    hint="Put Track before this word.",
-                )
+                raise no_tracks("trace needs the tracks of the detections")
             if hasattr(annotator, "color_lookup"):
                 annotator.color_lookup = lookup
             texts = {"labels": _texts(detections)} if name == "label" else {}
@@ -117,7 +111,7 @@ def _keypoints_of(detections: Any) -> Any:
 
 
 def _texts(detections: Any) -> list[str]:
-    found = []
+    texts = []
     for row in range(len(detections)):
         parts = []
         if detections.tracker_id is not None and detections.tracker_id[row] >= 0:
@@ -126,8 +120,8 @@ def _texts(detections: Any) -> list[str]:
             parts.append(str(detections.data["class_name"][row]))
         if detections.confidence is not None:
             parts.append(f"{detections.confidence[row]:.2f}")
-        found.append(" ".join(parts) or str(row))
-    return found
+        texts.append(" ".join(parts) or str(row))
+    return texts
 
 
 def draw_counts(image: NDArray[np.uint8], request: Mapping[str, Any]) -> None:
@@ -142,7 +136,7 @@ def draw_counts(image: NDArray[np.uint8], request: Mapping[str, Any]) -> None:
             points = np.rint(np.reshape(corners, (-1, 2))).astype(np.int32)
             cv2.polylines(image, [points], key == "zones", _COLOUR, 2, cv2.LINE_AA)
             counts = request.get("counts", {}).get(name, {})
-            text = " ".join([name, *(f"{what} {count}" for what, count in counts.items())])
+            text = " ".join([name, *(f"{kind} {count}" for kind, count in counts.items())])
             x, y = points.mean(0).tolist()
             sv.draw_text(
                 image, text, sv.Point(x, y), text_scale=0.4, text_padding=4, background_color=white
@@ -185,7 +179,7 @@ class DrawDetections(Alone):
         """What is drawn."""
 
         annotators: list[Name] = Field(
-            default=list(DRAWN),
+            list(DRAWN),
             description="What is drawn, in this order: box, label, mask, polygon, keypoints, blur, pixelate, and of earlier "
             "frames too: trace, heatmap.",
         )

@@ -127,11 +127,11 @@ class EventIndex:
 
     def _read_records(self, base: sqlite3.Connection, until_s: float) -> bool:
         stem, suffix = re.escape(self._records.stem), re.escape(self._records.suffix)
-        found = files_in(
+        files = files_in(
             self._records.parent, rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?)?(?:{EVENT})?{suffix}"
         )
         known, is_whole = dict(base.execute("SELECT key, done FROM files")), True
-        for path, status in sorted(found, key=lambda one: -one[1].st_mtime):
+        for path, status in sorted(files, key=lambda entry: -entry[1].st_mtime):
             with suppress(FileNotFoundError), path.open("rb") as file:
                 # A file is known by its first line, wherever it is moved to.
                 key = hashlib.sha256(file.readline()).hexdigest()
@@ -154,7 +154,7 @@ class EventIndex:
                 if done != begun:
                     base.execute("INSERT OR REPLACE INTO files VALUES (?, ?)", (key, done))
         for table, column in (("events", "file"), ("files", "key")):
-            base.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(one,) for one in known])  # noqa: S608 - of constants
+            base.executemany(f"DELETE FROM {table} WHERE {column} = ?", [(gone,) for gone in known])  # noqa: S608 - of constants
         return is_whole
 
     def _read_clips(self, base: sqlite3.Connection, until_s: float) -> bool:
@@ -168,7 +168,7 @@ class EventIndex:
                     return False
                 row = (path.name, seen, *_clip_of(path, status.st_mtime))
                 base.execute("INSERT OR REPLACE INTO clips VALUES (?, ?, ?, ?, ?, ?)", row)
-        base.executemany("DELETE FROM clips WHERE name = ?", [(one,) for one in known])
+        base.executemany("DELETE FROM clips WHERE name = ?", [(name,) for name in known])
         return True
 
     def page(
@@ -206,15 +206,15 @@ class EventIndex:
                 f" WHERE {' AND '.join(terms)} ORDER BY time DESC, id DESC LIMIT :most",
                 {**wanted, **values, "most": most + 1},
             )
-            found = rows.fetchall()
+            page = rows.fetchall()
         events = [
             json.loads(told)
             | {"id": key, "time": at_s, "source": source}
             | {"clip": None if plays is None else "plays" if plays else "download"}
             | {"snapshot": self._image_of(stem, image, at_s) is not None}
-            for key, at_s, source, stem, image, told, plays in found[:most]
+            for key, at_s, source, stem, image, told, plays in page[:most]
         ]
-        last = events[-1] if len(found) > most else None
+        last = events[-1] if len(page) > most else None
         return {"events": events, "next": last and f"{last['time']!r},{last['id']}"}
 
     def choices(self) -> dict[str, list[str]]:
@@ -222,24 +222,24 @@ class EventIndex:
         asked = "SELECT DISTINCT {0} FROM events WHERE {0} IS NOT NULL ORDER BY {0}"
         with self._lock:
             base = self._opened()
-            return {key: [one for (one,) in base.execute(asked.format(key))] for key in _FILTERS}
+            return {key: [text for (text,) in base.execute(asked.format(key))] for key in _FILTERS}
 
     def clip(self, number: int) -> Clip | None:
         """Return the clip of the event with this ``id``, or None."""
         with self._lock:
             text = f"SELECT ({_CLIP.format('name')}), ({_CLIP.format('plays')}) FROM events WHERE id = ?"  # noqa: S608 - of constants
-            found = self._opened().execute(text, (number,)).fetchone() or (None, None)
-        if found[0] is None or self._videos is None:
+            name, plays = self._opened().execute(text, (number,)).fetchone() or (None, None)
+        if name is None or self._videos is None:
             return None
-        path = _inside(self._videos, self._videos / found[0])
-        return None if path is None else Clip(path, bool(found[1]))
+        path = _inside(self._videos, self._videos / name)
+        return None if path is None else Clip(path, bool(plays))
 
     def snapshot(self, number: int) -> Path | None:
         """Return the image of the event with this ``id``, or None."""
         with self._lock:
             text = "SELECT stem, image, time FROM events WHERE id = ?"
-            found = self._opened().execute(text, (number,)).fetchone()
-        return None if found is None else self._image_of(*found)
+            row = self._opened().execute(text, (number,)).fetchone()
+        return None if row is None else self._image_of(*row)
 
     def _image_of(self, stem: str, name: str, time_s: float) -> Path | None:
         if self._images is None:
@@ -271,23 +271,23 @@ def _folders_of(images: Path, stem: str) -> Iterator[Path]:
 
 def _inside(folder: Path, path: Path) -> Path | None:
     """Return a file if it lies in a folder, wherever links lead."""
-    found = path.resolve()
-    return found if found.is_relative_to(folder.resolve()) and found.is_file() else None
+    resolved = path.resolve()
+    return resolved if resolved.is_relative_to(folder.resolve()) and resolved.is_file() else None
 
 
 def _rows_of(line: bytes, where: str) -> list[tuple[Any, ...]]:
     """Return the rows of the events in a line. What is no record has none."""
     try:
         record = read_json(line)
-        found = [one for one in record["events"] if isinstance(one, dict)]
+        events = [event for event in record["events"] if isinstance(event, dict)]
         source, time_s = str(record["source"]), float(record["time"])
         image, stem = f"{int(record['frame']):06d}", Names().of(source)
         rows = []
-        for number, one in enumerate(found):
-            at_s, event = float(one.get("time", time_s)), str(one.get("id", f"{where}:{number}"))
-            told = [one.get("class_name"), one.get("name"), record.get("path")]
+        for number, event in enumerate(events):
+            at_s, key = float(event.get("time", time_s)), str(event.get("id", f"{where}:{number}"))
+            told = [event.get("class_name"), event.get("name"), record.get("path")]
             label, zone, path = [None if value is None else str(value) for value in told]
-            rows.append((event, at_s, source, label, zone, image, path, stem, json.dumps(one)))
+            rows.append((key, at_s, source, label, zone, image, path, stem, json.dumps(event)))
     except (ArithmeticError, ValueError, TypeError, LookupError):
         return []
     return rows

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import base64
 import logging
-import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from headrace_formats import write_json
 from headrace_vision.network import check_address, without_password
 from headrace_vision.records import frame_record
 from headrace_vision.saving import encoded, picture_of
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
+from headrace_vision.sinks import SpoolingSink
 from headrace_vision.spool import PICTURE
 
 if TYPE_CHECKING:
@@ -24,58 +24,46 @@ __all__ = ["EventSink"]
 _LOG = logging.getLogger("headrace.vision")
 
 
-class EventSink(Sink):
+@dataclass(eq=False, repr=False, kw_only=True)
+class EventSink(SpoolingSink):
     """Sends frames with events over the network, each at least once and in their order.
 
     Status, log and errors show scheme and host of the address alone: the rest is often a secret.
     """
 
+    url: str = field(kw_only=False)
+    network: Iterable[str] = ()
+    only_events: bool = True
+    attempts: int = 3
+    timeout_s: float = 5.0
+    picture: bool = False
+
     full = "keep"
     needs_image = False
-    schemes: tuple[str, ...] = ()
+    schemes: ClassVar[tuple[str, ...]] = ()
     """How an address may begin."""
 
-    def __init__(  # noqa: PLR0913 - settings, by name
-        self,
-        url: str,
-        *,
-        network: Iterable[str] = (),
-        only_events: bool = True,
-        attempts: int = 3,
-        timeout_s: float = 5.0,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-        picture: bool = False,
-    ) -> None:
-        self._keep(spool_bytes, spool, close_s)
-        check_address(url, network, self.schemes)
-        if attempts < 1:
-            raise ValueError(f"attempts is at least 1, not {attempts!r}")
-        self.attempts = attempts
-        self._url, self._parts = url, urlsplit(url)
-        self._shown = f"{self._parts.scheme}://{urlsplit(without_password(url)).netloc}/..."
-        self._only_events = only_events
-        self._picture = picture
-        self._timeout_s = timeout_s
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_address(self.url, self.network, self.schemes)
+        if self.attempts < 1:
+            raise ValueError(f"attempts is at least 1, not {self.attempts!r}")
+        self._parts = urlsplit(self.url)
+        self._shown = f"{self._parts.scheme}://{urlsplit(without_password(self.url)).netloc}/..."
         self._posted = 0
-        self._prepare()
-
-    def _prepare(self) -> None:
-        """Check more of the address."""
 
     def wants(self, frame: Frame) -> bool:
         """Return whether a frame has events, if only those are sent."""
         return self._is_sent(frame)
 
     def _is_sent(self, frame: Frame) -> bool:
-        return not self._only_events or bool(frame.request.get("events"))
+        return not self.only_events or bool(frame.request.get("events"))
 
     def reduced(self, frame: Frame) -> Frame:
         """Return a frame without its image, with a JPEG in its place, if that is sent."""
         queued = super().reduced(frame)
         try:
-            image = picture_of(frame, draw=True) if self._picture else None
+            image = picture_of(frame, draw=True) if self.picture else None
             if image is not None:
                 queued.request[PICTURE] = encoded(".jpg", image)
         except Exception:  # noqa: BLE001 - better no picture than no event

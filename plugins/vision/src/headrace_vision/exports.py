@@ -28,16 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = [
-    "FAMILIES",
-    "KEYS",
-    "TABLE",
-    "Layout",
-    "Metadata",
-    "Row",
-    "check_layout",
-    "find_layout",
-]
+__all__ = ["FAMILIES", "KEYS", "TABLE", "Layout", "Metadata", "Row", "check_layout", "find_layout"]
 
 
 class Row(NamedTuple):
@@ -122,10 +113,7 @@ TABLE: Final = {
 """Layouts by name."""
 
 
-FAMILIES: Final = {
-    **dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "rtdetr"),
-    "detr": "detr",
-}
+FAMILIES: Final = {**dict.fromkeys(("rt_detr", "rt_detr_v2", "d_fine"), "rtdetr"), "detr": "detr"}
 """The layouts by ``model_type`` of ``config.json``, where ``preprocessor_config.json`` has the pixels of the layout."""
 
 _STATISTICS = {"image_mean": [0.485, 0.456, 0.406], "image_std": [0.229, 0.224, 0.225]}
@@ -137,11 +125,11 @@ def _object_of(folder: Path | None, name: str) -> dict[str, Any]:
     if path is None or not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text("utf-8"))
+        value = json.loads(path.read_text("utf-8"))
     except ValueError as error:
-        what = f"{path} cannot be read"
-        raise InputError(what, expected="JSON", got=str(error)) from error
-    return found if isinstance(found, dict) else {}
+        problem = f"{path} cannot be read"
+        raise InputError(problem, expected="JSON", got=str(error)) from error
+    return value if isinstance(value, dict) else {}
 
 
 class Metadata:
@@ -167,7 +155,7 @@ class Metadata:
         self.read = [key for key in texts if key in KEYS and KEYS[key].mark == "obeyed"]
         files = {"config.json": self._config, "preprocessor_config.json": self._pictures}
         obeyed = ("model_type", "id2label", "do_normalize", *_STATISTICS)
-        beside = [f"{key} of {name}" for name, one in files.items() for key in obeyed if key in one]
+        beside = [f"{key} of {name}" for name in files for key in obeyed if key in files[name]]
         for key in self.read:
             row = KEYS[key]
             if row.values and texts[key] not in row.values:
@@ -194,8 +182,8 @@ class Metadata:
         try:
             return ast.literal_eval(self.texts.get(key) or "None")
         except (ValueError, SyntaxError) as error:
-            what = f"{key} of the file cannot be read"
-            raise InputError(what, expected="a literal", got=self.texts[key][:200]) from error
+            problem = f"{key} of the file cannot be read"
+            raise InputError(problem, expected="a literal", got=self.texts[key][:200]) from error
 
     def keypoints(self) -> list[int] | None:
         """Return how many keypoints each box has, and of how many numbers.
@@ -207,12 +195,9 @@ class Metadata:
             return None
         said = self.value("kpt_shape")
         if isinstance(said, (list, tuple)) and len(said) == 2:
-            return [int(one) for one in said]
-        raise InputError(
-            "it is unknown how many keypoints there are",
-            expected="kpt_shape in the file, as [17, 3]",
-            got=self.texts.get("kpt_shape", "nothing"),
-        )
+            return [int(number) for number in said]
+        expected, got = "kpt_shape in the file, as [17, 3]", self.texts.get("kpt_shape", "nothing")
+        raise InputError("it is unknown how many keypoints there are", expected=expected, got=got)
 
     def input_size(self, shape: list[Any], size: int | None) -> tuple[int, int]:
         """Return height and width of the input, in pixels.
@@ -226,17 +211,12 @@ class Metadata:
         """
         said = self.value("imgsz") if size is None else size
         sides = said if isinstance(said, (list, tuple)) and len(said) == 2 else [said or 640] * 2
-        height, width = (
-            one if isinstance(one, int) else int(side)
-            for one, side in zip(shape[2:], sides, strict=True)
-        )
+        pairs = zip(shape[2:], sides, strict=True)
+        height, width = (given if isinstance(given, int) else int(side) for given, side in pairs)
         stride = self.value("stride") or 1
         if height % stride or width % stride:
-            raise InputError(
-                "the network cannot take this size",
-                expected=f"a multiple of {stride}, the stride in its file",
-                got=f"{height} x {width}",
-            )
+            expected, got = f"a multiple of {stride}, the stride in its file", f"{height} x {width}"
+            raise InputError("the network cannot take this size", expected=expected, got=got)
         return height, width
 
     def channels(self, shape: list[Any]) -> int:
@@ -246,11 +226,11 @@ class Metadata:
             InputError: They are neither 1 nor 3, or others than the file says.
         """
         said = self.value("channels")
-        found = shape[1] if isinstance(shape[1], int) else said or 3
-        if found not in (1, 3) or said not in (None, found):
+        channels = shape[1] if isinstance(shape[1], int) else said or 3
+        if channels not in (1, 3) or said not in (None, channels):
             got = f"an input {shape}{'' if said is None else f', and channels {said} in its file'}"
             raise InputError("these channels have no picture", expected="3, or 1 (grey)", got=got)
-        return int(found)
+        return int(channels)
 
     def layouts(self) -> list[str]:
         """Return the layouts that the metadata allow. None: they name no family."""
@@ -258,7 +238,7 @@ class Metadata:
         if (kind := self._config.get("model_type")) is not None:
             layout = FAMILIES.get(kind)
             wanted = {"do_normalize": layout == "detr", **(_STATISTICS if layout == "detr" else {})}
-            wrong = [one for one in wanted if self._pictures.get(one) not in (None, wanted[one])]
+            wrong = [key for key in wanted if self._pictures.get(key) not in (None, wanted[key])]
             return [layout] if layout and not wrong else []
         if self.task is None:
             return ["v5", "v8"] if {"names", "stride"} <= self.texts.keys() else []
@@ -285,24 +265,24 @@ class Metadata:
             if key not in KEYS:
                 near = among(key, KEYS, "") or ""
                 hint = f"{near} If it changes nothing, say layout = {layout!r}.".strip()
-                what = f"the key {key!r} of the file is not known"
+                problem = f"the key {key!r} of the file is not known"
                 got = self.texts[key][:200]
-                raise InputError(what, expected="keys of known exporters", got=got, hint=hint)
+                raise InputError(problem, expected="keys of known exporters", got=got, hint=hint)
 
 
 def _extra_of(said: Metadata, outputs: Mapping[str, list[Any]]) -> int:
     """Return how many numbers of each box follow its classes: coefficients of its mask, keypoints, or an angle."""
     shapes = list(outputs.values())
-    if [len(one) for one in shapes] == [3, 4]:
+    if [len(shape) for shape in shapes] == [3, 4]:
         return int(shapes[1][1])
     return 1 if said.task == "obb" else math.prod(said.keypoints() or [0])
 
 
 def _suits(layout: Layout, said: Metadata, outputs: Mapping[str, list[Any]]) -> bool:
     """Tell whether outputs have the names, or the axes, that the backend of a layout reads."""
-    axes = [len(one) for one in outputs.values()]
+    axes = [len(shape) for shape in outputs.values()]
     if layout.word == "BoxDetections":
-        return {one for key, one in layout.options.items() if key != "unit"} <= outputs.keys()
+        return {output for key, output in layout.options.items() if key != "unit"} <= outputs.keys()
     if layout.word == "YoloDetections":
         other = "pose" if axes == [3, 4] else "segment"
         return axes in ([3], [3, 4]) and said.task != other
@@ -315,9 +295,9 @@ def _fitting(
     said: Metadata, names: list[str], outputs: Mapping[str, list[Any]], size_hw: tuple[int, int]
 ) -> list[str]:
     """Return the layouts that the names and shapes of outputs may have; the arguments are those of `find_layout`."""
-    found = [name for name, one in TABLE.items() if _suits(one, said, outputs)]
+    layouts = [name for name, layout in TABLE.items() if _suits(layout, said, outputs)]
     first = next(iter(outputs.values()))
-    if len(first) == 3 and len(outputs) - any(len(one) == 4 for one in outputs.values()) == 1:
+    if len(first) == 3 and len(outputs) - any(len(shape) == 4 for shape in outputs.values()) == 1:
         rows, columns = first[1:]
         extra = _extra_of(said, outputs)
         shaped = fitting_layouts((rows, columns), size_hw, len(names) or None, extra)
@@ -325,12 +305,12 @@ def _fitting(
         if not {"v5", "v8", "yolox"} & {*shaped}:
             shaped += ["rtdetr_scores"] * (columns > 4 and len(names) in (0, columns - 4))
             shaped += ["rtdetr_end2end"] * (columns == 6)
-        return [name for name in found if name in shaped]
+        return [name for name in layouts if name in shaped]
     if {"dets", "labels"} <= outputs.keys():
-        return [name for name in found if name == "rfdetr"]
+        return [name for name in layouts if name == "rfdetr"]
     if "pred_boxes" in outputs:
-        return [name for name in found if name != "rfdetr"]
-    return found
+        return [name for name in layouts if name != "rfdetr"]
+    return layouts
 
 
 _BY_NAMES = ("rfdetr", "yolonas", "torchvision")
@@ -357,15 +337,15 @@ def find_layout(
     assumed = None if len(allowed) == 1 else f"{{}} by the shape of {named}"
     if not allowed and len(fits) == 1 and fits[0] in _BY_NAMES:
         allowed, assumed = fits, f"{{}} by the names {named}"
-    found = [one for one in allowed if one in fits]
-    if len(found) == 1:
-        said.check_keys(found[0])
-        return found[0], assumed and assumed.format(found[0])
+    layouts = [layout for layout in allowed if layout in fits]
+    if len(layouts) == 1:
+        said.check_keys(layouts[0])
+        return layouts[0], assumed and assumed.format(layouts[0])
     told = " and ".join(f"{name} {shape}" for name, shape in outputs.items())
     keys = f"the keys {', '.join(said.read)} of its metadata" if said.read else "no metadata"
     raise InputError(
         "the file does not say its layout" if fits else "no layout fits",
-        expected="; ".join(f"{one} ({TABLE[one]})" for one in found or fits)
+        expected="; ".join(f"{layout} ({TABLE[layout]})" for layout in layouts or fits)
         or f"one of {', '.join(TABLE)}",
         got=f"{told} for an input of {size_hw}, and {keys}",
         hint="Write layout = ... with one of these. The options labels and size may leave fewer.",

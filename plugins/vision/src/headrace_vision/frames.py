@@ -13,15 +13,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "SAID",
-    "UNKNOWN_COLOR",
-    "Frame",
-    "NoFrameError",
-    "Shot",
-    "TooLargeError",
-    "check_pixels",
+    "SAID", "UNKNOWN_COLOR", "Frame", "NoFrameError", "Shot", "TooLargeError", "check_pixels",
     "too_large",
-]
+]  # fmt: skip
 
 
 UNKNOWN_COLOR = (2, 0, 2, 2)
@@ -53,12 +47,9 @@ def check_pixels(width: int, height: int, max_pixels: int) -> None:
 
 def too_large(max_pixels: int, got: str) -> TooLargeError:
     """Return the error for a picture of more than ``max_pixels``."""
-    return TooLargeError(
-        "the picture is too large",
-        expected=f"at most {max_pixels} pixels",
-        got=got,
-        hint="The option max_pixels of its source sets this limit.",
-    )
+    expected = f"at most {max_pixels} pixels"
+    hint = "The option max_pixels of its source sets this limit."
+    return TooLargeError("the picture is too large", expected=expected, got=got, hint=hint)
 
 
 SAID = ("source", "frame", "timestamp", "gap", "damaged", "path", "time", "time_from")
@@ -144,14 +135,12 @@ class Frame:
 
     def join(self) -> None:
         """Write what the models answered into the frame that they share."""
-        self.result = {name: one.result for name, one in self.models.items() if one.error is None}
-        self.error = next((one.error for one in self.models.values() if one.error), None)
+        self.result = {name: own.result for name, own in self.models.items() if own.error is None}
+        self.error = next((own.error for own in self.models.values() if own.error), None)
         counts: dict[str, Any] = {}
         events: list[Any] = []
-        for model, one in self.models.items():
-            counts |= {f"{model}.{k}": v for k, v in one.request.get("counts", {}).items()}
-            events += [
-                {**event, "name": f"{model}.{event.get('name', '')}"}
-                for event in one.request.get("events", ())
-            ]
+        for model, own in self.models.items():
+            counts |= {f"{model}.{k}": v for k, v in own.request.get("counts", {}).items()}
+            told = own.request.get("events", ())
+            events += [{**e, "name": f"{model}.{e.get('name', '')}"} for e in told]
         self.request = {"counts": counts, "events": events} if counts or events else {}

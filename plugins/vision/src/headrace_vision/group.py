@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sized
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.inputs import Input, read_all, recognise
@@ -33,20 +34,21 @@ def check_input(x: Any, network: Iterable[str]) -> Any:
     """
     if callable(getattr(x, "read", None)):
         return read_all(x)
-    one = recognise(x, network)
-    values = one.target.values() if isinstance(one.target, Mapping) else one.target
+    media = recognise(x, network)
+    values = media.target.values() if isinstance(media.target, Mapping) else media.target
     is_known = isinstance(values, (list, tuple, type({}.values())))
-    if one.kind == "collection" and one.found_in is None and is_known:
+    if media.kind == "collection" and media.found_in is None and is_known:
         for value in values:
             if not callable(getattr(value, "read", None)):
                 check_input(value, network)
     return x
 
 
+@dataclass(eq=False)
 class Group:
     """The sources of one call.
 
-    Args:
+    Attributes:
         options: How each of them is read.
         network: Hosts whose addresses may be opened.
         decode: Decodes stills.
@@ -57,35 +59,23 @@ class Group:
         loop: Gets the frames. None: the runner decides.
     """
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        network: tuple[str, ...],
-        decode: StillDecoder,
-        *,
-        most_files: int,
-        make: Callable[[Group, str, bool], Source],
-        over: Callable[[Source], None],
-        pass_by: Callable[[str], None],
-        loop: Loop | None,
-    ) -> None:
-        self.options = options
-        self.loop = loop
+    options: SourceOptions
+    network: tuple[str, ...]
+    decode: StillDecoder
+    most_files: int
+    make: Callable[[Group, str, bool], Source]
+    over: Callable[[Source], None]
+    pass_by: Callable[[str], None]
+    loop: Loop | None
+
+    def __post_init__(self) -> None:
         self.sources: list[Source] = []
         self.threads: list[threading.Thread] = []
         self.stopping = threading.Event()
         self.error: str | None = None
         self.changed = threading.Condition()
-        self.collecting = 0
         self.ended: dict[str, dict[str, Any]] = {}
-        self._network = network
-        self._decode = decode
-        self._most_files = most_files
-        self._make = make
-        self._over = over
-        self._pass_by = pass_by
-        self._files = 0
-        self._in_memory = 0
+        self.collecting = self._files = self._in_memory = 0
 
     def begin(self, x: Any, name: str | None = None) -> None:
         """Start to read an input: a source of its own, or the thread of a collection.
@@ -93,72 +83,72 @@ class Group:
         Raises:
             InputError: It is no input.
         """
-        self._begin(recognise(x, self._network), name)
+        self._begin(recognise(x, self.network), name)
 
-    def _begin(self, one: Input, name: str | None) -> None:
-        if one.kind != "collection":
-            self._start_source(one, name)
+    def _begin(self, media: Input, name: str | None) -> None:
+        if media.kind != "collection":
+            self._start_source(media, name)
             return
         with self.changed:
             self.collecting += 1
             if self.loop is not None:
                 self.loop.join()
-        self._start_thread(lambda: self._collect_all(one, name))
+        self._start_thread(lambda: self._collect_all(media, name))
 
     def _start_thread(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name="headrace-vision-reader", daemon=True)
         with self.changed:
-            self.threads = [one for one in self.threads if one.is_alive() or one.ident is None]
+            self.threads = [old for old in self.threads if old.is_alive() or old.ident is None]
             self.threads.append(thread)
         thread.start()
 
-    def _source(self, one: Input, name: str | None) -> Source:
-        found = name or one.last_part
-        if found is None:
+    def _source(self, media: Input, name: str | None) -> Source:
+        label = name or media.last_part
+        if label is None:
             with self.changed:
-                found = "input" if not self._in_memory else f"input-{self._in_memory + 1}"
+                label = "input" if not self._in_memory else f"input-{self._in_memory + 1}"
                 self._in_memory += 1
-        source = self._make(self, found, one.live)
+        source = self.make(self, label, media.live)
         with self.changed:
             self.sources.append(source)
         return source
 
-    def _start_source(self, one: Input, name: str | None, *, is_counted: bool = False) -> None:
-        source = self._source(one, name)
+    def _start_source(self, media: Input, name: str | None, *, is_counted: bool = False) -> None:
+        source = self._source(media, name)
 
         def read() -> None:
             try:
-                read_source(source, one, self._decode)
+                read_source(source, media, self.decode)
             finally:
                 if is_counted:
                     with self.changed:
                         self._files -= 1
                         self.changed.notify_all()
-                self._over(source)
+                self.over(source)
 
         self._start_thread(read)
 
-    def _collect_all(self, one: Input, name: str | None) -> None:
+    def _collect_all(self, collection: Input, name: str | None) -> None:
         own: list[Stills] = []
         try:
-            self._collect(one, name, own)
+            self._collect(collection, name, own)
             # An iterator is gone after one round; what else it holds has begun, and repeats itself.
-            is_kept = one.target is not iter(one.target)
+            is_kept = collection.target is not iter(collection.target)
             while is_kept and own and own[0].begins_again():
-                self._collect(one, name, own, stills_only=True)
+                self._collect(collection, name, own, stills_only=True)
         except Exception as error:  # noqa: BLE001 - a generator of the user's may raise anything
             self.error = f"{type(error).__name__}: {error}"
-            for stills in own or [self._own(one, name, own)]:
-                stills.source.push(failed_shot(error, one.name))
+            for stills in own or [self._own(collection, name, own)]:
+                stills.source.push(failed_shot(error, collection.name))
                 stills.source.finish(error)
-                self._over(stills.source)
+                self.over(stills.source)
         for stills in own:
             source = stills.source
             if not source.reader_done:
                 if self.stopping.is_set():
                     source.stopping.set()
                 source.finish()
-                self._over(source)
+                self.over(source)
         with self.changed:
             self.collecting -= 1
             loop = self.loop
@@ -167,55 +157,56 @@ class Group:
             loop.leave()
 
     def _collect(
-        self, one: Input, name: str | None, own: list[Stills], *, stills_only: bool = False
+        self, collection: Input, name: str | None, own: list[Stills], *, stills_only: bool = False
     ) -> None:
-        target = one.target
+        target = collection.target
         pairs = target.items() if isinstance(target, Mapping) else ((None, item) for item in target)
         is_over = False
         for key, item in pairs:
             if self.stopping.is_set():
                 return
             try:
-                found = recognise(item, self._network, found_in=one.found_in)
+                member = recognise(item, self.network, found_in=collection.found_in)
             except Exception as error:  # noqa: BLE001 - one wrong item leaves the others alone
-                if not self._own(one, name, own).push(failed_shot(error, None)):
+                if not self._own(collection, name, own).push(failed_shot(error, None)):
                     return
                 continue
-            is_own = found.kind == "still" and (found.name is None or one.found_in is not None)
+            is_named = collection.found_in is None and member.name is not None
+            is_own = member.kind == "still" and not is_named
             if key is None and is_own:
                 # At `stop` no more stills are taken. Other inputs may follow, if what holds them has an end.
                 if not is_over:
-                    is_over = not self._own(one, name, own).push(self._still(found))
+                    is_over = not self._own(collection, name, own).push(self._still(member))
                 if is_over and not isinstance(target, Sized):
                     return
             elif not stills_only:
-                self._begin_other(found, None if key is None else str(key))
+                self._begin_other(member, None if key is None else str(key))
 
-    def _begin_other(self, found: Input, name: str | None) -> None:
+    def _begin_other(self, member: Input, name: str | None) -> None:
         """Begin what a collection holds beside its own stills, once there is room for it."""
-        if found.kind == "beside":
-            self._pass_by(str(found.name))
-        elif found.kind == "collection":
-            self._begin(found, name)
-        elif self._has_room(found):
-            self._start_source(found, name, is_counted=not found.live)
+        if member.kind == "beside":
+            self.pass_by(str(member.name))
+        elif member.kind == "collection":
+            self._begin(member, name)
+        elif self._has_room(member):
+            self._start_source(member, name, is_counted=not member.live)
 
-    def _still(self, found: Input) -> Shot:
-        return still_shot(found, self._decode, self.options.max_pixels)
+    def _still(self, still: Input) -> Shot:
+        return still_shot(still, self.decode, self.options.max_pixels)
 
-    def _own(self, one: Input, name: str | None, own: list[Stills]) -> Stills:
+    def _own(self, collection: Input, name: str | None, own: list[Stills]) -> Stills:
         if not own:
-            own.append(Stills(self._source(Input("still", one.name, None), name)))
+            own.append(Stills(self._source(Input("still", collection.name, None), name)))
         return own[0]
 
-    def _has_room(self, found: Input) -> bool:
+    def _has_room(self, media: Input) -> bool:
         """Wait until another file may be read; False once the group is to stop."""
         with self.changed:
-            while not found.live and self._files >= self._most_files:
+            while not media.live and self._files >= self.most_files:
                 if self.stopping.is_set():
                     return False
                 self.changed.wait()
-            self._files += not found.live
+            self._files += not media.live
             return not self.stopping.is_set()
 
     def stop(self, *, discard: bool = False) -> None:
@@ -247,7 +238,7 @@ class Group:
     def is_gone(self) -> bool:
         """Whether it is over, and its threads have ended."""
         with self.changed:
-            return self.is_over and not any(one.is_alive() for one in self.threads)
+            return self.is_over and not any(thread.is_alive() for thread in self.threads)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until everything was read and delivered; return whether it was, within seconds."""
@@ -270,7 +261,7 @@ class Group:
     def statuses(self) -> dict[str, Any]:
         """Return the status of each source by its name."""
         with self.changed:
-            return {**self.ended, **{one.name: one.status() for one in self.sources}}
+            return {**self.ended, **{source.name: source.status() for source in self.sources}}
 
 
 class Handle:

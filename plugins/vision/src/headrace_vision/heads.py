@@ -52,11 +52,11 @@ class BoxDetections(Each):
         scores: str = Field(default="scores", description="Name of the array of scores.")
         classes: str = Field(default="labels", description="Name of the array of classes.")
         corners: Literal["xyxy", "cxcywh", "xywh"] = Field(
-            default="xyxy",
+            "xyxy",
             description="What four numbers of a box are: corners; centre and size; first corner and size.",
         )
         unit: Literal["image", "input", "part"] = Field(
-            default="image",
+            "image",
             description="Pixels of the source image, pixels of the network's input, or parts of the input (0 to 1).",
         )
         score_threshold: Score = 0.25
@@ -81,10 +81,8 @@ class BoxDetections(Each):
         )
 
         labels = labels_of(options.labels)
-        corners_of: Callable[[Any], Any] = {
-            "cxcywh": sv.xcycwh_to_xyxy,
-            "xywh": sv.xywh_to_xyxy,
-        }.get(options.corners, np.array)
+        ways: dict[str, Any] = {"cxcywh": sv.xcycwh_to_xyxy, "xywh": sv.xywh_to_xyxy}
+        corners_of = ways.get(options.corners, np.array)
         names = (options.boxes, options.scores, options.classes)
         expected = f"a mapping with the arrays {', '.join(names)}"
 
@@ -150,7 +148,7 @@ class ClassDetections(Each):
         activation: Activation = "softmax"
         top: int = Field(default=1, ge=1, description="How many of the best classes are kept.")
         score_threshold: float = Field(
-            default=0.0, ge=0, le=1, description="Classes of a lower score are dropped (0 to 1)."
+            0.0, ge=0, le=1, description="Classes of a lower score are dropped (0 to 1)."
         )
 
         positional = ("top",)
@@ -205,17 +203,16 @@ class FilterDetections(Each):
         """The conditions."""
 
         classes: list[str | int] | None = Field(
-            default=None,
-            description="Names or numbers of the classes that are kept; none keeps all.",
+            None, description="Names or numbers of the classes that are kept; none keeps all."
         )
         score_threshold: float = Field(
-            default=0.0, ge=0, le=1, description="Lower scores are dropped (0 to 1)."
+            0.0, ge=0, le=1, description="Lower scores are dropped (0 to 1)."
         )
         min_area: float = Field(
-            default=0.0, ge=0, description="Smaller boxes are dropped (pixels of the source image)."
+            0.0, ge=0, description="Smaller boxes are dropped (pixels of the source image)."
         )
         max_area: float | None = Field(
-            default=None, gt=0, description="Larger boxes are dropped (pixels); none keeps all."
+            None, gt=0, description="Larger boxes are dropped (pixels); none keeps all."
         )
 
         positional = ("classes",)
@@ -226,26 +223,26 @@ class FilterDetections(Each):
 
         from headrace_vision.boxes import as_detections
 
-        def lacking(what: str) -> InputError:
-            return InputError(f"the detections have no {what}", expected="detections with them")
+        def lacking(part: str) -> InputError:
+            return InputError(f"the detections have no {part}", expected="detections with them")
 
         def work(request: Request) -> None:
-            found = as_detections(need(request, "data", "supervision.Detections"))
-            keep = np.ones(len(found), bool)
-            if len(found) and options.score_threshold > 0:
-                if found.confidence is None:
+            detections = as_detections(need(request, "data", "supervision.Detections"))
+            keep = np.ones(len(detections), bool)
+            if len(detections) and options.score_threshold > 0:
+                if detections.confidence is None:
                     raise lacking("scores")
-                keep &= found.confidence >= options.score_threshold
-            if len(found) and options.classes is not None:
-                if found.class_id is None:
+                keep &= detections.confidence >= options.score_threshold
+            if len(detections) and options.classes is not None:
+                if detections.class_id is None:
                     raise lacking("classes")
-                names = found.data.get("class_name", [None] * len(found))
+                names = detections.data.get("class_name", [None] * len(detections))
                 wanted = options.classes
-                pairs = zip(found.class_id, names, strict=True)
+                pairs = zip(detections.class_id, names, strict=True)
                 keep &= [int(c) in wanted or str(name) in wanted for c, name in pairs]
-            keep &= found.box_area >= options.min_area
+            keep &= detections.box_area >= options.min_area
             if options.max_area is not None:
-                keep &= found.box_area <= options.max_area
-            request["result"] = found[keep]
+                keep &= detections.box_area <= options.max_area
+            request["result"] = detections[keep]
 
         return work

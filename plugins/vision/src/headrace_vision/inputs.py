@@ -136,19 +136,19 @@ def _of_text(text: Any, network: Iterable[str], found_in: str | None) -> Input:
     if found_in == "folder":  # a link that leads nowhere, a pipe, or gone since
         return Input("beside", name, path)
     if glob.has_magic(name):
-        found = sorted(glob.iglob(name, recursive=True), key=natural_order)  # noqa: PTH207 - patterns may be absolute
-        if found:
-            return Input("collection", name, found, found_in="folder")
+        paths = sorted(glob.iglob(name, recursive=True), key=natural_order)  # noqa: PTH207 - patterns may be absolute
+        if paths:
+            return Input("collection", name, paths, found_in="folder")
     raise _nothing_at(path, name)
 
 
 def _nothing_at(path: Path, name: str) -> InputError:
 
     if os.path.lexists(path):
-        what = "this link leads nowhere" if not path.exists() else "this is no regular file"
-        return InputError(what, expected="a file or a folder", got=name)
+        problem = "this link leads nowhere" if not path.exists() else "this is no regular file"
+        return InputError(problem, expected="a file or a folder", got=name)
     try:
-        beside = [one.name for one in path.parent.iterdir()]
+        beside = [sibling.name for sibling in path.parent.iterdir()]
     except OSError:
         beside = []
     near = nearest(path.name, beside)
@@ -159,10 +159,8 @@ def _nothing_at(path: Path, name: str) -> InputError:
 
 
 def _files_in(folder: Path) -> list[str]:
-    files = [
-        str(one) for one in folder.iterdir() if not one.is_dir() and not one.name.startswith(".")
-    ]
-    return sorted(files, key=natural_order)
+    files = (path for path in folder.iterdir() if not path.is_dir())
+    return sorted((str(p) for p in files if not p.name.startswith(".")), key=natural_order)
 
 
 def _of_file(path: Path, name: str, found_in: str | None) -> Input:
@@ -179,11 +177,8 @@ def _of_file(path: Path, name: str, found_in: str | None) -> Input:
         return Input("beside", name, path)
     if kind is None and path.suffix.lower() == ".txt" and b"\0" not in head:
         if found_in is not None:
-            raise InputError(
-                "a list of inputs is not opened here",
-                expected="images, animations and videos; a list is opened only where you name it",
-                got=name,
-            )
+            expected = "images, animations and videos; a list is opened only where you name it"
+            raise InputError("a list of inputs is not opened here", expected=expected, got=name)
         return Input("collection", name, _Listed(path), found_in="list")
     return Input("video", name, path)
 

@@ -59,7 +59,7 @@ class Lane:
                 raise TypeError(f"crops: {name!r} is a CropModel, not {crop!r}")
         try:
             self.pipe = self._built(model.pipe)
-            self.crops = {name: (self._built(one.pipe), one) for name, one in model.crops.items()}
+            self.crops = {name: (self._built(own.pipe), own) for name, own in model.crops.items()}
         except BaseException:
             self.close(0.0)
             raise
@@ -76,14 +76,14 @@ class Lane:
         Raises:
             ConfigError: What the source has in order is wrong.
         """
-        askers = [Asker(name, pipe, one) for name, (pipe, one) in self.crops.items()]
+        askers = [Asker(name, pipe, crop) for name, (pipe, crop) in self.crops.items()]
         pipe = self.pipe if options.gate is None else MotionGate(self.pipe)
         return SourceLane(pipe, self._ordered.extended(options), askers)
 
     def close(self, timeout_s: float) -> None:
         """Close the pipelines that were built here."""
-        for one in self._own:
-            one.close(drain=False, timeout=timeout_s)
+        for pipe in self._own:
+            pipe.close(drain=False, timeout=timeout_s)
 
 
 @dataclass(frozen=True)
@@ -114,14 +114,14 @@ class SourceLane:
         """Run what is in order on a frame. Return the answers of the second models, which may be yet to come, or write its error."""
         self.ordered.run(frame)
         try:
-            return [] if frame.error is not None else [one.ask(frame) for one in self.askers]
+            return [] if frame.error is not None else [asker.ask(frame) for asker in self.askers]
         except Exception as error:  # noqa: BLE001 - the outcome of this frame
             frame.result, frame.error = None, error
             return []
 
     def write(self, frame: Frame, answers: list[list[Answer]]) -> None:
         """Write the answers, which are all there, into the detections of a frame, or write its error."""
-        error = next((one.error for values in answers for one in values if one.error), None)
+        error = next((value.error for values in answers for value in values if value.error), None)
         if error is not None:
             frame.result, frame.error = None, error
             return
@@ -138,12 +138,12 @@ def open_lanes(models: Mapping[str, VideoModel]) -> dict[str, Lane]:
     Raises:
         HeadraceError: A configuration is wrong, or something cannot be built.
     """
-    for one in models.values():
-        Ordered(one.ordered)  # before anything is built
+    for model in models.values():
+        Ordered(model.ordered)  # before anything is built
     lanes: dict[str, Lane] = {}
     try:
-        for name, one in models.items():
-            lanes[name] = Lane(one)
+        for name, model in models.items():
+            lanes[name] = Lane(model)
     except BaseException:
         for lane in lanes.values():
             lane.close(0.0)
@@ -158,11 +158,11 @@ def lanes_of(lanes: Mapping[str, Lane], options: SourceOptions) -> dict[str, Sou
         ValueError: See `check_model`.
         ConfigError: What the source has in order is wrong.
     """
-    found = {}
-    for name, one in options.by_model().items():
+    chosen = {}
+    for name, own in options.by_model().items():
         model = check_model(name, lanes)
-        found[model] = lanes[model].for_source(one)
-    return found
+        chosen[model] = lanes[model].for_source(own)
+    return chosen
 
 
 def check_model(name: str | None, models: Collection[str]) -> str:

@@ -37,25 +37,25 @@ def fitting_layouts(
         extra: How many numbers of each box follow its classes: coefficients of its mask, or keypoints.
     """
     rows, columns = shape
-    cells = None if input_size is None else {cells_of(*input_size, one) for one in _STRIDES}
+    cells = None if input_size is None else {cells_of(*input_size, stride) for stride in _STRIDES}
 
     def is_grid(count: int, anchors: int) -> bool:
-        return cells is None or any(count == anchors * one for one in cells)
+        return cells is None or any(count == anchors * cell_count for cell_count in cells)
 
     def has_classes(count: int) -> bool:
         return count >= 1 and classes in (None, count)
 
-    found = []
+    layouts = []
     if rows > columns and is_grid(rows, 3) and has_classes(columns - 5 - extra):
-        found.append("v5")
+        layouts.append("v5")
     is_wide = cells is not None or columns > rows
     if is_wide and is_grid(columns, 1) and has_classes(rows - 4 - extra):
-        found.append("v8")
+        layouts.append("v8")
     if columns == 6 + extra and (cells is None or not (is_grid(rows, 3) or is_grid(rows, 1))):
-        found.append("end2end")
+        layouts.append("end2end")
     if rows > columns and is_grid(rows, 1) and has_classes(columns - 5 - extra):
-        found.append("yolox")
-    return found
+        layouts.append("yolox")
+    return layouts
 
 
 def guess_layout(
@@ -72,15 +72,13 @@ def guess_layout(
     Raises:
         InputError: None fits, or several do.
     """
-    found = fitting_layouts(shape, input_size, classes, extra)
-    if len(found) == 1:
-        return found[0]
-    raise InputError(
-        "several layouts fit" if found else "no layout fits",
-        expected=f"an output of one of {', '.join(LAYOUTS)}",
-        got=f"{list(shape)} for an input of {input_size}: {' and '.join(found) or 'none'}",
-        hint="Write layout = ... ; the options labels and input_size help to tell.",
-    )
+    layouts = fitting_layouts(shape, input_size, classes, extra)
+    if len(layouts) == 1:
+        return layouts[0]
+    text = "several layouts fit" if layouts else "no layout fits"
+    got = f"{list(shape)} for an input of {input_size}: {' and '.join(layouts) or 'none'}"
+    hint = "Write layout = ... ; the options labels and input_size help to tell."
+    raise InputError(text, expected=f"an output of one of {', '.join(LAYOUTS)}", got=got, hint=hint)
 
 
 def read_layout(
@@ -116,22 +114,21 @@ def read_layout(
     if not fits:
         more = f" and {extra} more numbers of each box" if extra else ""
         got = f"an output {list(output.shape)}"
-        raise InputError(
-            "the output does not fit the layout", expected=f"{layout!r}{more}", got=got
-        )
+        expected = f"{layout!r}{more}"
+        raise InputError("the output does not fit the layout", expected=expected, got=got)
     # Nearly all cells are below the threshold, so that only one number of each is looked at. No class is above 1.
     scores = (cells[:, 4:last].max(1) if layout == "v8" else cells[:, 4]).astype(np.float64)
     kept = _above(scores, score_threshold)
-    found, scores = cells[kept].astype(np.float64), scores[kept]
+    values, scores = cells[kept].astype(np.float64), scores[kept]
     if layout == "end2end":
-        return found[:, :4], scores, found[:, 5].astype(np.int64), found[:, last:]
+        return values[:, :4], scores, values[:, 5].astype(np.int64), values[:, last:]
     if layout == "v8":
-        return (corners_of(found[:, :4]), scores, found[:, 4:last].argmax(1), found[:, last:])
-    scores *= found[:, 5:last].max(1)
+        return (corners_of(values[:, :4]), scores, values[:, 4:last].argmax(1), values[:, last:])
+    scores *= values[:, 5:last].max(1)
     best = _above(scores, score_threshold)
-    found, kept = found[best], kept[best]
-    places = found[:, :4] if layout == "v5" else _on_grid(found, kept, rows, input_size)
-    return corners_of(places), scores[best], found[:, 5:last].argmax(1), found[:, last:]
+    values, kept = values[best], kept[best]
+    places = values[:, :4] if layout == "v5" else _on_grid(values, kept, rows, input_size)
+    return corners_of(places), scores[best], values[:, 5:last].argmax(1), values[:, last:]
 
 
 def _above(scores: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
@@ -139,32 +136,25 @@ def _above(scores: NDArray[np.float64], threshold: float) -> NDArray[np.int64]:
 
 
 def _on_grid(
-    found: NDArray[np.float64],
+    rows: NDArray[np.float64],
     kept: NDArray[np.int64],
     count: int,
     input_size: tuple[int, int] | None,
 ) -> NDArray[np.float64]:
     """Return centres and sizes in pixels of the input of those of ``count`` cells that are kept."""
-    sizes = (
-        []
-        if input_size is None
-        else [one for one in _STRIDES if cells_of(*input_size, one) == count]
-    )
+    sizes = [steps for steps in _STRIDES if input_size and cells_of(*input_size, steps) == count]
     if input_size is None or not sizes:
-        raise InputError(
-            "the output does not fit the input",
-            expected=f"one row per cell of an input of {input_size}",
-            got=f"{count} rows",
-        )
+        expected, got = f"one row per cell of an input of {input_size}", f"{count} rows"
+        raise InputError("the output does not fit the input", expected=expected, got=got)
     cells, strides = [], []
     for stride in sizes[0]:
         y, x = np.mgrid[: input_size[0] // stride, : input_size[1] // stride]
         cells.append(np.stack([x, y], -1).reshape(-1, 2))
         strides.append(np.full((x.size, 1), stride))
     cell, stride_of = np.concatenate(cells)[kept], np.concatenate(strides)[kept]
-    center = (found[:, :2] + cell) * stride_of
+    center = (rows[:, :2] + cell) * stride_of
     with np.errstate(over="ignore"):
-        size = np.exp(found[:, 2:4]) * stride_of
+        size = np.exp(rows[:, 2:4]) * stride_of
     if not np.isfinite(size).all():
         raise InputError("a box is not finite", expected="logarithms of sizes", got="an overflow")
     return np.concatenate([center, size], 1)

@@ -66,7 +66,7 @@ def image_masks(
         runs.append(np.array(sv.mask_to_rle(mask), np.int32))
         shapes.append(mask.shape)
         corners.append(corner)
-    sides, begins = (np.array(one, np.int32).reshape(-1, 2) for one in (shapes, corners))
+    sides, begins = (np.array(pairs, np.int32).reshape(-1, 2) for pairs in (shapes, corners))
     return sv.CompactMask(runs, sides, begins, fit.image)
 
 

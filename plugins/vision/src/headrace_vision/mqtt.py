@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import re
 import ssl
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -18,7 +17,6 @@ from headrace_vision.discovery import device_of
 from headrace_vision.events import EventSink
 from headrace_vision.network import login_of
 from headrace_vision.saving import mark_of
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
     from headrace_vision.frames import Frame
@@ -36,6 +34,7 @@ _QUOTA = 0x97
 """The reason for which a broker takes a message later, perhaps."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class MQTT(EventSink):
     """Publishes a frame as JSON with QoS 1 (MQTT 5): see `headrace_vision.frame_record`.
 
@@ -67,66 +66,38 @@ class MQTT(EventSink):
         (leaving with the will). The device discovery of Home Assistant's MQTT integration.
     """
 
+    status_topic: str | None = None
+    discovery: str | None = None
+
     schemes = ("mqtt", "mqtts")
 
-    _client: Any = None
-
-    def __init__(  # noqa: PLR0913 - settings, by name
-        self,
-        url: str,
-        *,
-        network: Iterable[str] = (),
-        only_events: bool = True,
-        attempts: int = 3,
-        timeout_s: float = 5.0,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-        picture: bool = False,
-        status_topic: str | None = None,
-        discovery: str | None = None,
-    ) -> None:
-        self._status_topic, self._prefix = status_topic, discovery
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._client: Any = None
         self._retained: dict[str, str] = {}
         self._announced: set[tuple[str, ...]] = set()
         self._lost: set[str] = set()
-        super().__init__(
-            url,
-            network=network,
-            only_events=only_events,
-            attempts=attempts,
-            timeout_s=timeout_s,
-            spool_bytes=spool_bytes,
-            spool=spool,
-            close_s=close_s,
-            picture=picture,
-        )
-
-    def _prepare(self) -> None:
         library("paho.mqtt.client", "headrace-vision[mqtt]")
         self._port = self._parts.port or _PORTS[self._parts.scheme]
-        behind_host = self._url.partition("//")[2].partition("/")[2]
+        behind_host = self.url.partition("//")[2].partition("/")[2]
         self._topic = unquote(behind_host)
         if not self._topic or re.search(r"[+#\0{}]", self._topic.replace("{source}", "")):
-            raise InputError(
-                "there is no topic to publish to",
-                expected="mqtt://HOST/TOPIC without + and #; {source} is the name of the source",
-                got=behind_host,
-            )
-        for name, topic in (("status_topic", self._status_topic), ("discovery", self._prefix)):
+            expected = "mqtt://HOST/TOPIC without + and #; {source} is the name of the source"
+            raise InputError("there is no topic to publish to", expected=expected, got=behind_host)
+        for name, topic in (("status_topic", self.status_topic), ("discovery", self.discovery)):
             if topic is not None and not re.fullmatch(r"[^+#\0{}]+", topic):
                 raise ValueError(f"{name} is a topic without +, # and braces, not {topic!r}")
-        if self._prefix and not (self._status_topic and "{source}" in self._topic):
+        if self.discovery and not (self.status_topic and "{source}" in self._topic):
             raise ValueError("discovery needs status_topic, and {source} in the topic of url")
 
     def open(self) -> None:
         """Connect, where a topic says so."""
-        if self._status_topic:
+        if self.status_topic:
             self._connect()
 
     def wants(self, frame: Frame) -> bool:
         """Return whether a frame is sent, or is the first one with what is counted in it."""
-        if self._prefix is None:
+        if self.discovery is None:
             return super().wants(frame)
         counted = (frame.source, *frame.request.get("counts", ()))
         is_new = counted not in self._announced
@@ -163,11 +134,11 @@ class MQTT(EventSink):
                 self._connect()
             while not self._said.empty():
                 self._log(*self._said.get())
-            if self._prefix is not None:
+            if self.discovery is not None:
                 counts = frame.request.get("counts", {})
                 device = f"headrace_{mark_of(topic)}"
-                found = device_of(device, frame.source, topic, counts, str(self._status_topic))
-                self._retain(f"{self._prefix}/device/{device}/config", write_json(found))
+                told = device_of(device, frame.source, topic, counts, str(self.status_topic))
+                self._retain(f"{self.discovery}/device/{device}/config", write_json(told))
                 self._retain(f"{topic}/counts", write_json(counts))
                 self._retained.setdefault(f"{topic}/status", "")
                 self._retain_state(frame.source)
@@ -185,8 +156,8 @@ class MQTT(EventSink):
             if self._client is not None:
                 self._client.publish(topic, text, qos=1, retain=True)
 
-    def _log(self, what: str, reason: Any, _: int = 0) -> None:
-        if what == "published" and reason.is_failure:
+    def _log(self, event: str, reason: Any, _: int = 0) -> None:
+        if event == "published" and reason.is_failure:
             _LOG.warning("%s refuses a topic of status or discovery: %s", self._shown, reason)
 
     def _connect(self) -> None:
@@ -195,7 +166,7 @@ class MQTT(EventSink):
 
         self._hang_up()
         self._said = said = queue.SimpleQueue[tuple[Any, ...]]()
-        status, is_kept = self._status_topic, self._status_topic is not None
+        status, is_kept = self.status_topic, self.status_topic is not None
         client = Client(
             CallbackAPIVersion.VERSION2,
             f"headrace-{mark_of(status)}" if status else "",
@@ -203,19 +174,19 @@ class MQTT(EventSink):
             reconnect_on_failure=is_kept,  # else the sink tries again, with the same frame
         )
 
-        def connected(one: Any, _: Any, __: Any, reason: Any, ___: Any) -> None:
+        def connected(broker: Any, _: Any, __: Any, reason: Any, ___: Any) -> None:
             if status and not reason.is_failure:
                 for topic, text in [*self._retained.items(), (status, "online")]:
-                    one.publish(topic, text, qos=1, retain=True)
+                    broker.publish(topic, text, qos=1, retain=True)
             said.put(("connected", reason))
 
-        client.connect_timeout = self._timeout_s
+        client.connect_timeout = self.timeout_s
         client.on_connect = connected
         client.on_publish = lambda _, __, mid, reason, ___: said.put(("published", reason, mid))
         client.on_disconnect = lambda _, __, ___, reason, ____: said.put(("disconnected", reason))
         if status:
             client.will_set(status, "offline", qos=1, retain=True)
-        if (login := login_of(self._url)) is not None:
+        if (login := login_of(self.url)) is not None:
             client.username_pw_set(*login)
         if self._parts.scheme == "mqtts":
             client.tls_set_context(ssl.create_default_context())
@@ -236,17 +207,17 @@ class MQTT(EventSink):
             ValueError: It refuses the message.
         """
         try:
-            what, reason, *of = self._said.get(timeout=self._timeout_s)
+            event, reason, *of = self._said.get(timeout=self.timeout_s)
             while of and of != [mid]:
-                self._log(what, reason)
-                what, reason, *of = self._said.get(timeout=self._timeout_s)
+                self._log(event, reason)
+                event, reason, *of = self._said.get(timeout=self.timeout_s)
         except queue.Empty:
-            raise OSError(f"{self._shown} does not answer for {self._timeout_s:g} s") from None
-        if what == wanted and not reason.is_failure:
+            raise OSError(f"{self._shown} does not answer for {self.timeout_s:g} s") from None
+        if event == wanted and not reason.is_failure:
             return
-        is_refused = what == "published" and reason.value != _QUOTA
+        is_refused = event == "published" and reason.value != _QUOTA
         is_refused = is_refused or (wanted == "published" and reason.value in _REFUSED)
-        text = f"{self._shown}: {what}: {reason}"
+        text = f"{self._shown}: {event}: {reason}"
         raise ValueError(text) if is_refused else OSError(text)
 
     def _hang_up(self) -> None:
@@ -258,7 +229,7 @@ class MQTT(EventSink):
         """Take leave of the broker, which publishes the last will, if there is one."""
         client, self._client = self._client, None
         if client is not None:
-            client.disconnect(_leave(with_will=self._status_topic is not None))
+            client.disconnect(_leave(with_will=self.status_topic is not None))
             client.loop_stop()
 
 

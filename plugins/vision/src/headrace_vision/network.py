@@ -11,15 +11,9 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import InputError
 
 __all__ = [
-    "FILE_PROTOCOLS",
-    "FORMATS",
-    "authorization",
-    "check_address",
-    "is_address",
-    "login_of",
-    "plain_opener",
-    "without_password",
-]
+    "FILE_PROTOCOLS", "FORMATS", "authorization", "check_address", "is_address", "login_of",
+    "plain_opener", "without_password",
+]  # fmt: skip
 
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
 """What may be opened over the network."""
@@ -52,12 +46,9 @@ def check_address(text: str, hosts: Iterable[str], schemes: Sequence[str] = SCHE
     allowed = {host.lower() for host in hosts}
     host = (parts.hostname or "").lower()
     if not host or host not in allowed:
-        raise InputError(
-            f"the host {host!r} is not allowed",
-            expected="a host listed in network",
-            got=f"network = {sorted(allowed)}",
-            hint=f'Write network=["{host}"] if this address is to be opened.' if host else None,
-        )
+        expected, got = "a host listed in network", f"network = {sorted(allowed)}"
+        hint = f'Write network=["{host}"] if this address is to be opened.' if host else None
+        raise InputError(f"the host {host!r} is not allowed", expected=expected, got=got, hint=hint)
 
 
 def without_password(address: str) -> str:

@@ -28,14 +28,14 @@ MAX_PIXELS = 1 << 30
 """Most that ``max_pixels`` may be, as it is in headrace-cv."""
 
 
-def check_name(what: str, name: str, known: Collection[str]) -> None:
+def check_name(kind: str, name: str, known: Collection[str]) -> None:
     """Refuse a name that is not known.
 
     Raises:
         ValueError: It is not. The text has the nearest known one.
     """
     if name not in known:
-        raise ValueError(f"there is no {what} {name!r}. {among(name, known)}")
+        raise ValueError(f"there is no {kind} {name!r}. {among(name, known)}")
 
 
 _Count = Annotated[int, Field(ge=1)]
@@ -145,11 +145,11 @@ class SourceOptions:
         for key in PER_MODEL:
             if getattr(self, key) is not None:
                 raise ValueError(f"with models, {key} belongs to one of them: models.NAME.{key}")
-        for name, one in models.items() if isinstance(models, Mapping) else ():
-            for key in one:
+        for name, own in models.items() if isinstance(models, Mapping) else ():
+            for key in own:
                 check_name("key of a model of a source", key, PER_MODEL)
             try:
-                options_of(self, {**one, "models": None})
+                options_of(self, {**own, "models": None})
             except ValueError as error:
                 raise ValueError(f"models.{name}.{error}") from None
 
@@ -185,22 +185,22 @@ def texts_of(
     """
     texts: dict[tuple[str, str], list[str]] = {}
     ends: dict[tuple[str, str], str] = {}
-    for one in error.errors():
-        place = _place_of(table, one["loc"])
-        text = _WORDS.get(one["type"], one["msg"]).removeprefix("Value error, ")
+    for detail in error.errors():
+        place = _place_of(table, detail["loc"])
+        text = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
         key = ""
-        if one["type"] == "extra_forbidden":
+        if detail["type"] == "extra_forbidden":
             *place, key = place
             text = f"there is no key {key!r}. {among(key, keys_at(place))}"
         at = ".".join(place), key
         texts.setdefault(at, []).append(text.replace("an instance of Sequence", "a list"))
-        if isinstance(one["input"], (int, float)) and not key:  # a text may be a secret
-            ends[at] = f", not {one['input']!r}"
-        elif one["type"] == "literal_error":
-            near = nearest(str(one["input"]), re.findall("'([^']*)'", text))
-            ends[at] = f", not {one['input']!r}" + (f". Did you mean {near!r}?" if near else "")
-        elif one["type"] == "kind" and "kind" in one["input"]:
-            ends[at] = f", not {one['input']['kind']!r}"
+        if isinstance(detail["input"], (int, float)) and not key:  # a text may be a secret
+            ends[at] = f", not {detail['input']!r}"
+        elif detail["type"] == "literal_error":
+            near = nearest(str(detail["input"]), re.findall("'([^']*)'", text))
+            ends[at] = f", not {detail['input']!r}" + (f". Did you mean {near!r}?" if near else "")
+        elif detail["type"] == "kind" and "kind" in detail["input"]:
+            ends[at] = f", not {detail['input']['kind']!r}"
     return [(at[0], " or ".join(said) + ends.get(at, "")) for at, said in texts.items()]
 
 
@@ -225,7 +225,7 @@ def options_of(defaults: SourceOptions, changes: dict[str, Any]) -> SourceOption
         TypeError: A name is unknown. The text has the nearest known one.
         ValueError: A value is out of its range.
     """
-    known = {one.name: getattr(defaults, one.name) for one in fields(SourceOptions)}
+    known = {field.name: getattr(defaults, field.name) for field in fields(SourceOptions)}
     for name in changes:
         if name not in known:
             raise TypeError(f"a source has no option {name!r}. {among(name, known)}")

@@ -25,7 +25,7 @@ class Ordered:
     """
 
     def __init__(self, *stages: str | Mapping[str, Any] | headrace.PipelineConfig | None) -> None:
-        self._configs = [_config_of(one) for one in stages if one is not None]
+        self._configs = [_config_of(stage) for stage in stages if stage is not None]
         self._pipes: list[headrace.Pipeline] = []
 
     def extended(self, options: SourceOptions) -> Ordered:
@@ -73,8 +73,8 @@ def _counting(word: str, key: str, table: Mapping[str, Any] | None) -> list[dict
     """Return what counts at each of a table of lines or zones: its points, or a table of options of the word."""
     return [
         {"backend": word, "name": name}
-        | (dict(one) if isinstance(one, Mapping) else {key: list(one)})
-        for name, one in (table or {}).items()
+        | (dict(entry) if isinstance(entry, Mapping) else {key: list(entry)})
+        for name, entry in (table or {}).items()
     ]
 
 

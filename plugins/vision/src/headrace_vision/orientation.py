@@ -57,8 +57,8 @@ def pixels_of_video(picture: Any, matrix: Matrix | None, reformatter: Any) -> ND
         matrix: Its display matrix.
         reformatter: A ``VideoReformatter``, one for all pictures of a video: one for each begins as many threads as there are processors.
     """
-    found = reformatter.reformat(picture, format="bgr24", threads=1)
-    return _shown(found.to_ndarray(), *(matrix or _UPRIGHT))
+    converted = reformatter.reformat(picture, format="bgr24", threads=1)
+    return _shown(converted.to_ndarray(), *(matrix or _UPRIGHT))
 
 
 def _shown(pixels: NDArray[np.uint8], a: int, b: int, c: int, d: int) -> NDArray[np.uint8]:
@@ -86,12 +86,12 @@ def matrix_of(picture: Any) -> Matrix | None:
     # A picture and its own `side_data` hold each other: they would wait in memory for Python's collector of cycles.
     side_data_of: Any = SideDataContainer
     try:
-        found = side_data_of(picture).get("DISPLAYMATRIX")
+        matrix = side_data_of(picture).get("DISPLAYMATRIX")
     except ValueError:  # it has a kind that PyAV knows no name for, such as EXIF data
-        found = side_data_of(_with_known_kinds(picture)).get("DISPLAYMATRIX")
-    if found is None:
+        matrix = side_data_of(_with_known_kinds(picture)).get("DISPLAYMATRIX")
+    if matrix is None:
         return None
-    a, b, _, c, d = struct.unpack_from("=5i", found)
+    a, b, _, c, d = struct.unpack_from("=5i", matrix)
     return a, b, c, d
 
 
@@ -101,19 +101,12 @@ def _with_known_kinds(picture: Any) -> Any:
     from av.sidedata.sidedata import Type
 
     picture = picture.reformat(format="bgr24")  # also from the memory of a device
-    newest: Any = max(one.value for one in list[Any](Type))
-    graph = Graph()
+    newest: Any = max(kind.value for kind in list[Any](Type))
+    graph, newer = Graph(), range(1, _NEWER_KINDS)
+    keys = ("width", "height", "format", "time_base")
     nodes = [
-        graph.add_buffer(
-            width=picture.width,
-            height=picture.height,
-            format=picture.format,
-            time_base=picture.time_base,
-        ),
-        *(
-            graph.add("sidedata", mode="delete", type=str(newest + one))
-            for one in range(1, _NEWER_KINDS)
-        ),
+        graph.add_buffer(**{key: getattr(picture, key) for key in keys}),
+        *(graph.add("sidedata", mode="delete", type=str(newest + n)) for n in newer),
         graph.add("buffersink"),
     ]
     graph.link_nodes(*nodes).configure()

@@ -47,9 +47,9 @@ class Mark(NamedTuple):
     @classmethod
     def found_in(cls, text: str) -> Mark | None:
         """Return the first mark in a text, or None."""
-        found = _MARK.search(text)
-        return found and cls(
-            found[1], unquote(found[3], errors="surrogatepass"), found[2] == "event"
+        match = _MARK.search(text)
+        return match and cls(
+            match[1], unquote(match[3], errors="surrogatepass"), match[2] == "event"
         )
 
 
@@ -73,10 +73,10 @@ def owner_of(folder: Path) -> str:
             own.unlink(missing_ok=True)
     with suppress(OSError):  # of another user
         os.utime(path)
-    found = path.read_text(encoding="ascii", errors="replace")
-    if not re.fullmatch("[0-9a-f]{32}", found):
+    owner = path.read_text(encoding="ascii", errors="replace")
+    if not re.fullmatch("[0-9a-f]{32}", owner):
         raise OSError(f"{path} is cut: remove it, and nothing that was written before is deleted")
-    return found
+    return owner
 
 
 def mark_beside(path: Path) -> Mark | None:

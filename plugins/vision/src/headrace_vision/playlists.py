@@ -41,13 +41,13 @@ def _checked(body: bytes) -> bytes:
         InputError: It is too long, or one of its lines.
     """
     line_bytes = max(map(len, body.splitlines()), default=0)
-    for what, most, got in (
+    for part, most, got in (
         ("playlist", _MOST_BYTES, len(body)),
         ("line of the playlist", _MOST_LINE_BYTES, line_bytes),
     ):
         if got > most:
             raise InputError(
-                f"a {what} is too long", expected=f"at most {most} bytes", got=f"{got} or more"
+                f"a {part} is too long", expected=f"at most {most} bytes", got=f"{got} or more"
             )
     return body
 
@@ -103,20 +103,19 @@ class PlaylistOpener:
         with closing(self(self.address, 0, {})) as answer:
             body: bytes = _checked(answer.read(_MOST_BYTES + 1))
         lines = [line.strip().decode("utf-8", "replace") for line in body.splitlines()]
-        found: list[tuple[int, int, str]] = []
+        variants: list[tuple[int, int, str]] = []
         said: dict[str, str] | None = None
         for line in lines:
             if line.startswith(_VARIANT):
                 said = dict(_ATTRIBUTE.findall(line[len(_VARIANT) :]))
             elif line and not line.startswith("#") and said is not None:
                 width, _, height = said.get("RESOLUTION", "0x0").partition("x")
-                found.append(
+                variants.append(
                     (_number(width) * _number(height), _number(said.get("BANDWIDTH", "")), line)
                 )
                 said = None
-        return (
-            urljoin(self.address, max(found, key=lambda one: one[:2])[2]) if found else self.address
-        )
+        best = max(variants, key=lambda variant: variant[:2], default=(0, 0, ""))
+        return urljoin(self.address, best[2])
 
     def __call__(self, url: str, flags: int, options: dict[str, str]) -> Any:
         """Return the body of what is at ``url``, to read from.

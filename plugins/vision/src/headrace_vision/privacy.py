@@ -31,11 +31,8 @@ def check_masks(masks: Mapping[str, Any]) -> None:
 
 
 def _is_corner(value: Any) -> bool:
-    return (
-        isinstance(value, (list, tuple))
-        and len(value) == 2
-        and all(isinstance(one, (int, float)) and 0 <= one <= 1 for one in value)
-    )
+    is_pair = isinstance(value, (list, tuple)) and len(value) == 2
+    return is_pair and all(isinstance(n, (int, float)) and 0 <= n <= 1 for n in value)
 
 
 def refuse_copy(sink: str) -> None:

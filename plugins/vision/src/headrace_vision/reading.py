@@ -45,9 +45,9 @@ def failed_shot(error: Exception, path: str | None) -> Shot:
     return Shot(lambda: None, path=path, error=error)  # type: ignore[arg-type, return-value]
 
 
-def still_shot(one: Input, decode: StillDecoder, max_pixels: int) -> Shot:
+def still_shot(still: Input, decode: StillDecoder, max_pixels: int) -> Shot:
     """Return the shot of a still; it is decoded when it is converted."""
-    target = one.target
+    target = still.target
 
     def convert() -> Any:
         if isinstance(target, Path):
@@ -59,7 +59,7 @@ def still_shot(one: Input, decode: StillDecoder, max_pixels: int) -> Shot:
             return decode(target, max_pixels)
         return as_image(target, max_pixels)
 
-    return Shot(convert, path=one.name)
+    return Shot(convert, path=still.name)
 
 
 class Stills:
@@ -103,27 +103,27 @@ class Stills:
         return True
 
 
-def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
+def read_source(source: Source, media: Input, decode: StillDecoder) -> None:
     """Read a source to its end, and note the end. No error leaves this function.
 
     Args:
         source: Gets the shots.
-        one: What is read. No collection.
+        media: What is read. No collection.
         decode: Decodes stills.
     """
     try:
-        if one.kind == "still":
+        if media.kind == "still":
             stills = Stills(source)
             max_pixels = source.options.max_pixels
-            while stills.push(still_shot(one, decode, max_pixels)) and stills.begins_again():
+            while stills.push(still_shot(media, decode, max_pixels)) and stills.begins_again():
                 pass
-        elif one.live:
-            _follow(source, one)
+        elif media.live:
+            _follow(source, media)
         else:
-            _read_file(source, one)
+            _read_file(source, media)
     except Exception as error:  # noqa: BLE001 - it is the outcome of this source
         try:
-            source.push(failed_shot(_as_input_error(error), one.name))
+            source.push(failed_shot(_as_input_error(error), media.name))
         finally:
             source.finish(error)
     else:
@@ -133,41 +133,41 @@ def read_source(source: Source, one: Input, decode: StillDecoder) -> None:
 def _as_input_error(error: Exception) -> Exception:
     if isinstance(error, HeadraceError):
         return error
-    made = InputError("reading goes no further", got=f"{type(error).__name__}: {error}")
-    made.__cause__ = error
-    return made
+    wrapped = InputError("reading goes no further", got=f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
-def _read_file(source: Source, one: Input) -> None:
+def _read_file(source: Source, media: Input) -> None:
     _refuse_arrival(source)
     pace = _Pace(source)
     turn = 0
     while True:
-        found = 0
-        with closing(_shots(source, one)) as shots:
+        count = 0
+        with closing(_shots(source, media)) as shots:
             for shot in shots:
-                if not found and turn:
+                if not count and turn:
                     shot.gap = True
                     source.timeline.continue_after(source.timeline.period_s)
-                found += 1
+                count += 1
                 if not pace.waits(shot) or not source.push(shot):
                     return
-        if not source.options.loop or not found:
+        if not source.options.loop or not count:
             return
         turn += 1
         pace = _Pace(source)
-        if hasattr(one.target, "seek"):
-            one.target.seek(0)
+        if hasattr(media.target, "seek"):
+            media.target.seek(0)
 
 
-def _shots(source: Source, one: Input) -> Generator[Shot, None, None]:
+def _shots(source: Source, media: Input) -> Generator[Shot, None, None]:
     from headrace_vision.video_files import open_video, webp_shots
 
-    if one.kind == "webp":
-        yield from webp_shots(one.target, one.name, source.options.max_pixels)
+    if media.kind == "webp":
+        yield from webp_shots(media.target, media.name, source.options.max_pixels)
         return
-    with open_video(one.target, _ffmpeg(source, one)) as container:
-        yield from _shots_of(container, source, one)
+    with open_video(media.target, _ffmpeg(source, media)) as container:
+        yield from _shots_of(container, source, media)
 
 
 class _Pace:
@@ -189,12 +189,12 @@ class _Pace:
         return ahead <= 0 or not source.clock.wait(source.stopping, ahead)
 
 
-def _follow(source: Source, one: Input) -> None:
+def _follow(source: Source, media: Input) -> None:
     """Read a live source until it is stopped, or an address to its end if it has one; try again when it is lost."""
     way = _Way(source)
     while not source.stopping.is_set():
         try:
-            with closing(_live_shots(source, one, way)) as shots:
+            with closing(_live_shots(source, media, way)) as shots:
                 goes_on = way.read(shots)
             if not goes_on:
                 return
@@ -211,13 +211,13 @@ def _follow(source: Source, one: Input) -> None:
             if way.is_over or is_same:
                 raise
             if isinstance(error, TooLargeError) and not way.attempt:
-                source.push(failed_shot(error, one.name))
+                source.push(failed_shot(error, media.name))
             reason = error
         wait_s = back_off(way.attempt, random.random, MOST_AWAY_S)
         said = str(reason) or type(reason).__name__
         if why := getattr(reason, "strerror", None):
             # FFmpeg adds the address that it was given, which may have a password in it. The name has none.
-            said = f"{why}: {one.name}"
+            said = f"{why}: {media.name}"
         source.lost(said, way.attempt, wait_s)
         way.lose()
         source.clock.wait(source.stopping, wait_s)
@@ -252,9 +252,9 @@ class _Way:
     def read(self, shots: Iterable[Shot]) -> bool:
         """Push the shots of what was opened; return whether it is to be opened again."""
         source = self._source
-        pace, found = _Pace(source), False
+        pace, is_any = _Pace(source), False
         for shot in shots:
-            now, found = source.clock.now(), True
+            now, is_any = source.clock.now(), True
             if self._is_gap:
                 shot.gap, self._is_gap = True, False
                 if source.live:
@@ -273,29 +273,29 @@ class _Way:
         if source.live:
             return not self.is_over
         self.last_s, self._is_gap = None, True
-        return source.options.loop and found
+        return source.options.loop and is_any
 
 
-def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, None]:
+def _live_shots(source: Source, media: Input, way: _Way) -> Generator[Shot, None, None]:
     from headrace_vision.video_files import open_address, open_camera, web_file
 
     timeout_s, max_pixels = source.options.read_timeout, source.options.max_pixels
     way.is_over = False
-    if one.kind == "camera":
+    if media.kind == "camera":
         _refuse_ends(source)
-        with open_camera(one.target, timeout_s, _ffmpeg(source, one)) as container:
-            yield from _shots_of(container, source, one, way.last_s)
+        with open_camera(media.target, timeout_s, _ffmpeg(source, media)) as container:
+            yield from _shots_of(container, source, media, way.last_s)
         return
-    wanted = _ffmpeg(source, one)
-    file = web_file(one.target, timeout_s, source.hang_up_with)
+    wanted = _ffmpeg(source, media)
+    file = web_file(media.target, timeout_s, source.hang_up_with)
     try:
         with open_address(
-            one.target, timeout_s, max_pixels, one.hosts, file, wanted, source.hang_up_with
+            media.target, timeout_s, max_pixels, media.hosts, file, wanted, source.hang_up_with
         ) as container:
             has_length = file is not None and file.size is not None
             source.live = container.duration is None and not has_length
             (_refuse_ends if source.live else _refuse_arrival)(source)
-            yield from _shots_of(container, source, one, way.last_s)
+            yield from _shots_of(container, source, media, way.last_s)
     finally:
         source.hang_up_with(None)
         if file is not None:
@@ -304,7 +304,7 @@ def _live_shots(source: Source, one: Input, way: _Way) -> Generator[Shot, None, 
 
 
 def _shots_of(
-    container: Any, source: Source, one: Input, after_s: float | None = None
+    container: Any, source: Source, media: Input, after_s: float | None = None
 ) -> Generator[Shot, None, None]:
     """Yield the shots of an open video, and count its damaged packets."""
     from headrace_vision.video_files import clock_of, has_times, rate_of, video_shots
@@ -326,20 +326,20 @@ def _shots_of(
             packets.put(packet, now_s())
 
     shots = video_shots(
-        container, source.options, one.name, times, after_s, put, is_live=source.live
+        container, source.options, media.name, times, after_s, put, is_live=source.live
     )
     try:
-        for found in shots:
-            if found is None:
+        for shot in shots:
+            if shot is None:
                 source.damaged()
             else:
-                yield found
+                yield shot
     finally:
         for packets in source.packets:
             packets.hang_up()
 
 
-def _ffmpeg(source: Source, one: Input) -> dict[str, str]:
+def _ffmpeg(source: Source, media: Input) -> dict[str, str]:
     """Return the options that are set, for opening a file, an address or a camera.
 
     Raises:
@@ -347,16 +347,16 @@ def _ffmpeg(source: Source, one: Input) -> dict[str, str]:
     """
     from headrace_vision.video_files import check_hardware
 
-    kind = one.kind if one.live else "file"
+    kind = media.kind if media.live else "file"
     wanted = {name: str(value) for name, value in (source.options.ffmpeg or {}).items()}
     for name in wanted:
         if kind not in FFMPEG[name]:
-            known = ", ".join(one for one, kinds in FFMPEG.items() if kind in kinds)
+            known = ", ".join(option for option, kinds in FFMPEG.items() if kind in kinds)
             text = f"the option {name!r} of FFmpeg is not for this kind of source: {kind}"
             raise OptionError(text, expected=known, got=name)
-    if "rtsp_transport" in wanted and not one.target.lower().startswith("rtsp"):
+    if "rtsp_transport" in wanted and not media.target.lower().startswith("rtsp"):
         text = f"rtsp_transport is for RTSP, and {source.name!r} is another address"
-        raise OptionError(text, expected="rtsp://...", got=one.name)
+        raise OptionError(text, expected="rtsp://...", got=media.name)
     if "hwaccel" in wanted:
         try:
             check_hardware(wanted["hwaccel"])
@@ -368,11 +368,8 @@ def _ffmpeg(source: Source, one: Input) -> dict[str, str]:
 
 def _refuse_arrival(source: Source) -> None:
     if source.options.clock == "arrival":
-        raise InputError(
-            f"clock is about when pictures arrive, and {source.name!r} is not live",
-            expected='"pts" or "dts"',
-            got='clock = "arrival"',
-        )
+        text = f"clock is about when pictures arrive, and {source.name!r} is not live"
+        raise InputError(text, expected='"pts" or "dts"', got='clock = "arrival"')
 
 
 def _refuse_ends(source: Source) -> None:
@@ -380,8 +377,6 @@ def _refuse_ends(source: Source) -> None:
     for name in ("start", "stop", "loop"):
         value = getattr(options, name)
         if value is not None and value is not False:
-            raise OptionError(
-                f"{name} is for what has a beginning and an end, and {source.name!r} is live",
-                expected="a file, or an address with an end",
-                got=f"{name} = {value}",
-            )
+            text = f"{name} is for what has a beginning and an end, and {source.name!r} is live"
+            expected = "a file, or an address with an end"
+            raise OptionError(text, expected=expected, got=f"{name} = {value}")

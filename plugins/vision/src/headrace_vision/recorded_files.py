@@ -252,15 +252,15 @@ class VideoFile:
 
     def _put_in_place(self, *, is_last: bool) -> int:
         """Give the file its index and its name. Return how many pictures it lacks."""
-        found = 0
+        pictures = 0
         with suppress(FileNotFoundError), held(self._part):  # somebody has removed it
-            found = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
-            if found:  # something that can be played
+            pictures = write_index(self._part, str(self._mark._replace(is_event=self.has_event)))
+            if pictures:  # something that can be played
                 self._part.replace(self.path)
             elif not self._part.stat().st_size:
                 self._part.unlink()
-        is_whole = found and not self.has_failed and not is_last
-        return 0 if is_whole else max(self.count - found, 0)
+        is_whole = pictures and not self.has_failed and not is_last
+        return 0 if is_whole else max(self.count - pictures, 0)
 
 
 class CopiedFile(VideoFile):
@@ -326,9 +326,9 @@ def write_index(part: Path, mark: str) -> int:
         ):
             target.metadata.update(source.metadata, comment=mark)
             stream = target.add_stream_from_template(source.streams.video[0], opaque=True)
-            found = last = 0
+            pictures = last = 0
             for packet in _packets(source):
-                found += 1
+                pictures += 1
                 # FFmpeg says none of VP9, and a last picture without one is not shown.
                 packet.duration = packet.duration or packet.dts - last or 1
                 packet.stream, last = stream, packet.dts
@@ -343,7 +343,7 @@ def write_index(part: Path, mark: str) -> int:
                 return sum(1 for _ in _packets(source))
         except (OSError, av.FFmpegError, LookupError):
             return 0
-    return found
+    return pictures
 
 
 def _opened(path: Path) -> Any:

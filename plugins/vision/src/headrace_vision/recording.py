@@ -7,6 +7,7 @@ import math
 import os
 from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import gmtime, strftime
@@ -17,9 +18,8 @@ from headrace_vision.copying import CONTAINERS, Packets, Span
 from headrace_vision.network import is_address
 from headrace_vision.owner import Mark, held
 from headrace_vision.recorded_files import CopiedFile, VideoFile, mark_in, write_index
-from headrace_vision.retention import TICK_S, Bounds, FileSink, files_in
+from headrace_vision.retention import TICK_S, FileSink, files_in
 from headrace_vision.saving import Names, encoded, picture_of
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +33,7 @@ DEAD_S = 60.0
 """Seconds after which a video that nobody has locked, and nobody has touched, is one of a run that was killed."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SaveVideo(FileSink):
     """Writes a video per source, with boxes on it: MP4, playable everywhere, with the times of the source.
 
@@ -68,59 +69,45 @@ class SaveVideo(FileSink):
             ``spool_bytes`` of packets are kept.
     """
 
-    def __init__(  # noqa: PLR0913 - settings, by name
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        draw: bool | None = None,
-        codec: str = "libx264",
-        options: dict[str, str] | None = None,
-        every_s: float | None = None,
-        before_s: float | None = None,
-        after_s: float | None = None,
-        keep_s: float | None = None,
-        keep_bytes: int | None = None,
-        keep_free_bytes: int | None = None,
-        keep_events_s: float | None = None,
-        adopt: bool = False,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        self._keep(spool_bytes, spool, close_s)
-        given = {"every_s": every_s, "before_s": before_s, "after_s": after_s}
-        for name, value in given.items():
+    folder: str | os.PathLike[str] = field(kw_only=False)
+    draw: bool | None = None
+    codec: str = "libx264"
+    options: dict[str, str] | None = None
+    every_s: float | None = None
+    before_s: float | None = None
+    after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("every_s", "before_s", "after_s"):
+            value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ValueError(f"{name} is at least 0, not {value!r}")
-        self._is_around = before_s is not None or after_s is not None
-        self._has_time = self._is_around or every_s is not None
-        bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
-        self._bound(Path(folder), bounds)
-        bounds.check_parts(self._has_time, "every_s, before_s or after_s")
+        self._is_around = self.before_s is not None or self.after_s is not None
+        self._has_time = self._is_around or self.every_s is not None
+        self._bound(Path(self.folder))
+        self._bounds.check_parts(self._has_time, "every_s, before_s or after_s")
         self.tick_s = TICK_S
-        self._every_s = math.inf if every_s is None else every_s
-        self._before_s, self._after_s = before_s or 0.0, after_s or 0.0
+        self._every_s = math.inf if self.every_s is None else self.every_s
+        self._before_s, self._after_s = self.before_s or 0.0, self.after_s or 0.0
         self._rings: dict[str, _Ring] = {}
         self._looks: dict[str, tuple[tuple[int, int], tuple[int, int, int, int]]] = {}
         self._marks: dict[tuple[str, int, int], Mark | None] = {}
-        if codec == "copy" and (draw or options):
+        self._is_copy = self.copies_packets = self.codec == "copy"
+        if self._is_copy and (self.draw or self.options):
             raise ValueError(
                 'codec = "copy" records what the camera encoded, without boxes and options of an encoder: '
                 "leave out draw and options, or name an encoder"
             )
-        self._draw = draw is not False
-        self._codec = codec
-        self._options = dict(options or {})
         self._names = Names(lambda name: not self._has_time and self._is_there(name))
         self._files: dict[str, VideoFile] = {}
         self._counts: dict[str, int] = {}
         self._titles: dict[str, str] = {}
         self._copies: dict[str, list[Packets]] = {}
         self._lost = 0
-        self._is_copy = self.copies_packets = codec == "copy"
         self.needs_image = not self._is_copy
         before = self._before_s if self._is_around else None
-        self._span = Span(before, self._after_s, self._every_s, spool_bytes)
+        self._span = Span(before, self._after_s, self._every_s, self.spool_bytes)
 
     def open(self) -> None:
         """Make the folder."""
@@ -144,7 +131,7 @@ class SaveVideo(FileSink):
             self._copies[frame.source][0].see(frame.timestamp, is_event=is_event)
             self._advance()
             return
-        image = picture_of(frame, draw=self._draw)
+        image = picture_of(frame, draw=self.draw is not False)
         if image is None:
             return
         is_called_by_path = frame.path and Path(frame.path).name == frame.source.partition("#")[0]
@@ -169,10 +156,8 @@ class SaveVideo(FileSink):
                 time_s, data, time = ring.pictures[0]
                 self._record(frame.source, _decoded(data), time_s, time)
                 ring.pictures.popleft()  # not before: a full disk gets it again
-        ring.is_live, ring.came_s = (
-            frame.live,
-            self.runner_clock.now(),
-        )  # behind what a slow disk takes
+        ring.is_live = frame.live
+        ring.came_s = self.runner_clock.now()  # behind what a slow disk takes
 
     def tick(self) -> None:
         """Delete what may not stay, write what waits for the disk, and end clips of live sources that are silent."""
@@ -222,7 +207,7 @@ class SaveVideo(FileSink):
     ) -> VideoFile:
         path, title = self._place_of(source, kind, time)
         mark = self._begin_mark()
-        file = VideoFile(path, size, self._codec, self._options, title=title, mark=mark)
+        file = VideoFile(path, size, self.codec, self.options or {}, title=title, mark=mark)
         file.set_look(*self._looks[source])
         self._counts[source] = self._counts.get(source, 0) + 1
         return file
@@ -242,41 +227,41 @@ class SaveVideo(FileSink):
         return self._look(is_begin=True)._replace(is_event=self._is_around)
 
     def _open_bytes(self) -> int:
-        return sum(one.written_bytes for one in self._open)
+        return sum(file.written_bytes for file in self._open)
 
     @property
     def _open(self) -> list[VideoFile]:
         copies = itertools.chain(*list(self._copies.values()))
-        return [*self._files.values(), *itertools.chain(*(one.files for one in copies))]
+        return [*self._files.values(), *itertools.chain(*(copy.files for copy in copies))]
 
     def _stored(self) -> Iterator[tuple[Path, os.stat_result, Mark]]:
         """Yield the videos that bear a mark. What a dead run has begun is finished before."""
         before, self._marks = self._marks, {}
-        being_written = {one.path.name for one in self._open}
+        being_written = {file.path.name for file in self._open}
         pattern = r".+\.(mp4|mkv)(\.part)?" if self._bounds.is_any else r".+\.(mp4|mkv)\.part"
-        for path, found in files_in(self._folder, pattern):
+        for path, status in files_in(self._folder, pattern):
             is_part = path.suffix == ".part"
-            if is_part and (found.st_mtime > utc() - DEAD_S or path.stem in being_written):
+            if is_part and (status.st_mtime > utc() - DEAD_S or path.stem in being_written):
                 continue
             with suppress(OSError):  # another program deletes too
                 if not is_part:
-                    mark = self._mark_of(path, found, before)
+                    mark = self._mark_of(path, status, before)
                 else:
                     with held(path) as is_dead:
                         if not is_dead:
                             continue
-                        mark = self._mark_of(path, found, before) if found.st_size else self._mark
-                        if found.st_size and mark and self._mark and mark[:2] == self._mark[:2]:
+                        mark = self._mark_of(path, status, before) if status.st_size else self._mark
+                        if status.st_size and mark and self._mark and mark[:2] == self._mark[:2]:
                             path = _finished(path, mark)
-                            os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+                            os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
                 if mark is not None:
-                    yield path, found, mark
+                    yield path, status, mark
 
     def _mark_of(
-        self, path: Path, found: os.stat_result, before: dict[tuple[str, int, int], Mark | None]
+        self, path: Path, status: os.stat_result, before: dict[tuple[str, int, int], Mark | None]
     ) -> Mark | None:
         """Return whose a video is. It is read once."""
-        key = (path.name, found.st_mtime_ns, found.st_size)
+        key = (path.name, status.st_mtime_ns, status.st_size)
         mark = self._marks[key] = before[key] if key in before else mark_in(path)
         return mark
 
@@ -301,7 +286,7 @@ class SaveVideo(FileSink):
     def _takes(self, name: str, suffix: str) -> bool:
         """Take a name that no other sink or program has."""
         part = self._folder / f"{name}{suffix}.part"
-        is_ours = name in {one.path.stem for one in self._open}  # though somebody has removed it
+        is_ours = name in {file.path.stem for file in self._open}  # though somebody has removed it
         if is_ours or self._is_there(name):
             return False
         try:
@@ -372,8 +357,8 @@ class SaveVideo(FileSink):
         if not self._is_copy:
             return {"missing": self.missing}
         copies = list(itertools.chain(*list(self._copies.values())))
-        errors = [one.error for one in copies if one.error]
-        lost = self._lost + sum(one.lost for one in copies)
+        errors = [copy.error for copy in copies if copy.error]
+        lost = self._lost + sum(copy.lost for copy in copies)
         return {"missing": 0, "lost_packets": lost, "copy_error": errors[0] if errors else None}
 
 

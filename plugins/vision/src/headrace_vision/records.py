@@ -66,7 +66,7 @@ def rle_of(masks: Any, row: int) -> dict[str, Any]:
         columns[top : top + crop.shape[0]] = crop
     else:
         columns = np.asarray(masks[row], bool)
-    counts = [int(one) for one in sv.mask_to_rle(columns)]
+    counts = [int(run) for run in sv.mask_to_rle(columns)]
     counts[0] += left * height
     after = (width - left - columns.shape[1]) * height
     if len(counts) % 2:
@@ -132,11 +132,11 @@ def _rows(columns: Mapping[str, Any]) -> list[dict[str, Any]]:
     if "xyxy" not in columns:
         got = ", ".join(map(str, columns))
         raise InputError("these are no detections", expected="an object with xyxy", got=got)
-    found = {"box": columns["xyxy"]}
-    found |= {name: columns.get(field) for name, field in _FIELDS.items()}
-    found["mask"] = columns.get("mask")
-    found |= columns.get("data") or {}
-    kept = {name: values for name, values in found.items() if values is not None}
+    fields = {"box": columns["xyxy"]}
+    fields |= {name: columns.get(field) for name, field in _FIELDS.items()}
+    fields["mask"] = columns.get("mask")
+    fields |= columns.get("data") or {}
+    kept = {name: values for name, values in fields.items() if values is not None}
     return [dict(zip(kept, row, strict=True)) for row in zip(*kept.values(), strict=True)]
 
 
@@ -149,7 +149,7 @@ def frame_record(frame: Frame) -> dict[str, Any]:
     """
     record: dict[str, Any] = {name: getattr(frame, name) for name in SAID}
     if frame.models:
-        record["models"] = {name: _outcome_of(one) for name, one in frame.models.items()}
+        record["models"] = {name: _outcome_of(own) for name, own in frame.models.items()}
     if not frame.models or frame.error is not None:
         record |= _outcome_of(frame)
     if frame.error is None or frame.models:
@@ -161,18 +161,18 @@ def frame_record(frame: Frame) -> dict[str, Any]:
 def _outcome_of(frame: Frame) -> dict[str, Any]:
     if frame.error is not None:
         return {"error": {"code": code_of(frame.error), "message": str(frame.error)}}
-    found = frame.request.get("detections", frame.result)
-    is_records = is_detections(found)
-    told = {"detections": to_records(found)} if is_records else {"result": plain(found)}
+    result = frame.request.get("detections", frame.result)
+    is_records = is_detections(result)
+    told = {"detections": to_records(result)} if is_records else {"result": plain(result)}
     return told | ({"gated": True} if frame.request.get("gated") else {})
 
 
 def plain(value: Any) -> Any:
     """Return a value as JSON can write it. Of an array with three axes or more, only its shape and type."""
     if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(one) for one in value]
+        return [plain(inner) for inner in value]
     if value is None or isinstance(value, (str, int, float, bool)):
         return value
     if getattr(value, "ndim", 0) >= 3:  # a picture, a stack of masks
@@ -184,8 +184,8 @@ def _plain_object(value: Any) -> Any:
     if is_detections(value):
         return to_records(value)
     if is_dataclass(value) and not isinstance(value, type):  # supervision.KeyPoints is one
-        return plain({one.name: getattr(value, one.name) for one in fields(value)})
+        return plain({field.name: getattr(value, field.name) for field in fields(value)})
     if not hasattr(value, "tolist"):
         return str(value)
-    found = value.tolist()
-    return plain(found) if getattr(value, "dtype", None) == "object" else found
+    items = value.tolist()
+    return plain(items) if getattr(value, "dtype", None) == "object" else items

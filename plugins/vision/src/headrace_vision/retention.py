@@ -16,7 +16,7 @@ from pathlib import Path
 
 from headrace_vision.clock import utc
 from headrace_vision.owner import Mark, owner_of
-from headrace_vision.sinks import Sink
+from headrace_vision.sinks import SpoolingSink
 
 __all__ = ["TICK_S", "Bounds", "FileSink", "files_in"]
 
@@ -35,10 +35,10 @@ def files_in(folder: Path, pattern: str) -> Iterator[tuple[Path, os.stat_result]
 
     What is no regular file is left out: opening a pipe would wait for its writer.
     """
-    for one in list(os.scandir(folder)):
+    for entry in list(os.scandir(folder)):
         with suppress(OSError):  # another program deletes too
-            if re.fullmatch(pattern, one.name) and one.is_file():
-                yield Path(one.path), one.stat()
+            if re.fullmatch(pattern, entry.name) and entry.is_file():
+                yield Path(entry.path), entry.stat()
 
 
 def _set_time(path: Path, time_s: float) -> None:
@@ -90,27 +90,35 @@ class Bounds:
     def stays_s(self, *, is_event: bool) -> float:
         """Return for how many seconds a file is kept."""
         wanted = [self.keep_events_s if is_event else None, self.keep_s]
-        return next((one for one in wanted if one is not None), math.inf)
+        return next((seconds for seconds in wanted if seconds is not None), math.inf)
 
 
-class FileSink(Sink):
-    """A sink whose files stay within bounds: those of any source and run that bear its name and the id of the folder.
+@dataclass(eq=False, repr=False, kw_only=True)
+class FileSink(SpoolingSink):
+    """A sink whose files stay within `Bounds`: those of any source and run that bear its name and the id of the folder.
 
     Attributes:
         scan_s: Seconds after which the folder is listed again, as other programs write and delete there too.
     """
 
+    keep_s: float | None = None
+    keep_bytes: int | None = None
+    keep_free_bytes: int | None = None
+    keep_events_s: float | None = None
+    adopt: bool = False
+
     scan_s = 60.0
 
-    def _bound(self, folder: Path, bounds: Bounds) -> None:
+    def _bound(self, folder: Path) -> None:
         """Note what is bounded, and in which folder."""
-        self._folder, self._bounds = folder, bounds
+        given = (self.keep_s, self.keep_bytes, self.keep_free_bytes, self.keep_events_s)
+        self._folder, self._bounds = folder, Bounds(*given, self.adopt)
         self._mark: Mark | None = None
         self._queue: list[tuple[float, float, Path, int]] = []  # the first to go in front
         self._bytes = 0
         self._looked_s = self._scanned_s = -math.inf
         self._told: set[str] = set()
-        if bounds.is_any:
+        if self._bounds.is_any:
             self.tick_s = TICK_S
 
     def _stored(self) -> Iterable[tuple[Path, os.stat_result, Mark]]:
@@ -177,15 +185,15 @@ class FileSink(Sink):
         self._queue, self._bytes = [], 0
         orphans: Counter[str] = Counter()
         now_s = utc()
-        for path, found, theirs in self._stored():
+        for path, status, theirs in self._stored():
             is_orphan = theirs.sink not in (mark.sink, *self.runner_names)
             if theirs.owner == mark.owner and is_orphan and not self._bounds.adopt:
                 orphans[theirs.sink] += theirs.sink not in self._told
             elif theirs.owner == mark.owner and (is_orphan or theirs.sink == mark.sink):
-                if found.st_mtime > now_s + LATE_S:  # of before the clock was put back
+                if status.st_mtime > now_s + LATE_S:  # of before the clock was put back
                     _set_time(path, now_s)
-                time_s = min(found.st_mtime, now_s)
-                self._put(path, time_s, found.st_size, is_event=theirs.is_event)
+                time_s = min(status.st_mtime, now_s)
+                self._put(path, time_s, status.st_size, is_event=theirs.is_event)
         for sink, count in orphans.items():
             if count:
                 _LOG.warning(_ORPHANS, mark.sink, self._folder, count, sink)

@@ -134,8 +134,8 @@ class RtspRelay:
             self._shut_down()
             if asking is not None:
                 asking.join()
-            for one in self._open:
-                one.close()
+            for connection in self._open:
+                connection.close()
 
     def _ask(self, player: socket.socket) -> None:
         """Hand on what FFmpeg asks; once it asks for the pictures, it follows no redirect any more."""
@@ -163,9 +163,10 @@ class RtspRelay:
         """Wake who reads or writes. The thread that serves closes: a socket that is closed under a reader wakes nobody."""
         with self._lock:
             self._is_closed = True
-            for one in self._open:
+            for connection in self._open:
                 with suppress(OSError):
-                    socket.socket.shutdown(one, socket.SHUT_RDWR)  # and leave TLS to who reads it
+                    # This leaves TLS to who reads it.
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def _message(camera: IO[bytes], host: bytes) -> bytes:
@@ -221,12 +222,11 @@ def _with_source(raw: bytes, line: bytes, host: bytes) -> bytes:
 def _check_first(line: bytes) -> None:
     answer = _ANSWER.fullmatch(line)
     if answer is not None and answer[1].startswith(b"3"):
-        raise InputError(
-            "the camera sends us to another address",
-            expected="an answer; redirects are not followed",
-            got=line[:80].decode("ascii", "replace"),
-            hint="Write the address where it is now, and its host into network.",
-        )
+        text = "the camera sends us to another address"
+        expected = "an answer; redirects are not followed"
+        hint = "Write the address where it is now, and its host into network."
+        got = line[:80].decode("ascii", "replace")
+        raise InputError(text, expected=expected, got=got, hint=hint)
     if answer is None and not _REQUEST.fullmatch(line):
         raise _no_rtsp(line)
 

@@ -43,11 +43,11 @@ def _wait_for(groups: Iterable[Group]) -> bool:
 def _models(pipe: Any, ordered: Any, crops: Any) -> Mapping[str, VideoModel]:
     """Return the models by name; the only one is called ``main``."""
     models = dict(pipe) if isinstance(pipe, Mapping) else {}
-    if not any(isinstance(one, VideoModel) for one in models.values()):
+    if not any(isinstance(model, VideoModel) for model in models.values()):
         return {"main": VideoModel(pipe, ordered, crops or {})}
-    for name, one in models.items():
-        if not isinstance(one, VideoModel):
-            raise TypeError(f"the model {name!r} is a VideoModel like the others, not {one!r}")
+    for name, model in models.items():
+        if not isinstance(model, VideoModel):
+            raise TypeError(f"the model {name!r} is a VideoModel like the others, not {model!r}")
     if ordered is not None or crops is not None:
         raise TypeError("with several models, ordered and crops are arguments of VideoModel")
     return models
@@ -224,19 +224,11 @@ class VideoRunner(Delivery):
         return Handle(group)
 
     def _group(self, options: SourceOptions, loop: Loop | None) -> Group:
-        group = Group(
-            options,
-            self._network,
-            self._decode,
-            most_files=self._most_files,
-            make=self._make_source,
-            over=self._check_over,
-            pass_by=self._pass_by,
-            loop=loop,
-        )
-        self._open_groups = [one for one in self._open_groups if not one.is_gone]
-        self._open_groups.append(group)
-        return group
+        given = (options, self._network, self._decode, self._most_files)
+        added = Group(*given, self._make_source, self._check_over, self._pass_by, loop)
+        open_groups = [group for group in self._open_groups if not group.is_gone]
+        self._open_groups = [*open_groups, added]
+        return added
 
     def _pass_by(self, path: str) -> None:
         with self._lock:
@@ -269,7 +261,7 @@ class VideoRunner(Delivery):
     def _adopt(self, group: Group, loop: Loop) -> None:
         """Let a loop have the frames of a group that has none."""
         with group.changed:
-            sources = sum(one is group for one in self._groups.values())
+            sources = sum(owner is group for owner in self._groups.values())
             if group.loop is None and sources + group.collecting:
                 loop.join(sources + group.collecting)
                 group.loop = loop
@@ -278,10 +270,10 @@ class VideoRunner(Delivery):
         with self._lock:
             if loop in self._loops:
                 self._loops.remove(loop)
-            mine = [one for one in self._open_groups if one.loop is loop]
+            mine = [group for group in self._open_groups if group.loop is loop]
         left = loop.close()
-        for one in mine:
-            one.stop(discard=True)
+        for group in mine:
+            group.stop(discard=True)
         for source, frame in left:
             source.release(frame, dropped=True)
             self._check_over(source)
@@ -330,14 +322,15 @@ class VideoRunner(Delivery):
         folders hold beside pictures: labels, notes, lists, dead links.
         """
         with self._lock:
-            stuck = sum(thread.is_alive() for one in self._open_groups for thread in one.threads)
+            threads = [thread for group in self._open_groups for thread in group.threads]
+            stuck = sum(thread.is_alive() for thread in threads)
             closed = self._closed
             passed_by = self._passed_by
-            found = dict(self._ended)
-            found.update((name, source.status()) for name, source in self._sources.items())
+            sources = dict(self._ended)
+            sources.update((name, source.status()) for name, source in self._sources.items())
         return {
             "state": "closed" if closed else "open",
-            "sources": found,
+            "sources": sources,
             "sinks": self._sinks.status(),
             "passed_by": passed_by,
             "stuck_threads": stuck if closed else 0,

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,7 @@ from headrace_formats import write_json
 from headrace_vision.clock import utc
 from headrace_vision.owner import Mark, mark_beside
 from headrace_vision.records import frame_record, is_detections
-from headrace_vision.retention import Bounds, FileSink, files_in
-from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES
+from headrace_vision.retention import FileSink, files_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,16 +30,9 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = [
-    "EVENT",
-    "Names",
-    "SaveImages",
-    "SaveJSONL",
-    "encoded",
-    "mark_of",
-    "picture_of",
-    "write_image",
+    "EVENT", "Names", "SaveImages", "SaveJSONL", "encoded", "mark_of", "picture_of", "write_image",
     "write_whole",
-]
+]  # fmt: skip
 
 
 MOST_NAME_BYTES = 80
@@ -89,10 +81,10 @@ class Names:
 
 
 def _stem_of(source: str) -> str:
-    found = _ADDRESS.fullmatch(source)
-    if found is None:
+    match = _ADDRESS.fullmatch(source)
+    if match is None:
         return Path(source.rstrip("/\\")).stem
-    host, path = found.groups()
+    host, path = match.groups()
     last = path.rstrip("/").rpartition("/")[2]
     if len(last) >= KEY_LENGTH:
         return f"{host}-{mark_of(source)}"
@@ -115,8 +107,8 @@ def picture_of(
         annotators: What draws the detections. None: boxes, masks, keypoints and labels.
     """
     image = frame.image
-    for one in frame.models.values() if draw else ():
-        image = picture_of(replace(one, image=image), draw=True)
+    for answer in frame.models.values() if draw else ():
+        image = picture_of(replace(answer, image=image), draw=True)
     if frame.models:
         return image
     result = frame.result
@@ -173,6 +165,7 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SaveImages(FileSink):
     """Writes an image per frame, ``FOLDER/SOURCE/000012.jpg``, with boxes on it. ``SOURCE-2`` where an earlier run has that folder.
 
@@ -187,28 +180,14 @@ class SaveImages(FileSink):
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
-    def __init__(  # noqa: PLR0913 - settings, by name
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        draw: bool = True,
-        suffix: str = ".jpg",
-        only_events: bool = False,
-        keep_s: float | None = None,
-        keep_bytes: int | None = None,
-        keep_free_bytes: int | None = None,
-        keep_events_s: float | None = None,
-        adopt: bool = False,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        self._keep(spool_bytes, spool, close_s)
-        bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
-        self._bound(Path(folder), bounds)
-        self._draw = draw
-        self._suffix = suffix
-        self._only_events = only_events
+    folder: str | os.PathLike[str] = field(kw_only=False)
+    draw: bool = True
+    suffix: str = ".jpg"
+    only_events: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._bound(Path(self.folder))
         self._names = Names(lambda name: (self._folder / name).exists())
         self.scan_s = 3600.0  # there may be a million
 
@@ -220,16 +199,16 @@ class SaveImages(FileSink):
 
     def wants(self, frame: Frame) -> bool:
         """Return whether a frame has events, or needs none."""
-        return not self._only_events or bool(frame.request.get("events"))
+        return not self.only_events or bool(frame.request.get("events"))
 
     def write(self, frame: Frame) -> None:
         """Write the image of a frame; one without an image is left out."""
-        image = picture_of(frame, draw=self._draw)
+        image = picture_of(frame, draw=self.draw)
         if image is None:
             return
         folder = self._folder / self._names.of(frame.source)
         is_event = self._bounds.keep_events_s is not None and bool(frame.request.get("events"))
-        path = folder / f"{frame.frame:06d}{EVENT * is_event}{self._suffix}"
+        path = folder / f"{frame.frame:06d}{EVENT * is_event}{self.suffix}"
         if self._bounds.is_any:
             folder.mkdir(parents=True, exist_ok=True)
             mark = self._look()
@@ -242,10 +221,11 @@ class SaveImages(FileSink):
         """Yield the images of folders that bear a mark."""
         for folder in self._folder.iterdir():
             if (mark := mark_beside(folder / _BESIDE)) is not None:
-                for path, found in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.part)?"):
-                    yield path, found, mark._replace(is_event=EVENT in path.name)
+                for path, status in files_in(folder, rf"\d{{6,}}({EVENT})?\.\w+(\.part)?"):
+                    yield path, status, mark._replace(is_event=EVENT in path.name)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SaveJSONL(FileSink):
     """Writes a line of JSON per frame, of all sources into one file: see `headrace_vision.frame_record`.
 
@@ -262,33 +242,22 @@ class SaveJSONL(FileSink):
         spool_bytes, spool, close_s: What is kept while the sink fails. See `headrace_vision.Sink`.
     """
 
+    path: str | os.PathLike[str] = field(kw_only=False)
+    every_s: float | None = None
+    every_bytes: int | None = None
+
     needs_image = False
 
-    def __init__(  # noqa: PLR0913 - settings, by name
-        self,
-        path: str | os.PathLike[str],
-        *,
-        every_s: float | None = None,
-        every_bytes: int | None = None,
-        keep_s: float | None = None,
-        keep_bytes: int | None = None,
-        keep_free_bytes: int | None = None,
-        keep_events_s: float | None = None,
-        adopt: bool = False,
-        spool_bytes: int = SPOOL_BYTES,
-        spool: str | os.PathLike[str] | None = None,
-        close_s: float = CLOSE_S,
-    ) -> None:
-        self._keep(spool_bytes, spool, close_s)
-        for name, value in (("every_s", every_s), ("every_bytes", every_bytes)):
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("every_s", self.every_s), ("every_bytes", self.every_bytes)):
             if value is not None and not value > 0:
                 raise ValueError(f"{name} is more than 0, not {value!r}")
-        self._path = Path(path)
-        bounds = Bounds(keep_s, keep_bytes, keep_free_bytes, keep_events_s, adopt)
-        self._bound(self._path.parent, bounds)
-        self._every_s, self._every_bytes = every_s or math.inf, every_bytes or math.inf
-        has_parts = every_s is not None or every_bytes is not None
-        bounds.check_parts(has_parts, "every_s or every_bytes")
+        self._path = Path(self.path)
+        self._bound(self._path.parent)
+        self._every_s, self._every_bytes = self.every_s or math.inf, self.every_bytes or math.inf
+        has_parts = self.every_s is not None or self.every_bytes is not None
+        self._bounds.check_parts(has_parts, "every_s or every_bytes")
         self._beside = self._path.with_name(f".{self._path.name}{_BESIDE}")
         self._file: IO[bytes] | None = None
         self._begun_s, self._has_event = 0.0, False
@@ -306,10 +275,10 @@ class SaveJSONL(FileSink):
             if before != mark._replace(is_event=self._has_event):
                 self._write_beside(mark)
         file = self._path.open("ab", buffering=0)
-        found = os.fstat(file.fileno())
-        self._begun_s = found.st_mtime if found.st_size else utc()
+        status = os.fstat(file.fileno())
+        self._begun_s = status.st_mtime if status.st_size else utc()
         try:
-            if found.st_size and self._is_cut():  # by the end of an earlier run
+            if status.st_size and self._is_cut():  # by the end of an earlier run
                 file.write(b"\n")  # its half line stays apart
         except OSError:
             file.close()
@@ -348,13 +317,13 @@ class SaveJSONL(FileSink):
     def _turn(self, more_bytes: int = 0) -> IO[bytes]:
         """Return the file for the next line: another one where this one is full, its time is over, or somebody has moved it."""
         if self._file is not None:
-            found = os.fstat(self._file.fileno())
+            status = os.fstat(self._file.fileno())
             with suppress(FileNotFoundError):
-                if os.path.samestat(found, self._path.stat()):
+                if os.path.samestat(status, self._path.stat()):
                     is_over = self._begun_s // self._every_s != utc() // self._every_s
-                    is_over = is_over or found.st_size + more_bytes > self._every_bytes
-                    self._begun_s = self._begun_s if found.st_size else utc()
-                    if not (is_over and found.st_size):
+                    is_over = is_over or status.st_size + more_bytes > self._every_bytes
+                    self._begun_s = self._begun_s if status.st_size else utc()
+                    if not (is_over and status.st_size):
                         return self._file
                     path = self._path.rename(self._dated())
                     self._note_finished(path, is_event=self._has_event)
@@ -365,13 +334,10 @@ class SaveJSONL(FileSink):
 
     def _dated(self) -> Path:
         stem = f"{self._path.stem}-{strftime('%Y%m%d-%H%M%S', gmtime(utc()))}"
-        ends = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
         is_event = self._has_event and self._bounds.keep_events_s is not None
-        paths = (
-            self._path.with_name(f"{stem}{end}{EVENT * is_event}{self._path.suffix}")
-            for end in ends
-        )
-        return next(path for path in paths if not path.exists())
+        end = f"{EVENT * is_event}{self._path.suffix}"
+        names = (f"{stem}{f'-{number}' * (number > 1)}{end}" for number in itertools.count(1))
+        return next(path for path in map(self._path.with_name, names) if not path.exists())
 
     def _open_bytes(self) -> int:
         return self._path.stat().st_size if self._path.exists() else 0
@@ -382,12 +348,11 @@ class SaveJSONL(FileSink):
             name, mark = Path(beside.stem[1:]), mark_beside(beside)
             stem, suffix = re.escape(name.stem), re.escape(name.suffix)
             dated = rf"{stem}(-\d{{8}}-\d{{6}}(-\d+)?({EVENT})?)?{suffix}"
-            for path, found in files_in(self._folder, dated):
+            for path, status in files_in(self._folder, dated):
                 if mark is not None and path != self._path:
-                    is_event = (
-                        mark.is_event if path.name == name.name else path.stem.endswith(EVENT)
-                    )
-                    yield path, found, mark._replace(is_event=is_event)
+                    is_whole, has_event = path.name == name.name, path.stem.endswith(EVENT)
+                    is_event = mark.is_event if is_whole else has_event
+                    yield path, status, mark._replace(is_event=is_event)
 
     def close(self) -> None:
         """Close the file."""

@@ -73,14 +73,14 @@ def named_sinks(
         TypeError: One is neither a sink nor callable.
     """
     if isinstance(sinks, Mapping):
-        return {name: as_sink(one) for name, one in sinks.items()}
-    found: dict[str, Sink] = dict(beside or {})
+        return {name: as_sink(given) for name, given in sinks.items()}
+    named: dict[str, Sink] = dict(beside or {})
     for sink in map(as_sink, sinks):
         name, number = sink.name, 2
-        while name in found:
+        while name in named:
             name, number = f"{sink.name}#{number}", number + 1
-        found[name] = sink
-    return found
+        named[name] = sink
+    return named
 
 
 class SinkThreads:
@@ -97,7 +97,7 @@ class SinkThreads:
 
     def __init__(self, sinks: Mapping[str, Sink], clock: Clock) -> None:
         spools = [sink.spool for sink in sinks.values()]
-        folders = [os.path.realpath(one) for one in spools if one is not None]
+        folders = [os.path.realpath(spool) for spool in spools if spool is not None]
         for folder in folders:
             if folders.count(folder) > 1:
                 raise ValueError(f"{folder} is the spool of one sink: give each its own folder")
@@ -107,8 +107,8 @@ class SinkThreads:
 
     def start(self) -> None:
         """Begin to write."""
-        for one in self._threads:
-            one.start()
+        for thread in self._threads:
+            thread.start()
 
     @property
     def is_empty(self) -> bool:
@@ -121,52 +121,52 @@ class SinkThreads:
         Raises:
             ValueError: There is no such sink, with the nearest known one, or a sink does not fit the source.
         """
-        known = [one.name for one in self._threads]
+        known = [thread.name for thread in self._threads]
         for name in options.sinks or ():
             check_name("sink", name, known)
-        for one in self._threads:
-            if options.sinks is not None and one.name not in options.sinks:
+        for thread in self._threads:
+            if options.sinks is not None and thread.name not in options.sinks:
                 continue
-            if options.privacy_masks and one.sink.copies_packets:
-                refuse_copy(one.name)
-            if options.models is not None and one.sink.needs_model and one.sink.model is None:
+            if options.privacy_masks and thread.sink.copies_packets:
+                refuse_copy(thread.name)
+            if options.models is not None and thread.sink.needs_model and thread.sink.model is None:
                 raise ValueError(
-                    f"the sink {one.name!r} takes one model of a source: set its model"
+                    f"the sink {thread.name!r} takes one model of a source: set its model"
                 )
 
     def _of(self, names: Collection[str] | None) -> list[SinkThread]:
-        return [one for one in self._threads if names is None or one.name in names]
+        return [thread for thread in self._threads if names is None or thread.name in names]
 
     def put(self, frame: Frame, names: Collection[str] | None, models: Collection[str]) -> None:
         """Queue a frame for each, or for those of some names, if they take one of the models that it went to."""
-        for one in self._of(names):
-            model = one.sink.model
+        for thread in self._of(names):
+            model = thread.sink.model
             if model is None or model in models:
-                one.put(frame if model is None else frame.models.get(model, frame))
+                thread.put(frame if model is None else frame.models.get(model, frame))
 
     def packets_of(self, source: str, names: Collection[str] | None) -> list[Packets]:
         """Return what gets the packets of a source whose frames go to the sinks of some names."""
-        found = (one.sink.packets_of(source) for one in self._of(names))
-        return [one for one in found if one is not None]
+        packets = (thread.sink.packets_of(source) for thread in self._of(names))
+        return [receiver for receiver in packets if receiver is not None]
 
     def tell(self, method: str, source: str, *given: str, names: Collection[str] | None) -> None:
         """Queue what became of a source for each, or for those of some names."""
-        for one in self._of(names):
-            one.tell(method, source, *given)
+        for thread in self._of(names):
+            thread.tell(method, source, *given)
 
     def close(self, timeout_s: float) -> None:
         """Let each write what is queued and end. Wait for them, see `SinkThread.longest_close_s`.
 
         The process ends at most `LAST_S` later than one that still writes, so that its files get their end.
         """
-        for one in self._threads:
-            one.close()
+        for thread in self._threads:
+            thread.close()
         began = time.monotonic()
-        for one in self._threads:
-            longest_s = one.longest_close_s(timeout_s)
-            if not one.join(began + longest_s - time.monotonic(), timeout_s):
-                atexit.register(one.join, LAST_S)
+        for thread in self._threads:
+            longest_s = thread.longest_close_s(timeout_s)
+            if not thread.join(began + longest_s - time.monotonic(), timeout_s):
+                atexit.register(thread.join, LAST_S)
 
     def status(self) -> dict[str, Any]:
         """Return the status of each by its name."""
-        return {one.name: one.status() for one in self._threads}
+        return {thread.name: thread.status() for thread in self._threads}

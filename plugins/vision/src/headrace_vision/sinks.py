@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace_vision.copying import Packets
     from headrace_vision.frames import Frame
 
-__all__ = ["Sink", "SinkThread"]
+__all__ = ["Sink", "SinkThread", "SpoolingSink"]
 
 SPOOL_BYTES = 64 * 2**20
 """Most bytes that are kept for a sink that fails, unless it says another number."""
@@ -80,19 +80,6 @@ class Sink:
     known_as: str | None = None
     runner_names: Collection[str] = ()
 
-    def _keep(self, spool_bytes: int, spool: str | os.PathLike[str] | None, close_s: float) -> None:
-        """Check and note what is kept while the sink fails.
-
-        Raises:
-            ValueError: A number is negative.
-        """
-        for name, value in (("spool_bytes", spool_bytes), ("close_s", close_s)):
-            if not value >= 0:
-                raise ValueError(f"{name} is at least 0, not {value!r}")
-        if spool is not None and not os.fspath(spool):
-            raise ValueError("spool is a folder, not an empty text")
-        self.spool_bytes, self.spool, self.close_s = spool_bytes, spool, close_s
-
     @property
     def name(self) -> str:
         """How the sink is called in ``status()``."""
@@ -148,6 +135,26 @@ class Sink:
     def status(self) -> dict[str, Any]:
         """Return more entries for ``status()``, for JSON."""
         return {}
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SpoolingSink(Sink):
+    """A sink whose arguments say what is kept while it fails. See `Sink`.
+
+    Raises:
+        ValueError: A number is negative.
+    """
+
+    spool_bytes: int = SPOOL_BYTES
+    spool: str | os.PathLike[str] | None = None
+    close_s: float = CLOSE_S
+
+    def __post_init__(self) -> None:
+        for name in ("spool_bytes", "close_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is at least 0, not {getattr(self, name)!r}")
+        if self.spool is not None and not os.fspath(self.spool):
+            raise ValueError("spool is a folder, not an empty text")
 
 
 @dataclass(eq=False)
@@ -236,7 +243,7 @@ class SinkThread:
             while not self._has_room():
                 if self.sink.full == "drop":
                     self._counts["dropped"] += 1
-                    oldest = next(one for one in self._queue if one.is_frame)
+                    oldest = next(queued for queued in self._queue if queued.is_frame)
                     oldest.counted = "dropped"
                     self._remove(oldest)
                 else:
@@ -268,9 +275,9 @@ class SinkThread:
         """Queue what became of a source; that finds room always. Of the same kind only the last one waits."""
         with self._changed:
             if not self._closing.is_set():
-                for one in [*self._queue]:
-                    if isinstance(one.item, tuple) and one.item[:2] == (method, source):
-                        self._remove(one)
+                for waiting in [*self._queue]:
+                    if isinstance(waiting.item, tuple) and waiting.item[:2] == (method, source):
+                        self._remove(waiting)
                 self._append(_Entry((method, source, *given), 0))
 
     def close(self) -> None:
@@ -350,12 +357,12 @@ class SinkThread:
     def _trim(self) -> None:
         """Lose the oldest frames beyond the bound; the newest stays."""
         while self._bytes > self.sink.spool_bytes and self._frames > 1:
-            self._remove(next(one for one in self._queue if one.is_frame))
+            self._remove(next(entry for entry in self._queue if entry.is_frame))
             self._counts["lost"] += 1
 
     def _leave_behind(self) -> None:
         """Lose what is in memory: nobody comes for it. What is in the folder stays there."""
-        for entry in [one for one in self._queue if one.path is None]:
+        for entry in [queued for queued in self._queue if queued.path is None]:
             self._remove(entry)
             self._counts["lost"] += entry.is_frame
 
@@ -395,10 +402,8 @@ class SinkThread:
         except BaseException:  # noqa: BLE001 - a thread has nobody above it
             with self._changed:
                 self._closing.set()  # nobody waits for room
-                self._attempts, self._error = (
-                    self._attempts or 1,
-                    "its thread has ended: see the log",
-                )
+                self._attempts = self._attempts or 1
+                self._error = "its thread has ended: see the log"
                 self._changed.notify_all()
             _LOG.exception("sink %s: its thread has ended, and it gets no more frames", self.name)
             self._give_up(is_closed=True)
@@ -467,9 +472,8 @@ class SinkThread:
                 is_there = self._remove(entry)
                 if is_written and entry.is_frame:
                     self._counts["written"] += 1
-                    self._counts[
-                        entry.counted
-                    ] -= not is_there  # it was thought so while it was written
+                    # It was thought so while it was written.
+                    self._counts[entry.counted] -= not is_there
                 elif entry.is_frame:
                     self._counts["lost"] += is_there
             attempts = self._attempts if is_written else 0
@@ -479,9 +483,8 @@ class SinkThread:
             self._changed.notify_all()
         if attempts:
             text = "sink %s works again after %d attempts: %d frames were kept, %d were lost"
-            _LOG.warning(
-                text, self.name, attempts, kept + (entry is not None and entry.is_frame), lost
-            )
+            kept += entry is not None and entry.is_frame
+            _LOG.warning(text, self.name, attempts, kept, lost)
 
     def _tries_again(self, error: Exception, entry: _Entry | None) -> bool:
         """Note why the sink fails, and wait until it is tried again; False if that is too late."""
@@ -497,8 +500,8 @@ class SinkThread:
         if is_first:
             text = "sink %s fails, and is tried again (%s): %r"
             _LOG.warning(text, self.name, counts, self._error)
-            for one in waiting:
-                self._save(one)
+            for held in waiting:
+                self._save(held)
             with self._changed:
                 self._trim()
         if entry is not None and self._passes_by(error, entry):
@@ -519,7 +522,7 @@ class SinkThread:
         if is_outside or self._attempts < self.sink.attempts:
             return False
         with self._changed:
-            after = [one for one in self._queue if one.is_frame and one is not entry]
+            after = [other for other in self._queue if other.is_frame and other is not entry]
         if not after:
             return False
         try:
@@ -539,8 +542,8 @@ class SinkThread:
 
     def _give_up(self, *, is_closed: bool) -> None:
         """End without having written all."""
-        for one in list(self._queue):
-            self._save(one)
+        for entry in list(self._queue):
+            self._save(entry)
         with self._changed:
             before = self._counts["lost"]
             self._state = "closed"

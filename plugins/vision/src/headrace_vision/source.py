@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.clock import utc
@@ -75,15 +75,16 @@ class Flight:
     def cancel(self) -> bool:
         """Cancel it where a model has not begun. Return whether there was one."""
         futures = [part.future for part in self.parts]
-        return any([one.cancel() for one in futures if one is not None])  # noqa: C419 - each of them
+        return any([future.cancel() for future in futures if future is not None])  # noqa: C419 - each of them
 
 
+@dataclass(eq=False)
 class Source:
     """The counts and the frames of one source. Safe to use from several threads.
 
     ``read = delivered + failed + dropped + thinned + in flight`` holds whenever `status` is called.
 
-    Args:
+    Attributes:
         name: What frames of it say as ``source``.
         options: How it is read.
         live: Whether it goes on whether or not somebody reads.
@@ -91,19 +92,13 @@ class Source:
         send: Submits the request of a flight, and calls `ended` when it is done.
     """
 
-    def __init__(
-        self,
-        name: str,
-        options: SourceOptions,
-        *,
-        live: bool,
-        clock: Clock,
-        send: Callable[[Source, Flight], None],
-    ) -> None:
-        self.name = name
-        self.options = options
-        self.live = live
-        self.clock = clock
+    name: str
+    options: SourceOptions
+    live: bool
+    clock: Clock
+    send: Callable[[Source, Flight], None]
+
+    def __post_init__(self) -> None:
         self.stopping = threading.Event()
         self.state = "opening"
         self.error: str | None = None
@@ -116,19 +111,14 @@ class Source:
         self.packets: list[Packets] = []
         self.tell: Callable[..., None] = lambda *_: None
         self._hang_up: Callable[[], None] | None = None
-        self.timeline = Timeline(1.0 / options.image_fps)
-        self._thinning = Thinning(options)
-        self._masks = PrivacyMasks((options.privacy_masks or {}).values())
-        self._send = send
-        self._number = 0
+        self.timeline = Timeline(1.0 / self.options.image_fps)
+        self._thinning = Thinning(self.options)
+        self._masks = PrivacyMasks((self.options.privacy_masks or {}).values())
         self._run, self._events = secrets.token_hex(4), itertools.count(1)
-        self._counts = dict.fromkeys(
-            ("read", "delivered", "failed", "dropped", "thinned", "damaged_packets", "reconnects"),
-            0,
-        )
-        self._held = 0
+        outcomes = ("read", "delivered", "failed", "dropped", "thinned")
+        self._counts = dict.fromkeys((*outcomes, "damaged_packets", "reconnects"), 0)
         self._has_wrong_clock = False
-        self._attempts = 0
+        self._number = self._held = self._attempts = 0
         self._due_s = self._lost_s = 0.0
 
     @property
@@ -154,8 +144,8 @@ class Source:
         stamp = self.timeline.stamp(shot.time_s)
         when, said_by = self._capture_time(shot)
         self.state = "reading"
-        for one in self.packets:
-            one.note(shot.stream_s, stamp)
+        for receiver in self.packets:
+            receiver.note(shot.stream_s, stamp)
         if shot.error is None and not self._thinning.keeps(number, stamp):
             with self.changed:
                 self._counts["read"] += 1
@@ -172,7 +162,7 @@ class Source:
                 frame.image = self._masks.covered(shot.convert())
             except Exception as error:  # noqa: BLE001 - the outcome of this frame
                 frame.error = error
-        self._send(self, self._flight_of(frame))
+        self.send(self, self._flight_of(frame))
         return True
 
     def _capture_time(self, shot: Shot) -> tuple[float, str]:
@@ -196,10 +186,10 @@ class Source:
         events = frame.request.get("events")
         if isinstance(events, (list, tuple)):
             frame.request["events"] = [
-                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **one}
-                if isinstance(one, Mapping)
-                else one
-                for one in events
+                {"id": f"{self.name}:{self._run}:{next(self._events)}", "time": frame.time, **event}
+                if isinstance(event, Mapping)
+                else event
+                for event in events
             ]
 
     def _flight_of(self, frame: Frame) -> Flight:
@@ -207,7 +197,7 @@ class Source:
             return Flight(frame, [Part(next(iter(self.lanes.values())), frame)])
         frame.models = {name: replace(frame) for name in self.lanes}
         pairs = zip(self.lanes.values(), frame.models.values(), strict=True)
-        return Flight(frame, [Part(lane, one) for lane, one in pairs])
+        return Flight(frame, [Part(lane, answer) for lane, answer in pairs])
 
     def _take_place(self) -> bool:
         """Count a frame as read and in flight; False if it is dropped, or the source stops."""
@@ -224,7 +214,7 @@ class Source:
                     continue
                 newest = list(reversed(self.flights))
             # Outside of the lock: cancelling calls back, and that takes the lock.
-            if not any(one.cancel() for one in newest):
+            if not any(flight.cancel() for flight in newest):
                 with self.changed:
                     if self._held < self.in_flight:
                         continue
@@ -256,7 +246,7 @@ class Source:
         """Return the oldest flight if it is done, else the oldest that what is in order has not seen, if that may run on it."""
         if self.flights and self.flights[0].is_ordered and not self.flights[0].waits:
             return self.flights[0]
-        first = next((one for one in self.flights if not one.is_ordered), None)
+        first = next((flight for flight in self.flights if not flight.is_ordered), None)
         return None if first is None or first.waits else first
 
     def next_due(self) -> Flight | None:
@@ -308,7 +298,7 @@ class Source:
             self._due_s = self.clock.now() + wait_s
             if not attempt:
                 self._lost_s = self.clock.now()
-            counts = ", ".join(f"{self._counts[one]} {one}" for one in _TOLD)
+            counts = ", ".join(f"{self._counts[outcome]} {outcome}" for outcome in _TOLD)
         if not attempt:
             text = "source %s is lost, and tried again (%s): %s"
             _LOG.warning(text, self.name, counts, self.error)
@@ -377,9 +367,5 @@ class Source:
 
 
 def _request_of(frame: Frame) -> dict[str, Any]:
-    return {
-        "data": frame.image,
-        "image": frame.image,
-        "color": "bgr",
-        "context": {name: getattr(frame, name) for name in SAID},
-    }
+    context = {name: getattr(frame, name) for name in SAID}
+    return {"data": frame.image, "image": frame.image, "color": "bgr", "context": context}

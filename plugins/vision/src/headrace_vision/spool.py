@@ -48,7 +48,7 @@ def without_image(frame: Frame) -> Frame:
     """Return a frame with what a record of it has, and without pictures."""
     request: dict[str, Any] = {k: frame.request[k] for k in _RECORDED if k in frame.request}
     result = None if "detections" in request else frame.result
-    models = {name: without_image(one) for name, one in frame.models.items()}
+    models = {name: without_image(answer) for name, answer in frame.models.items()}
     return replace(frame, image=None, result=result, request=request, models=models)
 
 
@@ -64,21 +64,21 @@ def bytes_of(frame: Frame) -> int:
     seen: set[int] = set()
     total = 0
     while left:
-        one = left.pop()
-        if one is None or id(one) in seen:
+        part = left.pop()
+        if part is None or id(part) in seen:
             continue
-        seen.add(id(one))
-        if isinstance(one, Frame):
-            left += [one.image, one.result, *one.models.values()]
-            left += [x for key, x in one.request.items() if key not in ("context", "color")]
-        elif isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, (list, tuple, set, frozenset)):
-            left += one
-        elif type(one).__module__.startswith("supervision"):
-            left += _parts_of(one)
+        seen.add(id(part))
+        if isinstance(part, Frame):
+            left += [part.image, part.result, *part.models.values()]
+            left += [x for key, x in part.request.items() if key not in ("context", "color")]
+        elif isinstance(part, Mapping):
+            left += part.values()
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            left += part
+        elif type(part).__module__.startswith("supervision"):
+            left += _parts_of(part)
         else:
-            total += getattr(one, "nbytes", None) or sys.getsizeof(one)
+            total += getattr(part, "nbytes", None) or sys.getsizeof(part)
     return max(total, LEAST_BYTES)
 
 
@@ -101,7 +101,7 @@ class SpoolFolder:
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        names = sorted(one.name for one in self.folder.iterdir() if _NAME.fullmatch(one.name))
+        names = sorted(path.name for path in self.folder.iterdir() if _NAME.fullmatch(path.name))
         for name in names:
             if name.endswith(".part"):  # a program that was killed has left it
                 (self.folder / name).unlink(missing_ok=True)
@@ -141,8 +141,8 @@ def read_frame(path: Path) -> Frame:
     """
     import numpy as np
 
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-        arrays = {name: found[name] for name in found.files}
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
     frame: Frame = _unpacked(read_json(arrays.pop("json").tobytes()), arrays)
     return frame
 
@@ -162,15 +162,15 @@ class _Packed:
     def of_frame(self, frame: Frame) -> Any:
         """Return a frame. Of what no file can hold it has what a record has, and no key of its request that is in no record."""
         request = []
-        for key, one in frame.request.items():
+        for key, value in frame.request.items():
             with suppress(TypeError):
-                request.append([key, self._of_any(one) if key in _RECORDED else self.of(one)])
-        names = [one for one in Frame.__dataclass_fields__ if one != "request"]
+                request.append([key, self._of_any(value) if key in _RECORDED else self.of(value)])
+        names = [field for field in Frame.__dataclass_fields__ if field != "request"]
         values = {name: getattr(frame, name) for name in names}
         values["error"] = None
         if frame.error is not None:
             values["error"] = [code_of(frame.error), str(frame.error)]
-        pairs = [[name, self._of_any(one)] for name, one in values.items()]
+        pairs = [[name, self._of_any(value)] for name, value in values.items()]
         return {"frame": {"dict": [*pairs, ["request", {"dict": request}]]}}
 
     def _of_any(self, value: Any) -> Any:
@@ -192,7 +192,7 @@ class _Packed:
         if value is None or type(value) in (bool, int, str) or _is_finite(value):
             return value
         if type(value) is list:
-            return [self.of(one) for one in value]
+            return [self.of(element) for element in value]
         if isinstance(value, Frame):
             return self.of_frame(value)
         if isinstance(value, (np.ndarray, np.generic)) and not value.dtype.hasobject:
@@ -207,14 +207,14 @@ class _Packed:
 
 def _unpacked(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if isinstance(value, list):
-        return [_unpacked(one, arrays) for one in value]
+        return [_unpacked(element, arrays) for element in value]
     if not isinstance(value, dict):
         return value
     ((kind, inner),) = value.items()
     if kind in ("array", "scalar"):
         return arrays[inner] if kind == "array" else arrays[inner][()]
-    found = _unpacked(inner, arrays)
-    return _frame_of(found) if kind == "frame" else _KINDS[kind][2](found)
+    value = _unpacked(inner, arrays)
+    return _frame_of(value) if kind == "frame" else _KINDS[kind][2](value)
 
 
 def _is_finite(value: Any) -> bool:
@@ -232,12 +232,12 @@ def _is_object_array(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "O"
 
 
-def _objects_of(found: list[Any]) -> NDArray[Any]:
+def _objects_of(parts: list[Any]) -> NDArray[Any]:
     import numpy as np
 
-    objects = np.empty(found[0], object)
-    for number, one in enumerate(found[1]):
-        objects.flat[number] = one
+    objects = np.empty(parts[0], object)
+    for number, element in enumerate(parts[1]):
+        objects.flat[number] = element
     return objects
 
 
@@ -271,10 +271,10 @@ def _runs_of(masks: Any) -> tuple[Any, ...]:
     return runs, masks.bbox_xyxy, tuple(masks.shape[1:])
 
 
-def _masks_of(found: tuple[Any, ...]) -> Any:
+def _masks_of(parts: tuple[Any, ...]) -> Any:
     import supervision as sv
 
-    return sv.CompactMask.from_coco_rle(*found)
+    return sv.CompactMask.from_coco_rle(*parts)
 
 
 _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[Any], Any]]] = {
@@ -282,10 +282,10 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Any], Callable[[A
     "tuple": (lambda value: type(value) is tuple, list, tuple),
     "dict": (
         lambda value: isinstance(value, dict),
-        lambda value: [[key, one] for key, one in value.items()],
+        lambda value: [[key, inner] for key, inner in value.items()],
         dict,
     ),
-    "bytes": (lambda value: type(value) is bytes, _bytes_array, lambda found: found.tobytes()),
+    "bytes": (lambda value: type(value) is bytes, _bytes_array, lambda array: array.tobytes()),
     "objects": (
         _is_object_array,
         lambda value: [list(value.shape), value.ravel().tolist()],

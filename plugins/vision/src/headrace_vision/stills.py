@@ -29,7 +29,7 @@ def is_array(value: Any) -> bool:
 def is_pillow(value: Any) -> bool:
     """Return whether a value is an image of Pillow; Pillow is not imported for that."""
     return any(
-        one.__module__ == "PIL.Image" and one.__name__ == "Image" for one in type(value).__mro__
+        base.__module__ == "PIL.Image" and base.__name__ == "Image" for base in type(value).__mro__
     )
 
 
@@ -55,11 +55,9 @@ def as_image(value: Any, max_pixels: int) -> NDArray[np.uint8]:
     if image.dtype == np.uint8 and image.ndim == 2 and image.size:
         return np.ascontiguousarray(np.repeat(image[..., None], 3, axis=2))
     if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise InputError(
-            "this array is no picture",
-            expected="uint8 [H, W, 3] (blue, green, red) or uint8 [H, W]",
-            got=f"{image.dtype} {list(image.shape)}",
-        )
+        expected = "uint8 [H, W, 3] (blue, green, red) or uint8 [H, W]"
+        got = f"{image.dtype} {list(image.shape)}"
+        raise InputError("this array is no picture", expected=expected, got=got)
     return image
 
 
@@ -83,10 +81,10 @@ class StillDecoder:
             if max_pixels not in self._pipes:
                 config = {"backend": self._decode}
                 try:
-                    made = headrace.pipe({**config, "max_pixels": max_pixels})
+                    pipe = headrace.pipe({**config, "max_pixels": max_pixels})
                 except ConfigError:  # a decoder of yours may have no such option
-                    made = headrace.pipe(config)
-                self._pipes[max_pixels] = made
+                    pipe = headrace.pipe(config)
+                self._pipes[max_pixels] = pipe
             return self._pipes[max_pixels]
 
     def __call__(self, data: bytes, max_pixels: int) -> NDArray[np.uint8]:

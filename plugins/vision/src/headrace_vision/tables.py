@@ -18,15 +18,9 @@ from headrace_vision.sinks import CLOSE_S, SPOOL_BYTES, Sink
 from headrace_vision.stills import DECODE
 
 __all__ = [
-    "SINKS",
-    "CropTable",
-    "ModelTable",
-    "OtherSinkTable",
-    "SinkTable",
-    "SourceTable",
-    "VisionConfig",
-    "sinks_of_plugins",
-]
+    "SINKS", "CropTable", "ModelTable", "OtherSinkTable", "SinkTable", "SourceTable",
+    "VisionConfig", "sinks_of_plugins",
+]  # fmt: skip
 
 
 class _Table(BaseModel):
@@ -42,13 +36,11 @@ class CropTable(_Table):
         description="The pipeline: the path of its TOML file, or a table."
     )
     every: int = Field(
-        default=1,
+        1,
         ge=0,
         description="A track is asked about again after so many frames of its source; 0: once.",
     )
-    part: Part = Field(
-        default=(0, 0, 1, 1), description="The part of the box that is cut out; see Crops."
-    )
+    part: Part = Field((0, 0, 1, 1), description="The part of the box that is cut out; see Crops.")
 
 
 class _ModelKeys(_Table):
@@ -56,31 +48,25 @@ class _ModelKeys(_Table):
         "auto", "v5", "v8", "end2end", "yolox", "yolox_decoded", "rfdetr", "rtdetr", "rtdetr_scores", "rtdetr_end2end",
         "detr", "yolonas", "torchvision",
     ] = Field(default="auto", description="Layout of the file of a network; see detect.")  # fmt: skip
-    labels: list[str] | None = Field(
-        default=None, description="Names of the classes of the ONNX file."
-    )
+    labels: list[str] | None = Field(None, description="Names of the classes of the ONNX file.")
     score_threshold: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="Boxes of the ONNX file with a lower score are dropped.",
+        None, ge=0, le=1, description="Boxes of the ONNX file with a lower score are dropped."
     )
     classes: list[str | int] | None = Field(
-        default=None, description="Names or numbers of the classes that are kept."
+        None, description="Names or numbers of the classes that are kept."
     )
     size: int | None = Field(
-        default=None, ge=1, description="Height and width of the input, where no file says them."
+        None, ge=1, description="Height and width of the input, where no file says them."
     )
     node: dict[str, Any] = Field(
-        default={},
-        description="More keys of the node of the ONNX file, as device, max, instance_num.",
+        {}, description="More keys of the node of the ONNX file, as device, max, instance_num."
     )
     ordered: str | dict[str, Any] | None = Field(
-        default=None,
+        None,
         description="What gets the results of each source in order: an expression, or a table.",
     )
     crops: dict[str, CropTable] = Field(
-        default={},
+        {},
         description="Second models by name of the key in data for what they say of each detection.",
     )
 
@@ -95,16 +81,16 @@ class ModelTable(_ModelKeys):
 
 def _documented(of: type[Any], section: str) -> dict[str, str]:
     """Return what the docstring of a class says, in a section, of each attribute or argument."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name = ""
     text = (of.__doc__ or "").partition(f"    {section}:\n")[2].partition("\n\n")[0]
     for line in text.splitlines():
         first, colon, rest = line.strip().partition(": ")
         if colon and not line.startswith(" " * 9):
-            name, found[first] = first, rest
+            name, texts[first] = first, rest
         elif name:
-            found[name] += f" {line.strip()}"
-    return found
+            texts[name] += f" {line.strip()}"
+    return texts
 
 
 def _source_table() -> type[_Table]:
@@ -118,12 +104,13 @@ def _source_table() -> type[_Table]:
         "ffmpeg": dict[str, str | int | float] | None,
     }
     keys: dict[str, Any] = {"input": (str | list[str], Field(description="See VideoRunner.run."))}
-    for one in fields(SourceOptions):
-        keys[one.name] = (types[one.name], Field(default=one.default, description=texts[one.name]))
-    made: type[_Table] = create_model(
+    for field in fields(SourceOptions):
+        own = Field(default=field.default, description=texts[field.name])
+        keys[field.name] = (types[field.name], own)
+    table: type[_Table] = create_model(
         "SourceTable", __base__=_Table, __doc__="A source: its input, and how it is read.", **keys
     )
-    return made
+    return table
 
 
 if TYPE_CHECKING:
@@ -136,7 +123,7 @@ else:
 class _SinkTable(_Table):
     kind: str
     model: str | None = Field(
-        default=None, description="The model whose results the sink gets; without it, all."
+        None, description="The model whose results the sink gets; without it, all."
     )
 
 
@@ -153,13 +140,13 @@ def _sink_table(kind: str) -> type[_SinkTable]:
     of = getattr(headrace_vision, kind)
     texts = _documented(Sink, "Attributes") | _documented(Bounds, "Attributes")
     texts |= _documented(of, "Args")
-    types = get_type_hints(of.__init__)
+    types = get_type_hints(of)
     keys: dict[str, Any] = {"kind": (Literal[kind], ...)}
-    for name, one in signature(of).parameters.items():
-        default = ... if one.default is one.empty else one.default
+    for name, parameter in signature(of).parameters.items():
+        default = ... if parameter.default is parameter.empty else parameter.default
         least = {"ge": 0} if name.endswith(("_s", "_bytes")) else {}
-        made: Any = Field(default, description=texts[name], **_RANGES.get(name, least))
-        keys[name] = (types[name], made)
+        field: Any = Field(default, description=texts[name], **_RANGES.get(name, least))
+        keys[name] = (types[name], field)
     if "network" in keys:
         text = "Hosts that may be called; without it, those of the file."
         keys["network"] = (list[str] | None, Field(None, description=text))
@@ -185,7 +172,7 @@ class OtherSinkTable(_SinkTable):
 
 def sinks_of_plugins() -> dict[str, EntryPoint]:
     """Return the entry points of sinks by name."""
-    return {one.name: one for one in entry_points(group="headrace.sinks")}
+    return {point.name: point for point in entry_points(group="headrace.sinks")}
 
 
 def _kind_of(table: Any) -> str | None:
@@ -221,23 +208,23 @@ class VisionConfig(_ModelKeys):
     """
 
     model: str | dict[str, Any] | None = Field(
-        default=None,
+        None,
         description="The only pipeline, called main: the path of its TOML file, of an ONNX file with a detector, or a "
         "table.",
     )
     models: dict[str, ModelTable] = Field(
-        default={}, description="Several pipelines by name; each source says its model."
+        {}, description="Several pipelines by name; each source says its model."
     )
     imports: list[str] = Field(
-        default=[], alias="import", description="Python files or modules with words of the models."
+        [], alias="import", description="Python files or modules with words of the models."
     )
     network: list[str] = Field(default=[], description="Hosts whose addresses may be opened.")
     decode: str = Field(default=DECODE, description="The expression that decodes stills.")
     sources: dict[str, SourceTable] = Field(
-        default={}, description="By name: input, and options of SourceOptions."
+        {}, description="By name: input, and options of SourceOptions."
     )
     sinks: dict[str, SinkTable] = Field(
-        default={}, description="By name: kind (SaveVideo, ...), and its arguments."
+        {}, description="By name: kind (SaveVideo, ...), and its arguments."
     )
 
     _base: Path | None = PrivateAttr(default=None)
@@ -249,9 +236,9 @@ class VisionConfig(_ModelKeys):
 
     def placed(self, base: Path, changes: dict[str, Any]) -> VisionConfig:
         """Return a copy with ``changes``, whose relative paths start from ``base``."""
-        made = self.model_copy(update=changes)
-        made._base = base
-        return made
+        config = self.model_copy(update=changes)
+        config._base = base
+        return config
 
     @property
     def all_models(self) -> dict[str, ModelTable]:

@@ -48,13 +48,10 @@ class Tiles(Each):
         tile_h: int = Field(ge=1, description="Height of a tile, in pixels.")
         tile_w: int = Field(ge=1, description="Width of a tile, in pixels.")
         overlap: float = Field(
-            default=0.2,
-            ge=0,
-            lt=1,
-            description="Part of a tile that the next one has too (0 to 1).",
+            0.2, ge=0, lt=1, description="Part of a tile that the next one has too (0 to 1)."
         )
         whole: bool = Field(
-            default=True,
+            True,
             description="Add the whole image, for objects that are larger than a tile (true or false).",
         )
 
@@ -114,19 +111,15 @@ class MergeTiles(Each):
         """Which detections are one object."""
 
         metric: Literal["ios", "iou"] = Field(
-            default="ios",
+            "ios",
             description="What the intersection of two boxes is divided by: ios, the smaller box, so that a part of an "
             "object goes; iou, their union.",
         )
         overlap_threshold: float = Field(
-            default=0.5,
-            ge=0,
-            le=1,
-            description="Overlap above which the lesser box is dropped (0 to 1).",
+            0.5, ge=0, le=1, description="Overlap above which the lesser box is dropped (0 to 1)."
         )
         class_agnostic: bool = Field(
-            default=False,
-            description="Boxes of different classes drop each other too (true or false).",
+            False, description="Boxes of different classes drop each other too (true or false)."
         )
 
         positional = ("metric", "overlap_threshold")
@@ -149,23 +142,23 @@ class MergeTiles(Each):
             if not isinstance(parts, list) or len(parts) != len(tiles):
                 got = str(len(parts)) if isinstance(parts, list) else type(parts).__name__
                 raise InputError("these are not those of the tiles", expected=expected, got=got)
-            size = (max(one[2] for one in tiles), max(one[3] for one in tiles))
+            size = (max(tile[2] for tile in tiles), max(tile[3] for tile in tiles))
             pairs = zip(parts, tiles, strict=True)
-            found = sv.Detections.merge([_moved(part, tile, size) for part, tile in pairs])
-            if len(found):
-                if found.confidence is None or found.class_id is None:
+            detections = sv.Detections.merge([_moved(part, tile, size) for part, tile in pairs])
+            if len(detections):
+                if detections.confidence is None or detections.class_id is None:
                     expected = "detections with scores and classes"
                     raise InputError("the detections cannot be ranked", expected=expected)
-                kinds = np.zeros(len(found)) if options.class_agnostic else found.class_id
-                order = np.argsort(-found.confidence, kind="stable")
-                boxes: Any = found.xyxy[order].astype(np.float64)
+                kinds = np.zeros(len(detections)) if options.class_agnostic else detections.class_id
+                order = np.argsort(-detections.confidence, kind="stable")
+                boxes: Any = detections.xyxy[order].astype(np.float64)
                 overlaps_of: Any = sv.box_iou_batch
-                if QUADS in found.data:
-                    boxes, overlaps_of = found.data[QUADS][order], sv.oriented_box_iou_batch
+                if QUADS in detections.data:
+                    boxes, overlaps_of = detections.data[QUADS][order], sv.oriented_box_iou_batch
                 with_metric = partial(overlaps_of, overlap_metric=metric)
                 is_best = best_rows(boxes, kinds[order], options.overlap_threshold, with_metric)
-                found = found.select(order[is_best])
-            request["result"] = found
+                detections = detections.select(order[is_best])
+            request["result"] = detections
 
         return work
 
@@ -176,13 +169,13 @@ _TILES = "a list of [x1, y1, x2, y2], as Tiles writes it"
 def _corners(tiles: Any) -> list[list[int]]:
     """Return where tiles are, as whole numbers."""
     try:
-        found = [[int(x1), int(y1), int(x2), int(y2)] for x1, y1, x2, y2 in tiles]
+        corners = [[int(x1), int(y1), int(x2), int(y2)] for x1, y1, x2, y2 in tiles]
     except (TypeError, ValueError):
-        found = []
-    if not found:
+        corners = []
+    if not corners:
         got = type(tiles).__name__
         raise InputError("these are no tiles", key="tiles", expected=_TILES, got=got)
-    return found
+    return corners
 
 
 def _moved(part: Any, tile: list[int], size: tuple[int, int]) -> sv.Detections:
@@ -192,15 +185,15 @@ def _moved(part: Any, tile: list[int], size: tuple[int, int]) -> sv.Detections:
 
     from headrace_vision.boxes import as_detections
 
-    found = as_detections(part).select(slice(None))  # a copy
+    moved = as_detections(part).select(slice(None))  # a copy
     offset = np.array(tile[:2])
-    found.xyxy = sv.move_boxes(found.xyxy, offset)
-    for key in {"keypoints", "xyxyxyxy"} & set(found.data):
-        points = np.array(found.data[key])
+    moved.xyxy = sv.move_boxes(moved.xyxy, offset)
+    for key in {"keypoints", "xyxyxyxy"} & set(moved.data):
+        points = np.array(moved.data[key])
         points[..., :2] += offset
-        found.data[key] = points
-    if isinstance(found.mask, sv.CompactMask):
-        found.mask = found.mask.with_offset(tile[0], tile[1], size[::-1])
-    elif found.mask is not None:
-        found.mask = sv.move_masks(found.mask, offset, size)
-    return found
+        moved.data[key] = points
+    if isinstance(moved.mask, sv.CompactMask):
+        moved.mask = moved.mask.with_offset(tile[0], tile[1], size[::-1])
+    elif moved.mask is not None:
+        moved.mask = sv.move_masks(moved.mask, offset, size)
+    return moved

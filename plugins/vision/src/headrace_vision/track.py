@@ -72,12 +72,12 @@ class Track(Alone):
         """Which tracker."""
 
         tracker: str = Field(
-            default="bytetrack",
+            "bytetrack",
             description="bytetrack, ocsort, sort, botsort, or module:Class with the method update(detections, frame, "
             "timestamp).",
         )
         settings: dict[str, Any] = Field(
-            default={}, description="Arguments of the tracker by name, in its own units."
+            {}, description="Arguments of the tracker by name, in its own units."
         )
 
         positional = ("tracker",)
@@ -91,18 +91,17 @@ class Track(Alone):
 
         from headrace_vision.boxes import as_detections
 
-        found = _tracker_class(options.tracker, allow_import=context.allow_import)
+        tracker = _tracker_class(options.tracker, allow_import=context.allow_import)
 
         def make() -> Any:
-            return found(**options.settings)
+            return tracker(**options.settings)
 
         try:
             make()
         except (TypeError, ValueError) as error:
-            raise SetupError(
-                f"the tracker {options.tracker!r} refuses its settings: {error}",
-                hint="The option settings has the arguments of its class.",
-            ) from error
+            text = f"the tracker {options.tracker!r} refuses its settings: {error}"
+            hint = "The option settings has the arguments of its class."
+            raise SetupError(text, hint=hint) from error
         states = PerSource(lambda: _Tracker(make()))
         wants_image = options.tracker not in TRACKERS or options.tracker == "botsort"
 

@@ -29,19 +29,9 @@ if TYPE_CHECKING:
     from headrace_vision.timing import PictureTimes
 
 __all__ = [
-    "CAMERAS",
-    "MAX_DAMAGED_PACKETS",
-    "check_hardware",
-    "clock_of",
-    "has_times",
-    "open_address",
-    "open_camera",
-    "open_video",
-    "rate_of",
-    "video_shots",
-    "web_file",
-    "webp_shots",
-]
+    "CAMERAS", "MAX_DAMAGED_PACKETS", "check_hardware", "clock_of", "has_times", "open_address",
+    "open_camera", "open_video", "rate_of", "video_shots", "web_file", "webp_shots",
+]  # fmt: skip
 
 MAX_DAMAGED_PACKETS = 100
 """So many packets in a row that cannot be decoded lose a source."""
@@ -91,20 +81,15 @@ def open_video(file: Path | Any, wanted: Mapping[str, str] | None = None) -> Any
     """
     import av
 
-    options = dict(wanted or {}) | {
-        "protocol_whitelist": FILE_PROTOCOLS,
-        "format_whitelist": FORMATS,
-        "codec_whitelist": _NO_DECODING,
-    }
+    allowed = {"protocol_whitelist": FILE_PROTOCOLS, "format_whitelist": FORMATS}
+    options = {**(wanted or {}), **allowed, "codec_whitelist": _NO_DECODING}
     target = f"file:{file}" if isinstance(file, Path) else file
     try:
         container = _open(target, options)
     except (av.FFmpegError, OSError, ValueError) as error:
-        raise InputError(
-            "it cannot be read as image, animation or video",
-            expected="a file that FFmpeg, or the decoder of stills, knows by its content",
-            got=str(error),
-        ) from error
+        text = "it cannot be read as image, animation or video"
+        expected = "a file that FFmpeg, or the decoder of stills, knows by its content"
+        raise InputError(text, expected=expected, got=str(error)) from error
     return _with_video(container)
 
 
@@ -232,12 +217,8 @@ def open_address(
             with _with_video(opened) as container:
                 yield container
     else:
-        options |= {
-            "protocol_whitelist": "rtmp,rtmps,tcp,tls",
-            "format_whitelist": "flv,live_flv",
-            **_NO_DECODING_OF_FLV,
-            **wanted,
-        }
+        options |= {"protocol_whitelist": "rtmp,rtmps,tcp,tls", "format_whitelist": "flv,live_flv"}
+        options |= _NO_DECODING_OF_FLV | wanted
         with _with_video(_open(address, options, timeout=timeouts)) as container:
             yield container
 
@@ -357,7 +338,7 @@ def video_shots(
     stream = container.streams.best("video")
     codec = stream.codec_context
     _set_up(codec, options, is_live=is_live)
-    begin_s = max((one for one in (options.start, after_s) if one is not None), default=None)
+    begin_s = max((begin for begin in (options.start, after_s) if begin is not None), default=None)
     if begin_s is not None:
         _seek(container, begin_s)
     said, is_empty, matrix = "no packet with one", True, None
@@ -395,11 +376,8 @@ def video_shots(
         shot.damaged = is_damaged
         yield shot
     if is_empty and after_s is None and (begin_s is None or not _has_picture(container, stream)):
-        raise NoFrameError(
-            "the video has no frame",
-            expected="a frame that can be decoded; it may be cut off, or damaged",
-            got=said,
-        )
+        expected = "a frame that can be decoded; it may be cut off, or damaged"
+        raise NoFrameError("the video has no frame", expected=expected, got=said)
 
 
 def _pictures(
@@ -443,17 +421,12 @@ def _shot_of(
     aspect = stream.sample_aspect_ratio or Fraction(1)
     if matrix and turns(*matrix):
         aspect = 1 / aspect
-    return Shot(
-        partial(pixels_of_video, picture, matrix, reformatter),
-        time_s,
-        gap,
-        path,
-        aspect=(aspect.numerator, aspect.denominator),
-        color=tuple(int(getattr(picture, one)) for one in _LOOKS),  # type: ignore[arg-type]
-        stream_s=None if picture.pts is None else float(picture.pts * picture.time_base),
-        came=when[0],
-        told=when[1],
-    )
+    shot = Shot(partial(pixels_of_video, picture, matrix, reformatter), time_s, gap, path)
+    shot.aspect = (aspect.numerator, aspect.denominator)
+    shot.came, shot.told = when
+    shot.color = tuple(int(getattr(picture, look)) for look in _LOOKS)  # type: ignore[assignment]
+    shot.stream_s = None if picture.pts is None else float(picture.pts * picture.time_base)
+    return shot
 
 
 def _refuse_size(codec: Any, error: Exception, max_pixels: int) -> None:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from socketserver import TCPServer
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, quote, urlsplit
@@ -61,6 +62,7 @@ _WINDOW_S = 5.0
 """Frames per second are those of so many last seconds."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class View(Sink):
     """A page with every source: its picture with boxes, trails, lines and zones, frames per second, counts, events, drops.
 
@@ -80,23 +82,22 @@ class View(Sink):
         OSError: The port is taken.
     """
 
+    port: int = field(default=0, kw_only=False)
+    records: str | os.PathLike[str] | None = None
+    videos: str | os.PathLike[str] | None = None
+    images: str | os.PathLike[str] | None = None
+
     full = "drop"
     queue_size = 8
     spool_bytes = 0  # an old picture is worth nothing
 
-    def __init__(
-        self,
-        port: int = 0,
-        *,
-        records: str | os.PathLike[str] | None = None,
-        videos: str | os.PathLike[str] | None = None,
-        images: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.index = None if records is None else EventIndex(records, videos, images)
+    def __post_init__(self) -> None:
+        records = self.records
+        self.index = None if records is None else EventIndex(records, self.videos, self.images)
         self._shown: dict[str, _Shown] = {}
         self._lock = threading.Lock()
         self._status: Callable[[], dict[str, Any]] = dict
-        self._server = _Server(("127.0.0.1", port), _Handler)
+        self._server = _Server(("127.0.0.1", self.port), _Handler)
         self._server.view, self._server.page = self, Page("headrace_vision")
         self._thread = threading.Thread(
             target=self._server.serve_forever, name="headrace-vision-view", daemon=True
@@ -141,9 +142,9 @@ class View(Sink):
         with self._lock:
             seen = {name: shown.summary(now) for name, shown in self._shown.items()}
         # A camera that does not open has no picture, but a state and a reason.
-        unseen = [name for name, one in counts.items() if name not in seen and _is_open(one)]
-        found = seen | {name: _Shown().summary(now) for name in unseen[:_MOST]}
-        sources = {name: {**found[name], "status": counts.get(name)} for name in sorted(found)}
+        unseen = [name for name, status in counts.items() if name not in seen and _is_open(status)]
+        told = seen | {name: _Shown().summary(now) for name in unseen[:_MOST]}
+        sources = {key: {**told[key], "status": counts.get(key)} for key in sorted(told)}
         return {"now": now, "sources": sources, "has_events": self.index is not None}
 
     def picture(self, name: str) -> bytes | None:
@@ -167,7 +168,7 @@ class _Shown:
 
     def add(self, frame: Frame, now: float) -> None:
         """Keep a frame; one without an image leaves the picture as it is."""
-        events = [one for one in frame.request.get("events") or () if isinstance(one, dict)]
+        events = [event for event in frame.request.get("events") or () if isinstance(event, dict)]
         with self._lock:
             if frame.image is not None:
                 self._skip()
@@ -213,7 +214,7 @@ class _Shown:
         """Return what is said below the picture; ``now`` is in seconds, as those of `add`."""
         with self._lock:
             frame, has_picture = self._latest, self._seen is not None
-            recent = [one for one in self._times if one > now - _WINDOW_S]
+            recent = [seen_s for seen_s in self._times if seen_s > now - _WINDOW_S]
             events = list(self._events)
         passed = now - recent[0] if recent else 0.0
         frames = [] if frame is None else [frame, *frame.models.values()]
@@ -231,20 +232,16 @@ class _Shown:
 
 
 def _objects_of(frame: Frame) -> int:
-    found = frame.request.get("detections", frame.result)
-    return len(found) if is_detections(found) else 0
+    detections = frame.request.get("detections", frame.result)
+    return len(detections) if is_detections(detections) else 0
 
 
 def _happened(index: EventIndex, asked: Mapping[str, str]) -> dict[str, Any]:
     """Return a page of the list of events, for JSON."""
     is_whole = index.look()
-    found = index.page(
-        asked,
-        since_s=float(asked.get("since", "-inf")),
-        until_s=float(asked.get("until", "inf")),
-        before=asked.get("before"),
-    )
-    return {**found, "choices": index.choices(), "is_whole": is_whole}
+    since_s, until_s = float(asked.get("since", "-inf")), float(asked.get("until", "inf"))
+    page = index.page(asked, since_s=since_s, until_s=until_s, before=asked.get("before"))
+    return {**page, "choices": index.choices(), "is_whole": is_whole}
 
 
 class _Server(http.server.ThreadingHTTPServer):
@@ -334,10 +331,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                 self._answer(400, "text/plain", b"the question has no such form")
         else:
             name = "index.html" if parts.path == "/" else parts.path.removeprefix("/ui/")
-            found = self.server.page.file(name)
-            if found is not None:
+            file = self.server.page.file(name)
+            if file is not None:
                 self._guards = _PAGE
-            self._answer(200, "" if found is None else found.content_type, found and found.content)
+            self._answer(200, "" if file is None else file.content_type, file and file.content)
 
     def _answer_events(self, index: EventIndex, path: str, asked: Mapping[str, str]) -> None:
         """Answer about events. A client says the number of one, and never a file."""

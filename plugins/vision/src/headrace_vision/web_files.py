@@ -78,10 +78,8 @@ class WebFile:
         """Ask for what begins at the position, and note where the answer begins and ends."""
         headers = {"Range": f"bytes={self._position}-"}
         try:
-            answer = self._opener.open(
-                Request(self._address, headers=headers),  # noqa: S310 - the address was checked
-                timeout=self._timeout_s,
-            )
+            request = Request(self._address, headers=headers)  # noqa: S310 - the address was checked
+            answer = self._opener.open(request, timeout=self._timeout_s)
         except urllib.error.HTTPError as error:
             error.close()
             raise OSError(f"the answer is {error.code} {error.reason}") from error

@@ -42,13 +42,13 @@ class Webhook(EventSink):
     schemes = ("http", "https")
 
     def _send(self, frame: Frame) -> None:
-        headers = {"Content-Type": "application/json", **authorization(self._url)}
-        address = quote(without_password(self._url), safe="!#$%&'()*+,/:;=?@[]~")
+        headers = {"Content-Type": "application/json", **authorization(self.url)}
+        address = quote(without_password(self.url), safe="!#$%&'()*+,/:;=?@[]~")
         request = urllib.request.Request(  # noqa: S310 - the address was checked
             address, data=self._body(frame).encode(), headers=headers, method="POST"
         )
         try:
-            with plain_opener().open(request, timeout=self._timeout_s) as answer:
+            with plain_opener().open(request, timeout=self.timeout_s) as answer:
                 answer.read(1024)
         except urllib.error.HTTPError as error:
             error.close()

@@ -54,29 +54,28 @@ class YoloDetections(Each):
         """The layout of the output, and which boxes are kept."""
 
         layout: Literal["auto", "v5", "v8", "end2end", "yolox"] = Field(
-            default="auto",
+            "auto",
             description="How the output is laid out (v5, v8, end2end, yolox); auto tells by its shape, and refuses "
             "when two fit.",
         )
         score_threshold: Score = 0.25
         iou_threshold: float = Field(
-            default=0.5,
+            0.5,
             ge=0,
             le=1,
             description="Overlap above which the lesser box is dropped (intersection over union, 0 to 1).",
         )
         class_agnostic: bool = Field(
-            default=False,
-            description="Boxes of different classes drop each other too (true or false).",
+            False, description="Boxes of different classes drop each other too (true or false)."
         )
         keypoints: tuple[Annotated[int, Field(ge=1)], Literal[2, 3]] | None = Field(
-            default=None,
+            None,
             description="How many keypoints follow the classes of each box, and of how many numbers: 2 (x, y) or 3 (and a "
             "score). [17, 3] for people.",
         )
 
         oriented: bool = Field(
-            default=False,
+            False,
             description="An angle in radians follows the classes of each box (true or false).",
         )
 
@@ -116,18 +115,18 @@ class YoloDetections(Each):
             if quads is not None:
                 quads = fit.to_image(quads[kept], clip=False)
                 places = _upright(quads, fit.image)
-            found = make_detections(places, scores[kept], classes[kept], labels)
+            detections = make_detections(places, scores[kept], classes[kept], labels)
             rest = rest[kept]
             if quads is not None:
-                found.data[QUADS] = quads
+                detections.data[QUADS] = quads
             elif options.keypoints is not None:
                 points = rest.reshape(-1, *options.keypoints).astype(np.float32)
                 points[..., :2] = fit.to_image(points[..., :2])
-                found.data["keypoints"] = points
+                detections.data["keypoints"] = points
             elif prototypes is not None:
                 part_of = combined(rest, prototypes)
-                found.mask = image_masks(found.xyxy, prototypes.shape[1:], part_of, fit)
-            request["result"] = found
+                detections.mask = image_masks(detections.xyxy, prototypes.shape[1:], part_of, fit)
+            request["result"] = detections
 
         return work
 
@@ -185,9 +184,9 @@ def _parts(data: Any) -> tuple[Any, Any]:
     parts = list(data.values()) if isinstance(data, Mapping) else data
     if not isinstance(parts, (list, tuple)) or getattr(parts[0] if parts else 0, "ndim", 0) < 2:
         return data, None
-    axes = [getattr(one, "ndim", 0) for one in parts]
+    axes = [getattr(part, "ndim", 0) for part in parts]
     if len(parts) > 2 or len(set(axes)) < len(parts):
         got = f"arrays with {' and '.join(map(str, axes))} axes"
         raise InputError("these are no outputs", expected=_EXPECTED, got=got)
-    output, *prototypes = sorted(parts, key=lambda one: one.ndim)
+    output, *prototypes = sorted(parts, key=lambda part: part.ndim)
     return output, prototypes[0] if prototypes else None

@@ -39,16 +39,16 @@ class _Judged:
         self.error: Exception | None = None
         self.done = False
 
-    def hear(self, what: str, value: Any) -> None:
+    def hear(self, kind: str, value: Any) -> None:
         """Take in a message of the process that judges."""
-        if what == "rule":
+        if kind == "rule":
             self.rule, self.since = value, time.monotonic()
-        elif what == "verdict":
+        elif kind == "verdict":
             self.verdicts[value.id] = value
-        elif what == "error":
+        elif kind == "error":
             self.error, self.done = value, True
         else:
-            self.certificate, self.done = value, what == "certificate"
+            self.certificate, self.done = value, kind == "certificate"
 
     def ended(self, status: int) -> Certificate:
         """Return the certificate of a backend whose process has ended."""
@@ -63,16 +63,16 @@ class _Judged:
             said = (
                 f"while it was judged, the process {_how(status)}: no backend may end its process"
             )
-        found = []
-        for one in rules().values():
-            verdict = self.verdicts.get(one.id)
-            if one.id == self.rule:
-                verdict = Verdict(one.id, FAILED, one.reason, said)
+        verdicts = []
+        for rule in rules().values():
+            verdict = self.verdicts.get(rule.id)
+            if rule.id == self.rule:
+                verdict = Verdict(rule.id, FAILED, rule.reason, said)
             elif verdict is None:
-                what = f"the process ended at {self.rule!r}"
-                verdict = Verdict(one.id, BLOCKED, one.reason, what, blocked_by=self.rule)
-            found.append(verdict)
-        return replace(self.certificate, rules=tuple(found))
+                detail = f"the process ended at {self.rule!r}"
+                verdict = Verdict(rule.id, BLOCKED, rule.reason, detail, blocked_by=self.rule)
+            verdicts.append(verdict)
+        return replace(self.certificate, rules=tuple(verdicts))
 
 
 def _how(status: int) -> str:
@@ -102,9 +102,9 @@ def certify_apart(
         return
     left = list(jobs)
     while left:
-        for found in _in_one_process(left):
+        for judged in _in_one_process(left):
             del left[0]
-            yield found
+            yield judged
 
 
 def _certified(
@@ -132,28 +132,28 @@ def _in_one_process(jobs: Sequence[Any]) -> Iterator[Certificate | Exception]:
     try:
         with reader:
             for cls, _ in jobs:
-                one = _Judged()
-                one.limit_s = cls.limit_s if isinstance(cls.limit_s, (int, float)) else 0.0
-                while not one.done and status is None:
-                    status = _heard(one, reader, pid)
+                judged = _Judged()
+                judged.limit_s = cls.limit_s if isinstance(cls.limit_s, (int, float)) else 0.0
+                while not judged.done and status is None:
+                    status = _heard(judged, reader, pid)
                 if status is not None:
-                    yield one.ended(status)
+                    yield judged.ended(status)
                     return
-                if one.error is not None:
-                    yield one.error
-                elif one.certificate is not None:
-                    yield one.certificate
+                if judged.error is not None:
+                    yield judged.error
+                elif judged.certificate is not None:
+                    yield judged.certificate
     finally:
         if status is None:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 
 
-def _heard(one: _Judged, reader: Connection, pid: int) -> int | None:
+def _heard(judged: _Judged, reader: Connection, pid: int) -> int | None:
     """Wait a moment for a message and take it in; give the exit status of the process when it has ended."""
     if reader.poll(_LOOK_S):
         try:
-            one.hear(*reader.recv())
+            judged.hear(*reader.recv())
         except EOFError:
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         return None
@@ -171,8 +171,8 @@ def _judge_all(jobs: Sequence[Any], writer: Connection) -> NoReturn:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         sys.unraisablehook = sys.__unraisablehook__
 
-        def tell(what: str, value: Any) -> None:
-            writer.send((what, value))
+        def tell(kind: str, value: Any) -> None:
+            writer.send((kind, value))
 
         for cls, promised in jobs:
             _judge(cls, promised, tell)
@@ -195,11 +195,11 @@ def _judge(
         with ConformanceRun(cls, promised=promised) as run:
             tell("begun", describe(run.subject, ()))
             run.tell = tell
-            found = run.certificate()
+            certificate = run.certificate()
     except Exception as error:  # noqa: BLE001 - a class may raise anything
         try:
             tell("error", error)
         except Exception:  # noqa: BLE001 - and what it raises may refuse to be pickled
             tell("error", RuntimeError(f"{type(error).__name__}: {error}"))
     else:
-        tell("certificate", found)
+        tell("certificate", certificate)

@@ -20,8 +20,8 @@ _WHOLE = ("int", "ints", "integer", "integers")
 
 def claims_dtype(text: str) -> bool:
     """Return whether an entry names the dtype of the array, and not only "of the same dtype"."""
-    found = set(_DTYPE.findall(text))
-    return bool(found) and not found & {"dtype", "dtypes"}
+    dtypes = set(_DTYPE.findall(text))
+    return bool(dtypes) and not dtypes & {"dtype", "dtypes"}
 
 
 def claims_array(text: str) -> bool:
@@ -46,8 +46,8 @@ def shapes_of(text: str) -> list[tuple[str, ...]]:
     """Return the shapes that an entry names, ``[H, W, 3]`` as three texts; none where it leaves them open."""
     if re.search(r"\bsame\b|\bany\b|\.\.\.|\bnumber of dimensions\b|\brank\b", text):
         return []
-    found = [tuple(part.strip() for part in one.split(",")) for one in _SHAPE.findall(text)]
-    return [one for one in found if all(one) and "0" not in one]
+    shapes = [tuple(part.strip() for part in shape.split(",")) for shape in _SHAPE.findall(text)]
+    return [shape for shape in shapes if all(shape) and "0" not in shape]
 
 
 _OR = re.compile(
@@ -65,7 +65,7 @@ def describes(text: str, shape: Collection[int], dtype: object) -> bool:
     array without axes.
     """
     sentences = [_alternatives(sentence) for sentence in _SENTENCE.split(text.strip(" ."))]
-    each_is_whole = all(claims_dtype(one) and shapes_of(one) for one in sentences[0])
+    each_is_whole = all(claims_dtype(sentence) and shapes_of(sentence) for sentence in sentences[0])
     if _describes(text, shape, dtype) and not (each_is_whole and len(sentences) == 1):
         return True
     for clauses in sentences:
@@ -81,7 +81,7 @@ def describes(text: str, shape: Collection[int], dtype: object) -> bool:
 def _describes(text: str, shape: Collection[int], dtype: object) -> bool:
     shapes = shapes_of(text)
     right = not claims_dtype(text) or covers_dtype(text, dtype)
-    return right and (not shapes or any(fits(shape, one) for one in shapes))
+    return right and (not shapes or any(fits(shape, claimed) for claimed in shapes))
 
 
 def _alternatives(sentence: str) -> list[str]:

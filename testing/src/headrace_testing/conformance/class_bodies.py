@@ -15,7 +15,7 @@ def _is_weight(value: Any) -> bool:
 def _are_keys(value: Any) -> bool:
     if isinstance(value, type):
         return hasattr(value, "__annotations__")
-    return isinstance(value, (tuple, list)) and all(isinstance(one, str) for one in value)
+    return isinstance(value, (tuple, list)) and all(isinstance(key, str) for key in value)
 
 
 _SWITCHES = (

@@ -38,7 +38,9 @@ class ConformanceCollector(pytest.Collector):
     def run(self) -> ConformanceRun:
         """The run that the tests of the class share."""
         if self._run is None:
-            self._run = ConformanceRun(self.conformance)
+            self._run = ConformanceRun(
+                self.conformance, share=self.config.getoption("conformance_share")
+            )
             self._run.exits = self._exits()
         return self._run
 
@@ -69,13 +71,13 @@ class ConformanceCollector(pytest.Collector):
 
 def _marks(cls: type) -> Iterator[pytest.MarkDecorator]:
     """Give the marks of a class and of its bases, as pytest gives those of test classes."""
-    for one in reversed(cls.__mro__):
-        marks = vars(one).get("pytestmark", [])
+    for base in reversed(cls.__mro__):
+        marks = vars(base).get("pytestmark", [])
         for mark in marks if isinstance(marks, (list, tuple)) else [marks]:
             # `mark` is a mark, or the decorator that makes it. `with_args` is used, because a decorator that is
             # called with only a class would mark that class.
-            made: pytest.MarkDecorator = getattr(pytest.mark, mark.name)
-            yield made.with_args(*mark.args, **mark.kwargs)
+            decorator: pytest.MarkDecorator = getattr(pytest.mark, mark.name)
+            yield decorator.with_args(*mark.args, **mark.kwargs)
 
 
 class RuleItem(pytest.Item):
@@ -107,9 +109,9 @@ class RuleItem(pytest.Item):
         return by in names and self.parent.run.verdict(by).outcome == FAILED
 
     def _text(self, verdict: Verdict) -> str:
-        what = "listed in expected_failures" if verdict.expected else verdict.outcome
+        outcome = "listed in expected_failures" if verdict.expected else verdict.outcome
         return (
-            f"{self.parent.run.subject.kit.expression}: rule {verdict.id!r} {what}: "
+            f"{self.parent.run.subject.kit.expression}: rule {verdict.id!r} {outcome}: "
             f"{verdict.detail}\n  {verdict.reason}"
         )
 

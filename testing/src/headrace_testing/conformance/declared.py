@@ -35,16 +35,16 @@ def declared_keys(declared: Any, options: Any) -> Keys:
             if word is not None:
                 (required.add if word[1] == "Required" else required.discard)(key)
         return Keys(frozenset(required), frozenset(declared.__annotations__) - required)
-    found: list[str] = []
+    keys: list[str] = []
     for key in declared:
         if key.startswith("{") and key.endswith("}"):
             value = getattr(options, key[1:-1], None)
             if isinstance(value, str):
-                found.append(value)
+                keys.append(value)
             elif isinstance(value, Mapping):
-                found.extend(value.values())
+                keys.extend(value.values())
             else:
-                found.extend(value or ())
+                keys.extend(value or ())
         else:
-            found.append(key)
-    return Keys(frozenset(found), frozenset())
+            keys.append(key)
+    return Keys(frozenset(keys), frozenset())

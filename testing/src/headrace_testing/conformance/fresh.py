@@ -67,17 +67,17 @@ class _Libraries:
             if name not in known and not name.startswith("__"):
                 files.setdefault(name, set()).update(_files(module))
         brought = distributions_by_module([*files, *own]) if files else {}
-        ours = {one for name in own for one in brought.get(name, ())}
+        ours = {brought_by_own for name in own for brought_by_own in brought.get(name, ())}
         theirs = {name: brought[name] for name in files if not ours & brought[name]}
         # What one distribution brings is one library, `pytest` and `_pytest`.
         sizes: dict[str, int] = {}
         for name, distributions in theirs.items():
-            for one in distributions or (name,):
-                sizes[one] = sizes.get(one, 0) + sum(map(_size, files[name]))
+            for distribution in distributions or (name,):
+                sizes[distribution] = sizes.get(distribution, 0) + sum(map(_size, files[name]))
         self.heavy = sorted(
             name
             for name, distributions in theirs.items()
-            if any(sizes[one] > _HEAVY_BYTES for one in distributions or (name,))
+            if any(sizes[distribution] > _HEAVY_BYTES for distribution in distributions or (name,))
         )
         # A name without a distribution is an inner module of a library, such as a shim.
         self.installed = sorted(name for name in theirs if theirs[name])
@@ -86,8 +86,8 @@ class _Libraries:
 def _files(module: str) -> list[Path]:
     """Return the files from which a module was loaded."""
     origin = getattr(getattr(sys.modules.get(module), "__spec__", None), "origin", None)
-    found = [Path(origin)] if isinstance(origin, str) else []
-    return [*found, _compiled[module]] if module in _compiled else found
+    paths = [Path(origin)] if isinstance(origin, str) else []
+    return [*paths, _compiled[module]] if module in _compiled else paths
 
 
 def _size(file: Path) -> int:
@@ -141,7 +141,7 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
     import headrace
 
     built = None
-    found = Probe(asked["module"])
+    probe = Probe(asked["module"])
     sys.addaudithook(_note_compiled)
     before = _loaded()
     sys.path[:] = asked["path"]
@@ -156,28 +156,28 @@ def _answer(asked: dict[str, Any], path: Path) -> None:
         else:
             importlib.import_module(asked["module"])
         libraries = _Libraries(_loaded() - before, own)
-        found.imported, found.required = libraries.heavy, libraries.installed
-        found.stage, before = "configure", before | _loaded()
+        probe.imported, probe.required = libraries.heavy, libraries.installed
+        probe.stage, before = "configure", before | _loaded()
         settings = pickle.loads(base64.b64decode(asked["settings"]))  # noqa: S301 - made by the parent process
         config = headrace.PipelineConfig.load(settings)
         libraries = _Libraries(_loaded() - before, own)
-        found.configured = libraries.heavy
-        found.required = sorted({*found.required, *libraries.installed})
+        probe.configured = libraries.heavy
+        probe.required = sorted({*probe.required, *libraries.installed})
         if asked["build"]:
-            found.stage, before = "build", before | _loaded()
+            probe.stage, before = "build", before | _loaded()
             built = headrace.plugins.build(config)
             installed = _Libraries(_loaded() - before, own).installed
-            found.built = [name for name in installed if name not in found.required]
+            probe.built = [name for name in installed if name not in probe.required]
     except Exception as error:  # noqa: BLE001 - the error is a part of the answer
-        found.error, found.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
-    _write(found, path)
+        probe.error, probe.error_text = type(error).__name__, f"{type(error).__name__}: {error}"
+    _write(probe, path)
     if built is not None:
         _close(built, asked["closing_s"])
 
 
-def _write(found: Probe, path: Path) -> None:
+def _write(probe: Probe, path: Path) -> None:
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(asdict(found)), encoding="utf-8")
+    part.write_text(json.dumps(asdict(probe)), encoding="utf-8")
     part.replace(path)
 
 

@@ -64,9 +64,9 @@ def is_on_device(value: Any) -> bool:
 
 def cuda_runtime() -> Any:
     """Return the CUDA runtime of cuda-python, if it is loaded and finds a driver; else None."""
-    found = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
+    runtime = sys.modules.get("cuda.bindings.runtime") or sys.modules.get("cuda.cudart")
     try:
-        return None if found is None or int(found.cudaGetDeviceCount()[0]) else found
+        return None if runtime is None or int(runtime.cudaGetDeviceCount()[0]) else runtime
     except RuntimeError:  # as versions before 12.9 report that there is no driver
         return None
 
@@ -78,14 +78,14 @@ def host_copy(array: Any) -> Any:
     DLPack through numpy where numpy is loaded, ``tolist()``.
     """
     for name in _METHODS:
-        found = _given_by(getattr(array, name, None))
-        if found is not None:
-            return found
-    found = _through_dlpack(array)
-    if found is None and callable(getattr(array, "tolist", None)):
+        copy = _given_by(getattr(array, name, None))
+        if copy is not None:
+            return copy
+    copy = _through_dlpack(array)
+    if copy is None and callable(getattr(array, "tolist", None)):
         dtype, shape = getattr(array, "dtype", "unknown"), getattr(array, "shape", ())
         return ListedArray(str(dtype), tuple(shape), array.tolist())
-    return found
+    return copy
 
 
 def _given_by(method: Any) -> Any:
@@ -96,10 +96,10 @@ def _given_by(method: Any) -> Any:
     if not callable(method):
         return None
     try:
-        found = method()
+        given = method()
     except Exception:  # noqa: BLE001 - a method that raises is no way
         return None
-    return found if hasattr(found, "shape") and not is_on_device(found) else None
+    return given if hasattr(given, "shape") and not is_on_device(given) else None
 
 
 def _through_dlpack(array: Any) -> Any:

@@ -65,15 +65,15 @@ def _size(array: Any, interface: Any) -> int:
     return 1  # only the beginning of the memory is known
 
 
-def same_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
+def same_memory(array: Any, other: Any, *, but: Any = ()) -> bool:
     """Return whether two values hold one and the same memory that can be changed, apart from that of ``but``.
 
     Unlike `shares_memory` it does not count parts of one array, which may be interleaved.
     """
-    return bool({*_places(one)} & {*_places(other)} - {*_places(but)})
+    return bool({*_places(array)} & {*_places(other)} - {*_places(but)})
 
 
-def shares_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
+def shares_memory(array: Any, other: Any, *, but: Any = ()) -> bool:
     """Return whether two values share memory that can be changed, apart from the memory of ``but``.
 
     An array counts from its first byte on with the size of its elements: a strided one may reach further.
@@ -83,7 +83,7 @@ def shares_memory(one: Any, other: Any, *, but: Any = ()) -> bool:
     def own(value: Any) -> list[tuple[int, int]]:
         return [place for place in _places(value) if not any(_meet(place, e) for e in excepted)]
 
-    return any(_meet(a, b) for a in own(one) for b in own(other))
+    return any(_meet(a, b) for a in own(array) for b in own(other))
 
 
 def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:

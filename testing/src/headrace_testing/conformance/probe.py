@@ -66,8 +66,8 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
         NotApplicable: No configuration can import the class from the place where it is defined.
         Broken: The process ended neither normally nor by an error of the backend.
     """
-    registered = [one for one in subject.element.walk() if one.registered]
-    backends = [_found(one.name, one.cls) for one in registered]
+    registered = [element for element in subject.element.walk() if element.registered]
+    backends = [_found(element.name, element.cls) for element in registered]
     asked = {
         "module": subject.cls.__module__,
         "backends": backends,
@@ -183,8 +183,8 @@ atexit.register(_fresh.end)
 def _asked(asked: str) -> Probe:
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         ended = _fresh.ask(asked, folder)
-        found, said = Path(folder, "found.json"), Path(folder, "stderr")
-        if not found.exists():
+        answer, said = Path(folder, "found.json"), Path(folder, "stderr")
+        if not answer.exists():
             last = said.read_text("utf-8", "replace").strip()[-500:] if said.exists() else ""
             raise Broken(f"a fresh process {ended}: {last}")
-        return Probe(**json.loads(found.read_text("utf-8")))
+        return Probe(**json.loads(answer.read_text("utf-8")))

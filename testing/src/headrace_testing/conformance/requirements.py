@@ -28,7 +28,7 @@ __all__ = ["distributions_by_module", "distributions_of", "not_required"]
 
 def distributions_by_module(modules: Iterable[str]) -> dict[str, set[str]]:
     """Return for each top-level module the names of the distributions that bring it, installed from a wheel or editable."""
-    recorded, folders = _installed(tuple((one, _changed(one)) for one in sys.path))
+    recorded, folders = _installed(tuple((path, _changed(path)) for path in sys.path))
     return {
         name: {
             canonicalize_name(one)
@@ -54,13 +54,13 @@ def _changed(folder: str) -> int:
 
 def _editable_folders() -> dict[Path, str]:
     """Return the folder of each distribution that is installed editable: its RECORD does not name its modules."""
-    found = {}
-    for one in distributions():
-        told = json.loads(one.read_text("direct_url.json") or "{}")
+    folders = {}
+    for installed in distributions():
+        told = json.loads(installed.read_text("direct_url.json") or "{}")
         if told.get("dir_info", {}).get("editable"):
             path = Path(url2pathname(urlsplit(told["url"]).path)).resolve()
-            found[path] = one.metadata["Name"]
-    return found
+            folders[path] = installed.metadata["Name"]
+    return folders
 
 
 def _editable(module: str, folders: dict[Path, str]) -> list[str]:
@@ -77,7 +77,9 @@ def _editable(module: str, folders: dict[Path, str]) -> list[str]:
     places = [*(spec.submodule_search_locations or ()), *filter(None, [spec.origin])]
     parents = [parent for place in places for parent in Path(place).resolve().parents]
     inner = max(
-        (one for one in parents if one in folders), key=lambda p: len(p.parts), default=None
+        (parent for parent in parents if parent in folders),
+        key=lambda p: len(p.parts),
+        default=None,
     )
     return [] if inner is None else [folders[inner]]
 
@@ -88,8 +90,8 @@ def _namesake(module: str) -> list[str]:
 
 def distributions_of(names: Iterable[str], modules: Iterable[str]) -> list[str]:
     """Return the installed distributions among ``names``, and those that the top-level modules belong to, sorted."""
-    found = {*names}.union(*distributions_by_module(modules).values())
-    return sorted({canonicalize_name(one) for one in found if _is_installed(one)})
+    given = {*names}.union(*distributions_by_module(modules).values())
+    return sorted({canonicalize_name(name) for name in given if _is_installed(name)})
 
 
 def not_required(loaded: Iterable[str], requiring: Iterable[str]) -> list[str]:
@@ -98,7 +100,7 @@ def not_required(loaded: Iterable[str], requiring: Iterable[str]) -> list[str]:
     A distribution brings what it requires, with any of its extras, and what those require in turn.
     """
     brought = _brought(requiring)
-    return [one for one, by in distributions_by_module(loaded).items() if not brought & by]
+    return [module for module, by in distributions_by_module(loaded).items() if not brought & by]
 
 
 def _is_installed(name: str) -> bool:
@@ -117,10 +119,10 @@ def _brought(names: Iterable[str]) -> set[str]:
         todo.append((canonicalize_name(name), frozenset(extras)))
     seen: set[tuple[str, frozenset[str]]] = set()
     while todo:
-        one = todo.pop()
-        if one not in seen:
-            seen.add(one)
-            todo += _required(*one)
+        requirer = todo.pop()
+        if requirer not in seen:
+            seen.add(requirer)
+            todo += _required(*requirer)
     return {name for name, _ in seen}
 
 

@@ -96,9 +96,9 @@ def outcomes(subject: Subject) -> None:
             raise Broken(f"forward returned {type(given).__name__}, neither None nor a list")
         if len(given) != len(before):
             raise Broken(f"forward returned {len(given)} outcomes for {len(before)} items")
-        for one in given:
-            if one is not None and not isinstance(one, Exception):
-                raise Broken(f"forward returned {one!r} in its list, no exception and not None")
+        for outcome in given:
+            if outcome is not None and not isinstance(outcome, Exception):
+                raise Broken(f"forward returned {outcome!r} in its list, no exception and not None")
 
 
 @rule("runs", "outcomes")
@@ -130,8 +130,8 @@ def batch_list_kept(subject: Subject) -> None:
             raise Broken(
                 f"forward got a list of {len(before)} requests and left {len(after)} in it"
             )
-        for one, other in zip(before, after, strict=True):
-            if one is not other:
+        for request, other in zip(before, after, strict=True):
+            if request is not other:
                 raise Broken("forward reordered or replaced the requests in the list it got")
 
 
@@ -143,9 +143,9 @@ def empty_batch(subject: Subject) -> None:
     """
     live = subject.live
     with Spy(live.root) as spy:
-        found = live.backend([])
-    if found is not None:
-        raise Broken(f"backend([]) gives {found!r}, not None")
+        given = live.backend([])
+    if given is not None:
+        raise Broken(f"backend([]) gives {given!r}, not None")
     if spy.calls:
         raise Broken("backend([]) called forward")
 
@@ -213,8 +213,8 @@ def _weight(live: Live, batch: list[Request]) -> int:
 
 def _refused(live: Live, batch: list[Request], where: str) -> None:
     with Spy(live.root) as spy:
-        found = live.call(batch)
-    wrong = [one for one in found if not isinstance(one, BatchRangeError)]
+        given = live.call(batch)
+    wrong = [outcome for outcome in given if not isinstance(outcome, BatchRangeError)]
     if wrong or spy.calls:
         got = type(wrong[0]).__name__ if wrong and wrong[0] is not None else "no error"
         raise Broken(
@@ -286,13 +286,13 @@ def _must_refuse(backend: Backend, root: Backend, batch: list[Request], when: st
     """Call a backend, and check that the judged one (``root``, which may stand inside it) refuses."""
     with Spy(root) as spy:
         try:
-            found = backend(batch)
+            given = backend(batch)
         except Exception as error:
             raise Broken(f"called {when} it raises {type(error).__name__}: {error}") from error
     if spy.calls:
         raise Broken(f"called {when} it runs forward")
-    if found is None or not all(isinstance(one, ContractError) for one in found):
-        raise Broken(f"called {when} it gives {found!r}, not a ContractError per item")
+    if given is None or not all(isinstance(outcome, ContractError) for outcome in given):
+        raise Broken(f"called {when} it gives {given!r}, not a ContractError per item")
 
 
 RULES: tuple[Rule, ...] = (

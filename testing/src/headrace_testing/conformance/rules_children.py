@@ -40,7 +40,7 @@ class _Calls:
         call = cls.__call__
 
         def noting(child: Backend, batch: list[Request]) -> Any:
-            if any(one is failed for one in batch for failed in self._failed):
+            if any(request is failed for request in batch for failed in self._failed):
                 self.wrong = (
                     self.wrong or f"it gives {cls.__name__} a request that has failed already"
                 )
@@ -51,7 +51,7 @@ class _Calls:
                 self._called.remove(child)
             if outcomes is not None:
                 pairs = zip(batch, outcomes, strict=False)
-                self._failed += [one for one, outcome in pairs if outcome is not None]
+                self._failed += [request for request, outcome in pairs if outcome is not None]
             return outcomes
 
         return noting
@@ -63,7 +63,7 @@ class _Calls:
         def noting(child: Backend, batch: list[Request]) -> Any:
             caller = sys._getframe(1).f_globals.get("__name__", "")
             if caller.partition(".")[0] != "headrace" and all(
-                one is not child for one in self._called
+                called is not child for called in self._called
             ):
                 name = cls.__name__
                 self.wrong = self.wrong or f"it calls forward of {name} itself: write child(batch)"

@@ -192,8 +192,8 @@ def _takes(function: Any, given: tuple[str, ...]) -> bool:
 
 _KEPT = frozenset(
     name
-    for one in headrace.Backend.__mro__
-    for name in vars(one)
+    for base in headrace.Backend.__mro__
+    for name in vars(base)
     if name.startswith("_") and not name.startswith("__")
 )
 """The names that `headrace.Backend` keeps for itself."""
@@ -207,9 +207,9 @@ def private_names(subject: Subject) -> str | None:
     `_index`. Choose another name.
     """
     cls = subject.cls
-    for one in cls.__mro__:
-        if one.__module__.partition(".")[0] != "headrace":
-            _check_unused(f"the class {one.__name__}", _KEPT & vars(one).keys())
+    for base in cls.__mro__:
+        if base.__module__.partition(".")[0] != "headrace":
+            _check_unused(f"the class {base.__name__}", _KEPT & vars(base).keys())
     if subject.unavailable is not None:
         return "what init sets was not looked at"
     init, taken = cls.init, set[str]()
@@ -259,22 +259,22 @@ def options_described(subject: Subject) -> None:
 
 def _models(cls: Any) -> dict[str, Any]:
     """Return a class of options and those of the tables in it, by the path to each, which ends in a dot."""
-    found: dict[str, Any] = {}
+    models: dict[str, Any] = {}
     left = [("", cls)]
     while left:
-        path, one = left.pop()
-        if one in found.values() or not hasattr(one, "model_fields"):
+        path, model = left.pop()
+        if model in models.values() or not hasattr(model, "model_fields"):
             continue
-        found[path] = one
-        for name, field in one.model_fields.items():
+        models[path] = model
+        for name, field in model.model_fields.items():
             left += [(f"{path}{name}.", leaf) for leaf in _leaves(field.annotation)]
-    return found
+    return models
 
 
 def _fields(cls: Any) -> list[tuple[str, Any]]:
     models = _models(cls).items()
     return [
-        (path + name, field) for path, one in models for name, field in one.model_fields.items()
+        (path + name, field) for path, model in models for name, field in model.model_fields.items()
     ]
 
 
@@ -308,13 +308,13 @@ def options_strict(subject: Subject) -> None:
     try:
         cls(**{**_as_given(given), _NEVER: 1})
     except ValidationError as error:
-        wrong = [str(part) for one in error.errors() for part in one["loc"]]
+        wrong = [str(part) for problem in error.errors() for part in problem["loc"]]
     else:
         wrong = []
     if _NEVER not in wrong:
         raise Broken("an option that it does not have is not refused: extra must stay 'forbid'")
-    for path, one in _models(cls).items():
-        if one.model_config.get("extra") != "forbid":
+    for path, model in _models(cls).items():
+        if model.model_config.get("extra") != "forbid":
             raise Broken(f"a name that the table {path[:-1]!r} does not have is not refused")
     if not cls.model_config.get("frozen"):
         raise Broken("Options is not frozen: what was validated could be changed")
@@ -368,8 +368,8 @@ def _check_defaults(cls: Any) -> None:
         if field.is_required() or field.default_factory is not None:
             continue
         wanted: Any = field.annotation
-        for one in field.metadata:
-            wanted = typing.Annotated[wanted, one]
+        for bound in field.metadata:
+            wanted = typing.Annotated[wanted, bound]
         try:
             TypeAdapter(wanted).validate_python(field.default)
         except Exception as error:
@@ -380,10 +380,10 @@ def _check_defaults(cls: Any) -> None:
 
 def _references(part: Any) -> list[str]:
     if isinstance(part, dict):
-        found = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
-        return found + [one for value in part.values() for one in _references(value)]
+        names = [part["$ref"]] if isinstance(part.get("$ref"), str) else []
+        return names + [name for value in part.values() for name in _references(value)]
     if isinstance(part, list):
-        return [one for value in part for one in _references(value)]
+        return [name for value in part for name in _references(value)]
     return []
 
 
@@ -398,24 +398,24 @@ def items(subject: Subject) -> None:
     first = []
     for k in range(3):
         try:
-            one, again = subject.item(k), subject.item(k)
+            item, again = subject.item(k), subject.item(k)
         except Broken:
             raise
         except Exception as error:
             if subject.unavailable is None:
                 raise
-            what = f"make_item({k}) gives {type(error).__name__}: {error}"
-            raise NotJudged(f"{subject.unavailable}; {what}") from error
-        if "data" in read.required and "data" not in one:
+            problem = f"make_item({k}) gives {type(error).__name__}: {error}"
+            raise NotJudged(f"{subject.unavailable}; {problem}") from error
+        if "data" in read.required and "data" not in item:
             raise Broken(f"make_item({k}) gives a request without 'data'")
-        if "result" in one:
+        if "result" in item:
             raise Broken(f"make_item({k}) gives a request that has a 'result' already")
-        if one is again:
+        if item is again:
             raise Broken(f"make_item({k}) gives the same dict twice; it must be a new one")
-        found = difference(one, again)
-        if found is not None:
-            raise Broken(f"make_item({k}) gives requests that differ: {found}")
-        first.append(one)
+        differs = difference(item, again)
+        if differs is not None:
+            raise Broken(f"make_item({k}) gives requests that differ: {differs}")
+        first.append(item)
     alike = difference(first[0], first[1]) is None and difference(first[0], first[2]) is None
     if alike and read.all:
         raise Broken("make_item gives the same request for every k; mixed up results are not seen")

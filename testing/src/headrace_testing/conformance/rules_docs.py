@@ -66,12 +66,12 @@ def sections(doc: str) -> dict[str, str]:
     first, *underlined = _UNDERLINED.split(doc)
     for name, text in zip(underlined[::2], underlined[1::2], strict=True):
         first += f"{name}:\n" + textwrap.indent(text, "    ")
-    found: dict[str, list[str]] = {}
+    lines_by_section: dict[str, list[str]] = {}
     into: list[str] | None = None
     for line in first.splitlines():
         heading = _HEADING.fullmatch(line)
         if heading is not None:
-            into = found.setdefault(heading[1], [])
+            into = lines_by_section.setdefault(heading[1], [])
             if heading[2]:
                 into.append(heading[2])
         elif into is not None and (not line or line.startswith(" ")):
@@ -80,23 +80,23 @@ def sections(doc: str) -> dict[str, str]:
             into = None
     return {
         name: _BULLET.sub("", inspect.cleandoc("\n".join(["", *lines]))).strip()
-        for name, lines in found.items()
+        for name, lines in lines_by_section.items()
     }
 
 
 def entries(text: str) -> dict[str, str]:
     """Return the entries of a section: ``name: what`` or ``name, name: what``, by name."""
-    found: dict[str, str] = {}
+    entry_of: dict[str, str] = {}
     names: list[str] = []
     for line in text.splitlines():
         entry = None if line.startswith(" ") else _ENTRY.match(line)
         if entry is not None:
             names = [name.strip().strip("`") for name in re.split(r",| and | or ", entry[1])]
-            what = f"{entry[2] or ''}{line[entry.end() :]}".strip()
-            found.update(dict.fromkeys(names, what))
+            description = f"{entry[2] or ''}{line[entry.end() :]}".strip()
+            entry_of.update(dict.fromkeys(names, description))
         elif names:
-            found.update({name: f"{found[name]} {line.strip()}".strip() for name in names})
-    return found
+            entry_of.update({name: f"{entry_of[name]} {line.strip()}".strip() for name in names})
+    return entry_of
 
 
 @rule("docstring-sections", "resolves")
@@ -113,8 +113,8 @@ def docstring_sections(subject: Subject) -> None:
         raise Broken("the class has no docstring")
     if _HEADING.fullmatch(doc.splitlines()[0]):
         raise Broken("the docstring begins with a section, not with what the backend does")
-    found = sections(doc)
-    missing = [name for name in SECTIONS if not found.get(name)]
+    present = sections(doc)
+    missing = [name for name in SECTIONS if not present.get(name)]
     if missing:
         raise Broken(f"the docstring lacks {', '.join(f'{name}:' for name in missing)}")
 
@@ -128,14 +128,14 @@ def docstring_keys(subject: Subject) -> str | None:
     written, the section says `Nothing.` A container without `reads` or `writes` of its own may say
     in words what it passes on.
     """
-    found = sections(documentation(subject.cls))
+    present = sections(documentation(subject.cls))
     for which in ("reads", "writes"):
         section = which.capitalize()
-        documented = set(entries(found.get(section, "")))
+        documented = set(entries(present.get(section, "")))
         if not documented and subject.children and which not in vars(subject.cls):
             continue
         if not documented:  # a sentence that names the keys
-            words = set(re.findall(r"\w+", found.get(section, "")))
+            words = set(re.findall(r"\w+", present.get(section, "")))
             documented = words & subject.declared(which).all
         _compare(subject, which, section, documented)
     return None
@@ -229,7 +229,7 @@ def _is(documented: tuple[int, int | str | None], range_: tuple[int, int | None]
 def _depends(text: str, options: Iterable[str]) -> bool:
     """Return whether a section says on what the range depends; not every "if" is about the range."""
     clauses = re.split(r"[;:.\n]\s", text)
-    return any(_CONDITION.search(one) and _LIMIT.search(one) for one in clauses) or any(
+    return any(_CONDITION.search(clause) and _LIMIT.search(clause) for clause in clauses) or any(
         re.search(rf"\b{re.escape(name)}\b", text) for name in options
     )
 
@@ -249,15 +249,15 @@ def _range_of(text: str) -> tuple[int, int | str | None] | None:
     begin = _FROM.match(text)
     if begin is not None:
         return int(begin[1] or 1), _IN_WORDS
-    one = _ONE.match(text)
-    if one is not None:
-        number = 1 if one[1].lower() == "one" else int(one[1])
+    match = _ONE.match(text)
+    if match is not None:
+        number = 1 if match[1].lower() == "one" else int(match[1])
         return number, number
     return None
 
 
-def _said(found: tuple[int, int | str | None]) -> str:
-    least, most = found
+def _said(sizes: tuple[int, int | str | None]) -> str:
+    least, most = sizes
     return f"{least} or more" if most is None else f"{least} to {most}"
 
 

@@ -47,17 +47,17 @@ def _needed(subject: Subject) -> list[str]:
 
 def _documented(subject: Subject, key: str) -> str:
     """Return the entry of a key in the section Reads."""
-    found = entries(sections(documentation(subject.cls)).get("Reads", ""))
-    if key in found:
-        return found[key].lower()
+    documented = entries(sections(documentation(subject.cls)).get("Reads", ""))
+    if key in documented:
+        return documented[key].lower()
     declared = subject.cls.reads
     for name in declared if isinstance(declared, tuple) else ():
         option = name[1:-1]
         if name.startswith("{") and getattr(subject.element.options, option, None) == key:
             default = subject.cls.Options.model_fields[option].default
             for candidate in (str(default), option, name):
-                if candidate in found:
-                    return found[candidate].lower()
+                if candidate in documented:
+                    return documented[candidate].lower()
     return ""
 
 
@@ -101,7 +101,7 @@ def _refused(
     subject: Subject,
     foreign: Callable[[Any, str], Iterator[tuple[Any, bool]]],
     words: tuple[str, ...],
-    what: str,
+    subject_of: str,
 ) -> str | None:
     """Check that wrong values under each key are refused; the first unless the docstring says `anything`."""
     taken = []
@@ -120,21 +120,21 @@ def _refused(
             elif outcome is None:
                 if strict and not anything and not subject.children:  # children may take any value
                     raise Broken(
-                        f"{what} under {key!r} ({said(value)}) is accepted; refuse it with an "
+                        f"{subject_of} under {key!r} ({said(value)}) is accepted; refuse it with an "
                         f"InputError, or let the section Reads say {words[-1]!r}"
                         + (" or name it" if place else "")
                     )
             elif not isinstance(outcome, InputError):
                 raise Broken(
-                    f"{what} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
+                    f"{subject_of} under {key!r} ({said(value)}) gives {_said(outcome)}, not an InputError"
                 )
             elif not subject.children and not any(
                 # An error about a value that does not fit another key (such as fewer rows) may name that key.
-                _names(outcome, one)
-                for one in (_keys(subject) if place and not strict else [key])
+                _names(outcome, place_key)
+                for place_key in (_keys(subject) if place and not strict else [key])
             ):
                 raise Broken(
-                    f"the InputError about {what} under {key!r} names {outcome.key!r} as its `key`"
+                    f"the InputError about {subject_of} under {key!r} names {outcome.key!r} as its `key`"
                 )
     return f"any value of {', '.join(map(repr, taken))} is taken, as documented" if taken else None
 
@@ -364,8 +364,8 @@ def rerun(subject: Subject) -> str:
         else:
             results = [kept(result) for result in live.results(batch)]
         for k, result in enumerate(results):
-            what = f"run for the {turn} time, request {k} differs"
-            subject.must_equal(result, subject.expected(k), what)
+            problem = f"run for the {turn} time, request {k} differs"
+            subject.must_equal(result, subject.expected(k), problem)
     return "run three times"
 
 

@@ -69,12 +69,12 @@ def interrupts_pass(subject: Subject) -> str:
             for place in {0, len(ks) - 1}:
                 batch = subject.items(ks)
                 request = batch[place] = watched(batch[place], keys, kind)
-                found = _passed(lambda batch=batch: live.call(batch), kind)  # type: ignore[misc]
+                passed = _passed(lambda batch=batch: live.call(batch), kind)  # type: ignore[misc]
                 if not request.raised:
                     continue  # it is read by another thread, or in a way that cannot be watched
-                if found is not None:
+                if passed is not None:
                     raise Broken(
-                        f"{kind.__name__} {request.raised} of item {place} of {len(ks)} {found}; catch Exception, "
+                        f"{kind.__name__} {request.raised} of item {place} of {len(ks)} {passed}; catch Exception, "
                         "never BaseException"
                     )
                 seen.add(request.raised)

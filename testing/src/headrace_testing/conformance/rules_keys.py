@@ -59,8 +59,8 @@ def watched_bad(subject: Subject) -> Iterator[WatchedRequest]:
 def _inside(subject: Subject, which: str) -> frozenset[str]:
     """Return the keys that the backends inside a container declare."""
     children = subject.children
-    found = [subject.declared(which, child).all for child in children]
-    return frozenset().union(*found, _MOVED if children else ())
+    keys = [subject.declared(which, child).all for child in children]
+    return frozenset().union(*keys, _MOVED if children else ())
 
 
 @rule("reads", "order-kept")
@@ -84,8 +84,8 @@ def reads(subject: Subject) -> str | None:
         error = subject.live.alone(less)
         if error is not None:
             raise Broken(f"a request with the declared keys alone fails: {error}")
-        what = f"request {k} with the declared keys alone differs"
-        subject.must_equal(kept(less.get("result")), subject.expected(k), what)
+        problem = f"request {k} with the declared keys alone differs"
+        subject.must_equal(kept(less.get("result")), subject.expected(k), problem)
     runs = [(request, which) for batch, which in watched(subject) for request in batch]
     for request, _ in runs:
         looked |= request.read
@@ -96,8 +96,8 @@ def reads(subject: Subject) -> str | None:
             raise Broken(f"it reads {min(undeclared)!r} of {which}, which `reads` does not declare")
     together = subject.live.take(lambda k: _cut_down(subject.item(k), allowed))
     for k, result in enumerate(subject.live.results(together)):
-        what = f"in a batch, request {k} with the declared keys alone differs"
-        subject.must_equal(kept(result), subject.expected(k), what)
+        problem = f"in a batch, request {k} with the declared keys alone differs"
+        subject.must_equal(kept(result), subject.expected(k), problem)
     never = {key for key in declared.all - looked if not _matters(subject, key)}
     if never:
         raise Broken(f"it declares that it reads {min(never)!r}, and never looks at it")
@@ -160,11 +160,11 @@ def _compare_values(subject: Subject, key: str) -> None:
     subject.live.results(batch)
     for k, request in enumerate(batch):
         first, again = subject.item(k), subject.item(k)
-        for one in (first, again):
-            subject.live.result_alone(one)
+        for results in (first, again):
+            subject.live.result_alone(results)
         if subject.differ(first.get(key), again.get(key)) is None:
-            what = f"in a batch, what it writes under {key!r} into request {k} differs"
-            subject.must_equal(request.get(key), first.get(key), what)
+            problem = f"in a batch, what it writes under {key!r} into request {k} differs"
+            subject.must_equal(request.get(key), first.get(key), problem)
 
 
 def _changed(before: dict[str, object], after: dict[str, object]) -> set[str]:
@@ -185,7 +185,7 @@ def extra_keys_pass(subject: Subject) -> None:
     same content.
     """
     strangers = {
-        f"a key of another backend {n}": one for n, one in enumerate((object(), [1], {"a": 1}))
+        f"a key of another backend {n}": value for n, value in enumerate((object(), [1], {"a": 1}))
     }
     request = strangers | subject.item(0)  # the first key of a request may be anyone's
     result = kept(subject.live.result_alone(request))

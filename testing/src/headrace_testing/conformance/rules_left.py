@@ -44,8 +44,8 @@ def _measured(subject: Subject) -> dict[str, list[int]]:
     """Return the counts after each of several lives, by the name of what is counted."""
     if _measured not in subject.measured:
         subject.measured[_measured] = _lives(subject)
-    found: dict[str, list[int]] = subject.measured[_measured]
-    return found
+    counts: dict[str, list[int]] = subject.measured[_measured]
+    return counts
 
 
 def _lives(subject: Subject) -> dict[str, list[int]]:
@@ -60,7 +60,7 @@ def _counted(subject: Subject, temporary: Path) -> dict[str, list[int]]:
     counts = {name: [count()] for name, count in counters.items()}
     for left in reversed(range(_CYCLES)):
         _life(subject)
-        before = {name: found[-1] for name, found in counts.items()}
+        before = {name: numbers[-1] for name, numbers in counts.items()}
         for name, count in _quiet(counters, before, _PATIENCE if left else _LAST_PATIENCE).items():
             counts[name].append(count())
     return counts
@@ -155,8 +155,8 @@ def threads_left(subject: Subject) -> str:
 
 
 def _looked(subject: Subject, *names: str) -> str:
-    found = [name for name in names if name in _measured(subject)]
-    return f"counted {' and '.join(found)}"
+    counted = [name for name in names if name in _measured(subject)]
+    return f"counted {' and '.join(counted)}"
 
 
 @rule("files-left", "closes-unused")
@@ -178,14 +178,14 @@ def files_left(subject: Subject) -> str:
 
 
 def _open_files() -> int:
-    return sum(1 for one in gc.get_objects() if _is_open_file(one))
+    return sum(1 for thing in gc.get_objects() if _is_open_file(thing))
 
 
-def _is_open_file(one: object) -> bool:
-    if type(one).__module__ not in ("_io", "socket", "mmap"):
+def _is_open_file(thing: object) -> bool:
+    if type(thing).__module__ not in ("_io", "socket", "mmap"):
         return False
     with contextlib.suppress(Exception):
-        return isinstance(one, (io.FileIO, io.BufferedIOBase)) and not one.closed
+        return isinstance(thing, (io.FileIO, io.BufferedIOBase)) and not thing.closed
     return False
 
 
@@ -217,7 +217,7 @@ def _listening() -> Iterator[list[str]]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield heard
-            heard += [f"{one.category.__name__}: {one.message}" for one in caught]
+            heard += [f"{warning.category.__name__}: {warning.message}" for warning in caught]
     finally:
         sys.unraisablehook, threading.excepthook = hooks
 

@@ -33,31 +33,31 @@ def imports_lazily(subject: Subject) -> str:
     libraries (those of its extras and of what it requires count), or the backend can be built without it. What a
     model brings, and no other needs, is named in `model_brings` of the conformance class.
     """
-    found = probe(subject, build=subject.unavailable is None)
-    if found.error and found.stage != "build":
-        raise Broken(f"in a fresh process its {found.stage} fails: {found.error_text}")
-    if found.imported:
+    probed = probe(subject, build=subject.unavailable is None)
+    if probed.error and probed.stage != "build":
+        raise Broken(f"in a fresh process its {probed.stage} fails: {probed.error_text}")
+    if probed.imported:
         raise Broken(
-            f"importing {found.module} loads {', '.join(found.imported)}; import it in init"
+            f"importing {probed.module} loads {', '.join(probed.imported)}; import it in init"
         )
-    if found.configured:
-        raise Broken(f"checking the configuration loads {', '.join(found.configured)}")
-    _check_required(subject, found.required, "importing it")
+    if probed.configured:
+        raise Broken(f"checking the configuration loads {', '.join(probed.configured)}")
+    _check_required(subject, probed.required, "importing it")
     if subject.unavailable is not None:
         return "what init loads was not looked at"
-    _check_required(subject, found.built, "init", subject.kit.model_brings)
+    _check_required(subject, probed.built, "init", subject.kit.model_brings)
     return (
-        f"init loads {', '.join(found.built)}" if found.built else "init loads no further library"
+        f"init loads {', '.join(probed.built)}" if probed.built else "init loads no further library"
     )
 
 
 def _check_required(
-    subject: Subject, loaded: list[str], what: str, brought: tuple[str, ...] = ()
+    subject: Subject, loaded: list[str], moment: str, brought: tuple[str, ...] = ()
 ) -> None:
     """Refuse a backend that needs a library which its distribution does not require."""
     elements = subject.element.walk()
-    modules = {one.cls.__module__.partition(".")[0] for one in elements}
-    distributions = distributions_of({one.distribution for one in elements}, modules)
+    modules = {element.cls.__module__.partition(".")[0] for element in elements}
+    distributions = distributions_of({element.distribution for element in elements}, modules)
     if not distributions:  # a module or file that nobody installs
         return
     strange = not_required(loaded, [*distributions, *distributions_of(brought, ())])
@@ -66,7 +66,7 @@ def _check_required(
     without = probe(subject, blocked=tuple(strange), build=subject.unavailable is None)
     if without.error:
         raise Broken(
-            f"{what} loads {', '.join(strange)}, which no Requires-Dist of {', '.join(distributions)} "
+            f"{moment} loads {', '.join(strange)}, which no Requires-Dist of {', '.join(distributions)} "
             f"brings: where nothing else has installed it, the backend fails: {without.error_text}"
         )
 
@@ -79,11 +79,11 @@ def missing_library(subject: Subject) -> str:
     configuration is still checked, and building it raises MissingDependencyError, or works without
     them. Core makes a MissingDependencyError of an ImportError that leaves `init`.
     """
-    found = probe(subject)
-    if not found.built:
+    probed = probe(subject)
+    if not probed.built:
         return "init loads no library that could be missing"
-    without = probe(subject, blocked=tuple(found.built))
-    names = ", ".join(found.built)
+    without = probe(subject, blocked=tuple(probed.built))
+    names = ", ".join(probed.built)
     if not without.error:
         return f"it is built without {names} as well"
     if without.stage != "build":
@@ -172,7 +172,7 @@ def options_kept(subject: Subject) -> str:
 
     def noting(self: Backend, options: Any, context: InitContext) -> None:
         copies = {name: (value, kept(value)) for name, value in _values(options).items()}
-        told = {name: copy for name, (one, copy) in copies.items() if not difference(one, copy)}
+        told = {name: copy for name, (value, copy) in copies.items() if not difference(value, copy)}
         given.append((options, told))
         init(self, options, context)
 
@@ -187,9 +187,9 @@ def options_kept(subject: Subject) -> str:
     subject.done(live)
     for options, before in given:
         after = _values(options)
-        found = difference({name: after[name] for name in before}, before)
-        if found is not None:
-            raise Broken(f"it changes the options that it was given: {found}")
+        changed = difference({name: after[name] for name in before}, before)
+        if changed is not None:
+            raise Broken(f"it changes the options that it was given: {changed}")
     return "they stay the same" if given else "core builds it without its init"
 
 
@@ -206,9 +206,9 @@ def describe(subject: Subject) -> None:
     """
     live = subject.build()
     first = _described(live.root)
-    found = difference(first, _described(live.root))
-    if found is not None:
-        raise Broken(f"describe() gives something else when asked again: {found}")
+    changed = difference(first, _described(live.root))
+    if changed is not None:
+        raise Broken(f"describe() gives something else when asked again: {changed}")
     for call in (lambda: live.results(live.take(subject.item)), lambda: live.alone({})):
         call()
         later = _described(live.root)

@@ -55,9 +55,9 @@ def options_used(subject: Subject) -> str:
     if not names:
         return "it has no options"
     packages = {
-        one.__module__.partition(".")[0]
-        for one in (*subject.cls.__mro__, *cls.__mro__)
-        if issubclass(one, (headrace.Backend, headrace.Options))
+        base.__module__.partition(".")[0]
+        for base in (*subject.cls.__mro__, *cls.__mro__)
+        if issubclass(base, (headrace.Backend, headrace.Options))
     }
     if len(packages) > 1:
         packages.discard("headrace")
@@ -104,10 +104,10 @@ def _reading(cls: Any, packages: set[str]) -> Iterator[dict[str, set[str]]]:
 
 def _code_of(packages: set[str]) -> _Code | None:
     """Return what the source of packages names; None where there is no source of one."""
-    found = _Code({}, set())
+    code = _Code({}, set())
     for package in packages:
         module: Any = sys.modules.get(package)
-        folders = [Path(one) for one in getattr(module, "__path__", ())]
+        folders = [Path(folder) for folder in getattr(module, "__path__", ())]
         files = [file for folder in folders for file in folder.rglob("*.py")]
         if not folders and getattr(module, "__file__", None):
             files = [Path(module.__file__)]
@@ -118,8 +118,8 @@ def _code_of(packages: set[str]) -> _Code | None:
         if not trees:
             return None
         for tree in trees:
-            _add(tree, found)
-    return found
+            _add(tree, code)
+    return code
 
 
 def _add(tree: ast.Module, code: _Code) -> None:

@@ -101,7 +101,7 @@ def _must_be_finished_by_forward(subject: Subject, live: Live) -> None:
     def copying(batch: list[Request]) -> Any:
         outcomes = forward(batch)
         results = [request["result"] for request in batch if "result" in request]
-        copied.extend((one, kept(one)) for one in results if not arrays_on_device(one))
+        copied.extend((given, kept(given)) for given in results if not arrays_on_device(given))
         return outcomes
 
     root.forward = copying  # type: ignore[method-assign]
@@ -113,20 +113,20 @@ def _must_be_finished_by_forward(subject: Subject, live: Live) -> None:
             root.forward = own  # type: ignore[method-assign]
     how = "after the end of the batch; only the memory of a device may be unfinished until then"
     for result, copy in copied:
-        found = subject.differ(result, copy)
-        if found is not None and subject.differ(copy, kept(copy)) is None:
+        changed = subject.differ(result, copy)
+        if changed is not None and subject.differ(copy, kept(copy)) is None:
             raise Broken(
-                f"a result is not finished when forward returns, it differs ({found}) {how}"
+                f"a result is not finished when forward returns, it differs ({changed}) {how}"
             )
 
 
 def _must_be_finished(subject: Subject, copied: list[tuple[Any, Any]], how: str) -> None:
     for part, copy in copied:
-        found = subject.differ(part, copy)
-        if found is not None:
-            what = said(part) if is_on_device(part) else "a result"
+        changed = subject.differ(part, copy)
+        if changed is not None:
+            place = said(part) if is_on_device(part) else "a result"
             raise Broken(
-                f"{what} is not finished when its callers are answered, it differs ({found}) {how}"
+                f"{place} is not finished when its callers are answered, it differs ({changed}) {how}"
             )
 
 
@@ -179,7 +179,9 @@ def _same_in_any_order(subject: Subject, results: list[Any], expected: list[Any]
     """Return whether the results are the expected ones in some order."""
     left = list(expected)
     for result in results:
-        place = next((i for i, one in enumerate(left) if subject.differ(result, one) is None), None)
+        place = next(
+            (i for i, other in enumerate(left) if subject.differ(result, other) is None), None
+        )
         if place is None:
             return False
         del left[place]
@@ -307,8 +309,8 @@ def right_answers(subject: Subject) -> str:
     if type(subject.kit).expected is BackendConformance.expected:
         raise NotApplicable("the conformance class has no expected(k), so that nobody knows")
     for k in range(DISTINCT):
-        what = f"request {k} gets a wrong answer (the second value is what expected({k}) gives)"
-        subject.must_equal(subject.expected(k), subject.kit.expected(k), what)
+        problem = f"request {k} gets a wrong answer (the second value is what expected({k}) gives)"
+        subject.must_equal(subject.expected(k), subject.kit.expected(k), problem)
     return f"{DISTINCT} requests"
 
 
@@ -325,18 +327,18 @@ def views_read(subject: Subject) -> str:
     for key in sorted(keys) if numpy is not None else ():
         if not isinstance(subject.item(0)[key], numpy.ndarray):  # type: ignore[union-attr]
             continue
-        for what, view in _views(numpy, subject.item(0)[key]):
+        for kind, view in _views(numpy, subject.item(0)[key]):
             request, writeable = {**subject.item(0), key: view}, _writeable(view)
             outcome = subject.tried.alone(request)
             tried += 1
             if isinstance(outcome, InputError):
                 continue
             if outcome is not None:
-                raise Broken(f"with {what} under {key!r} it fails: {outcome}") from outcome
+                raise Broken(f"with {kind} under {key!r} it fails: {outcome}") from outcome
             if _writeable(view) != writeable:
-                raise Broken(f"it changes whether {what} under {key!r} can be written to")
+                raise Broken(f"it changes whether {kind} under {key!r} can be written to")
             subject.must_equal(
-                request["result"], subject.expected(0), f"with {what} under {key!r} it differs"
+                request["result"], subject.expected(0), f"with {kind} under {key!r} it differs"
             )
     return f"{tried} views" if tried else "it reads no numpy array"
 
@@ -360,13 +362,13 @@ def _writeable(value: Any) -> bool | None:
 def _must_be_fresh(subject: Subject, came: list[tuple[int, dict[str, Any]]], since: str) -> None:
     for k, request in came:
         fresh = subject.repeating(k)
-        found = difference(request, fresh)
+        changed = difference(request, fresh)
         for key in request.keys() & fresh.keys():
             if _writeable(request[key]) != _writeable(fresh[key]):
-                found = f"at {key!r}: whether the array can be written to"
-        if found is not None:
+                changed = f"at {key!r}: whether the array can be written to"
+        if changed is not None:
             subject.measured[CHANGES_INPUTS] = True
-            raise Broken(f"{since} changed what request {k} came with: {found}")
+            raise Broken(f"{since} changed what request {k} came with: {changed}")
 
 
 RULES: tuple[Rule, ...] = (

@@ -120,15 +120,15 @@ def instances_agree(subject: Subject) -> None:
         raise Broken(f"a node with instance_num = 2 has {len(live.instances)} instance(s)")
 
     def work(index: int) -> list[tuple[int, Any]]:
-        found: list[tuple[int, Any]] = []
-        until = time.monotonic() + _STORM_S
+        results: list[tuple[int, Any]] = []
+        until = time.monotonic() + _STORM_S * subject.share
         for turn in range(_STORM):
             if turn >= _ROUNDS and time.monotonic() > until:
                 break
             start = (turn + index) % _ROUNDS
             batch = live.take(lambda k, start=start: subject.item(start + k))  # type: ignore[misc]
-            found += [(start + k, kept(r)) for k, r in enumerate(live.results(batch, index))]
-        return found
+            results += [(start + k, kept(r)) for k, r in enumerate(live.results(batch, index))]
+        return results
 
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
@@ -136,10 +136,10 @@ def instances_agree(subject: Subject) -> None:
         both = _together([lambda: work(0), lambda: work(1)])
     finally:
         sys.setswitchinterval(interval_s)
-    for index, found in enumerate(both):
-        for k, result in found:
-            what = f"beside another instance, instance {index} gives request {k} something else"
-            subject.must_equal(result, subject.expected(k), what)
+    for index, results in enumerate(both):
+        for k, result in results:
+            problem = f"beside another instance, instance {index} gives request {k} something else"
+            subject.must_equal(result, subject.expected(k), problem)
     subject.measured[_HELD] = _in_between(subject, live)
     if subject.measured[_HELD]:  # twice: a machine that stands still for a moment is no lock
         subject.measured[_HELD] &= _in_between(subject, live, subject.measured[_HELD])
@@ -185,8 +185,8 @@ def _in_between(subject: Subject, live: Live, only: set[_Place] | None = None) -
         thread = pool.submit(threading.current_thread).result(_LIMIT_S)
         with _stepping(subject, live, step):
             subject.must_give(live, ours, "while another instance runs batches in between")
-        for one in between:
-            one.result(_LIMIT_S)
+        for call in between:
+            call.result(_LIMIT_S)
     return held
 
 
@@ -207,15 +207,15 @@ def _rest_of(thread: threading.Thread) -> _Rest:
 def _until_it_rests(future: Future[None], thread: threading.Thread, least_s: float) -> _Rest:
     """Wait until a call has ended, or its thread sleeps at one place: it waits for a lock."""
     least_s, until = max(_RESTS_S, least_s), time.monotonic() + max(_PATIENCE_S, 4 * least_s)
-    found, since = _rest_of(thread), time.monotonic()
+    rest, since = _rest_of(thread), time.monotonic()
     while not future.done() and time.monotonic() < until:
         wait([future], _GLANCE_S)
         now = _rest_of(thread)
-        if now != found or now[2] != "S":
-            found, since = now, time.monotonic()
+        if now != rest or now[2] != "S":
+            rest, since = now, time.monotonic()
         elif time.monotonic() - since > least_s:
             break
-    return found
+    return rest
 
 
 @contextlib.contextmanager
@@ -309,11 +309,11 @@ def threads_in_turn(subject: Subject) -> str:
         live: Live = threads[0](subject.build)
         ks = list(range(len(live.take(subject.item))))
         for turn in range(1, _ROUNDS + 1):
-            what = f"in thread {turn} after that of init"
+            moment = f"in thread {turn} after that of init"
             try:
-                threads[turn](functools.partial(subject.must_give, live, ks, what))
+                threads[turn](functools.partial(subject.must_give, live, ks, moment))
             except Broken as error:
-                raise Broken(f"{what} it does not do what it does alone: {error}") from error
+                raise Broken(f"{moment} it does not do what it does alone: {error}") from error
         threads[-1](lambda: subject.done(live))
     return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
 

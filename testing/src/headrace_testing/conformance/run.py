@@ -80,27 +80,27 @@ _CLOSING_S = 10.0
 
 def rules() -> Mapping[str, Rule]:
     """Return all rules by identifier, in the order in which they are judged."""
-    found = {one.id: one for module in _MODULES for one in module.RULES}
+    by_id = {rule.id: rule for module in _MODULES for rule in module.RULES}
     ordered: dict[str, Rule] = {}
 
     def put(identifier: str) -> None:
         if identifier not in ordered:
-            for needed in found[identifier].needs:
+            for needed in by_id[identifier].needs:
                 put(needed)
-            ordered[identifier] = found[identifier]
+            ordered[identifier] = by_id[identifier]
 
-    for identifier in found:
+    for identifier in by_id:
         put(identifier)
     return ordered
 
 
 def _that_build(rules: Mapping[str, Rule]) -> set[str]:
     """Return the rules that build the backend: `builds`, and all rules that need it."""
-    found = {"builds"}
-    for identifier, one in rules.items():  # a rule comes after the rules that it needs
-        if found & set(one.needs):
-            found.add(identifier)
-    return found
+    building = {"builds"}
+    for identifier, rule in rules.items():  # a rule comes after the rules that it needs
+        if building & set(rule.needs):
+            building.add(identifier)
+    return building
 
 
 def check_class(cls: type[BackendConformance]) -> None:
@@ -136,8 +136,10 @@ def check_class(cls: type[BackendConformance]) -> None:
     known = rules()
     for identifier, reason in cls.expected_failures.items():
         if identifier not in known:
-            what = f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule. "
-            raise ValueError(what + among(str(identifier), known))
+            problem = (
+                f"expected_failures of {cls.__name__} names {identifier!r}, which is no rule. "
+            )
+            raise ValueError(problem + among(str(identifier), known))
         if not isinstance(reason, str) or not reason.strip():
             raise ValueError(
                 f"expected_failures of {cls.__name__} gives no reason for {identifier!r}: "
@@ -164,15 +166,19 @@ class ConformanceRun:
     """
 
     def __init__(
-        self, cls: type[BackendConformance], *, promised: type[headrace.Backend] | None = None
+        self,
+        cls: type[BackendConformance],
+        *,
+        promised: type[headrace.Backend] | None = None,
+        share: float = 1.0,
     ) -> None:
         check_class(cls)
         self.rules: Mapping[str, Rule] = rules()
-        self.subject: Subject = Subject(cls(), promised)
+        self.subject: Subject = Subject(cls(), promised, share)
         self.expected: dict[str, str] = dict(cls.expected_failures)
-        self._inside = None if cls.inside is None else ConformanceRun(cls.inside)
+        self._inside = None if cls.inside is None else ConformanceRun(cls.inside, share=share)
         self.exits: int | None = 2
-        self.tell: Callable[[str, Any], object] = lambda what, value: None
+        self.tell: Callable[[str, Any], object] = lambda kind, value: None
         self.late: str | None = None
         self._verdicts: dict[str, Verdict] = {}
         self._builds = _that_build(self.rules)
@@ -194,21 +200,21 @@ class ConformanceRun:
     def verdict(self, identifier: str) -> Verdict:
         """Judge one rule, after the rules that it needs; each rule is judged only once."""
         if identifier not in self._verdicts:
-            found = self._judge(self.rules[identifier])
-            if self._inside is not None and found.outcome == NOT_JUDGED:
-                found = self._inside.verdict(identifier)
+            verdict = self._judge(self.rules[identifier])
+            if self._inside is not None and verdict.outcome == NOT_JUDGED:
+                verdict = self._inside.verdict(identifier)
                 where = f"judged in {self._inside.subject.kit.expression}"
-                found = replace(found, detail=": ".join(filter(None, (where, found.detail))))
-            self._verdicts[identifier] = found
-            self.tell("verdict", found)
+                verdict = replace(verdict, detail=": ".join(filter(None, (where, verdict.detail))))
+            self._verdicts[identifier] = verdict
+            self.tell("verdict", verdict)
         return self._verdicts[identifier]
 
     def _judge(self, rule: Rule) -> Verdict:
         lacking = self.subject.unavailable
         if lacking is not None and rule.id in self._builds and not rule.unbuilt:
             return Verdict(rule.id, NOT_JUDGED, rule.reason, lacking, self.expected.get(rule.id))
-        needed = [self.verdict(one) for one in rule.needs]
-        bad = [one for one in needed if one.outcome in (FAILED, BLOCKED)]
+        needed = [self.verdict(needed_id) for needed_id in rule.needs]
+        bad = [verdict for verdict in needed if verdict.outcome in (FAILED, BLOCKED)]
         blocked_by = None
         if self.late is not None:
             outcome, blocked_by = BLOCKED, self.late
@@ -238,9 +244,9 @@ class ConformanceRun:
         for needed in rule.needs:
             if self.verdict(needed).outcome == EXPECTED_FAILURE:
                 return needed
-            found = self._excepted_before(self.rules[needed])
-            if found is not None:
-                return found
+            excepted = self._excepted_before(self.rules[needed])
+            if excepted is not None:
+                return excepted
         return None
 
     def _limit(self, most_s: float = math.inf) -> Limit:
@@ -272,10 +278,12 @@ class ConformanceRun:
 
     def certificate(self) -> Certificate:
         """Judge all rules."""
-        found = describe(self.subject, tuple(self.verdict(identifier) for identifier in self.rules))
+        certificate = describe(
+            self.subject, tuple(self.verdict(identifier) for identifier in self.rules)
+        )
         if self._inside is not None:
-            found = replace(found, unavailable=self._inside.subject.unavailable)
-        return found
+            certificate = replace(certificate, unavailable=self._inside.subject.unavailable)
+        return certificate
 
 
 def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:

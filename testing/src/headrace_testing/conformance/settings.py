@@ -34,14 +34,14 @@ def _set_logging(value: tuple[int, list[logging.Handler]]) -> None:
 
 
 def _handlers() -> dict[int, Any]:
-    return {one: signal.getsignal(one) for one in sorted(signal.valid_signals())}
+    return {number: signal.getsignal(number) for number in sorted(signal.valid_signals())}
 
 
 def _set_handlers(value: dict[int, Any]) -> None:
-    for one, handler in value.items():
-        if handler is not None and signal.getsignal(one) is not handler:
+    for number, handler in value.items():
+        if handler is not None and signal.getsignal(number) is not handler:
             with contextlib.suppress(OSError, ValueError):  # only the main thread may
-                signal.signal(one, handler)
+                signal.signal(number, handler)
 
 
 def _set_path(value: list[str]) -> None:
@@ -81,19 +81,19 @@ def _set_trace(value: tuple[Any, Any]) -> None:
 def _loggers() -> dict[str, tuple[Any, ...]]:
     """Return the level, handlers, and switches of the loggers of Headrace, which the application configures."""
     return {
-        name: (one.level, tuple(one.handlers), one.propagate, one.disabled)
-        for name, one in list(logging.root.manager.loggerDict.items())
-        if isinstance(one, logging.Logger) and name.partition(".")[0] == "headrace"
+        name: (logger.level, tuple(logger.handlers), logger.propagate, logger.disabled)
+        for name, logger in list(logging.root.manager.loggerDict.items())
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == "headrace"
     }
 
 
 def _set_loggers(value: dict[str, tuple[Any, ...]]) -> None:
     for name, (level, handlers, propagate, disabled) in value.items():
-        one = logging.getLogger(name)
-        if one.level != level:  # setting it empties what every logger of the process remembers
-            one.setLevel(level)
-        one.handlers[:] = handlers
-        one.propagate, one.disabled = propagate, disabled
+        logger = logging.getLogger(name)
+        if logger.level != level:  # setting it empties what every logger of the process remembers
+            logger.setLevel(level)
+        logger.handlers[:] = handlers
+        logger.propagate, logger.disabled = propagate, disabled
 
 
 def _set_streams(value: tuple[Any, Any, Any]) -> None:
@@ -102,8 +102,8 @@ def _set_streams(value: tuple[Any, Any, Any]) -> None:
 
 def _loop_policy() -> Any:
     """Return the policy of event loops; None for that of the standard library, which is made at the first need."""
-    found = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
-    return None if type(found).__module__.partition(".")[0] == "asyncio" else found
+    policy = getattr(sys.modules.get("asyncio.events"), "_event_loop_policy", None)
+    return None if type(policy).__module__.partition(".")[0] == "asyncio" else policy
 
 
 def _set_loop_policy(value: Any) -> None:
@@ -131,7 +131,7 @@ _SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     ),
     "loggers of Headrace": (_loggers, _set_loggers),
     "builtins": (
-        lambda: {name: one for name, one in vars(builtins).items() if name != "_"},
+        lambda: {name: value for name, value in vars(builtins).items() if name != "_"},
         vars(builtins).update,
     ),
     "stream of stdin, stdout or stderr": (

@@ -63,12 +63,18 @@ class Subject:
         promised: The class that an entry point promises, or None.
         unavailable: Why the backend cannot be built by itself (what this machine lacks, or that it
             works only inside another expression). None where it can.
+        share: What share of their requests and time the rules take that look for what is rare. 1 in full.
         measured: Measurements that several rules share.
         settings_before: The settings of the process before the backend was first built.
     """
 
-    def __init__(self, kit: BackendConformance, promised: type[Backend] | None = None) -> None:
+    def __init__(
+        self, kit: BackendConformance, promised: type[Backend] | None = None, share: float = 1.0
+    ) -> None:
+        if not 0 < share <= 1:
+            raise ValueError(f"share is {share}, and is above 0 and at most 1")
         self.kit = kit
+        self.share = share
         self.promised = promised
         self.unavailable = lacking = kit.unavailable()
         if lacking is not None and not (isinstance(lacking, str) and lacking.strip()):
@@ -89,10 +95,12 @@ class Subject:
     @cached_property
     def options(self) -> dict[str, Any]:
         """The keys beside the expression: `options` of the class, and what its `make_options` gives."""
-        made = self.kit.make_options()
-        if not isinstance(made, Mapping) or "backend" in made:
-            raise Broken(f"make_options gives {made!r}, which is no dict of keys beside 'backend'")
-        return {**self.kit.options, **made}
+        options = self.kit.make_options()
+        if not isinstance(options, Mapping) or "backend" in options:
+            raise Broken(
+                f"make_options gives {options!r}, which is no dict of keys beside 'backend'"
+            )
+        return {**self.kit.options, **options}
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """Return the configuration as a dict: the expression, and the keys beside it."""
@@ -107,7 +115,7 @@ class Subject:
         try:
             headrace.PipelineConfig.load({"backend": self.kit.expression, **self.options})
         except headrace.errors.ConfigError as error:
-            if any(one.code == "not_callable" for one in error.problems):
+            if any(problem.code == "not_callable" for problem in error.problems):
                 return "init"
         return "backend"
 
@@ -123,10 +131,10 @@ class Subject:
     @cached_property
     def element(self) -> Element:
         """The outermost name of the expression."""
-        found = headrace.plugins.resolve(self.config, self._key)
-        if found is None:
+        element = headrace.plugins.resolve(self.config, self._key)
+        if element is None:
             raise Broken(f"{self.kit.expression!r} names no backend that an instance is built from")
-        return found
+        return element
 
     @property
     def cls(self) -> type[Backend]:
@@ -200,10 +208,10 @@ class Subject:
         Raises:
             Broken: The factory gives something else.
         """
-        made: Any = self.kit.make_item(k)
-        if type(made) is not dict or not all(isinstance(key, str) for key in made):
-            raise Broken(f"make_item({k}) gives {type(made).__name__}, not a dict with text keys")
-        return made
+        item: Any = self.kit.make_item(k)
+        if type(item) is not dict or not all(isinstance(key, str) for key in item):
+            raise Broken(f"make_item({k}) gives {type(item).__name__}, not a dict with text keys")
+        return item
 
     def items(self, ks: Iterable[int]) -> list[Request]:
         """Return several requests."""
@@ -264,32 +272,32 @@ class Subject:
             self._given[key] = self.given(self.live, ks)
         return self._given[key]
 
-    def must_give(self, live: Live, ks: list[int], what: str, *, index: int = 0) -> None:
+    def must_give(self, live: Live, ks: list[int], moment: str, *, index: int = 0) -> None:
         """Run a batch of these requests, and compare each result with that of the request alone.
 
         Raises:
-            Broken: A request fails, or its result differs. ``what`` begins the sentence.
+            Broken: A request fails, or its result differs. ``moment`` begins the sentence.
         """
-        self.must_match(self.given(live, ks, index=index), ks, what)
+        self.must_match(self.given(live, ks, index=index), ks, moment)
 
-    def must_match(self, results: list[Any], ks: list[int], what: str) -> None:
+    def must_match(self, results: list[Any], ks: list[int], moment: str) -> None:
         """Compare the results of these requests with those of each request alone.
 
         Raises:
-            Broken: A result differs. ``what`` begins the sentence.
+            Broken: A result differs. ``moment`` begins the sentence.
         """
         for k, result in zip(ks, results, strict=True):
-            self.must_equal(result, self.expected(k), f"{what}, request {k} differs")
+            self.must_equal(result, self.expected(k), f"{moment}, request {k} differs")
 
-    def must_equal(self, result: Any, expected: Any, what: str) -> None:
+    def must_equal(self, result: Any, expected: Any, problem: str) -> None:
         """Compare two results.
 
         Raises:
-            Broken: They differ. ``what`` begins the sentence.
+            Broken: They differ. ``problem`` begins the sentence.
         """
-        found = self.differ(result, expected)
-        if found is not None:
-            raise Broken(f"{what}: {found}")
+        differs = self.differ(result, expected)
+        if differs is not None:
+            raise Broken(f"{problem}: {differs}")
 
     def differ(self, result: Any, expected: Any) -> str | None:
         """Say where two results differ, within the tolerance; None when they are equal."""

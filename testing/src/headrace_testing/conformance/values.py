@@ -45,7 +45,9 @@ def kept(value: Any) -> Any:
     try:
         # `deepcopy` uses the objects in its memo in place of copies: arrays on a device get host copies.
         memo = {id(array): host_copy(array) for array in arrays_on_device(value)}
-        return copy.deepcopy(value, {key: one for key, one in memo.items() if one is not None})
+        return copy.deepcopy(
+            value, {key: copied for key, copied in memo.items() if copied is not None}
+        )
     except Exception:  # noqa: BLE001 - objects of a backend may refuse to be copied in any way
         if isinstance(value, Mapping):
             return {key: kept(part) for key, part in value.items()}
@@ -56,28 +58,28 @@ def kept(value: Any) -> Any:
 
 def arrays_on_device(value: Any) -> list[Any]:
     """Return the arrays on a device that a value holds, each once."""
-    found: list[Any] = []
-    _walk(value, set(), found)
-    return found
+    arrays: list[Any] = []
+    _walk(value, set(), arrays)
+    return arrays
 
 
-def _walk(value: Any, seen: set[int], found: list[Any]) -> None:
+def _walk(value: Any, seen: set[int], arrays: list[Any]) -> None:
     if id(value) in seen or isinstance(value, (str, bytes, int, float, type(None))):
         return
     seen.add(id(value))
     if is_on_device(value):
-        found.append(value)
+        arrays.append(value)
     elif is_array(value):
         return
     elif isinstance(value, Mapping):
         for part in list(value.values()):
-            _walk(part, seen, found)
+            _walk(part, seen, arrays)
     elif isinstance(value, (list, tuple, set, frozenset)):
         for part in list(value):
-            _walk(part, seen, found)
+            _walk(part, seen, arrays)
     else:
         for part in list((_fields(value) or {}).values()):
-            _walk(part, seen, found)
+            _walk(part, seen, arrays)
 
 
 def difference(a: Any, b: Any, *, rtol: float = 0.0, atol: float = 0.0) -> str | None:
@@ -129,7 +131,7 @@ def _of_arrays(a: Any, b: Any, rtol: float, atol: float) -> str | None:
     numpy = sys.modules.get("numpy")
     if numpy is not None and isinstance(a, numpy.ndarray) and isinstance(b, numpy.ndarray):
         if a.dtype.names is not None:
-            ours, theirs = ({name: one[name] for name in one.dtype.names} for one in (a, b))
+            ours, theirs = ({name: array[name] for name in array.dtype.names} for array in (a, b))
             return difference(ours, theirs, rtol=rtol, atol=atol)
         if a.dtype.kind in "fc":
             equal = numpy.isclose(a, b, rtol=rtol, atol=atol, equal_nan=True)
@@ -181,10 +183,10 @@ def _listed(array: Any) -> Any:
 
 
 def _of_unreadable(a: Any, b: Any, rtol: float, atol: float) -> str | None:
-    found = _of_objects(a, b, rtol, atol)
-    if found is not None and is_on_device(a):
+    differs = _of_objects(a, b, rtol, atol)
+    if differs is not None and is_on_device(a):
         return f"{said(a)} on a device cannot be read: it has neither cpu(), get() nor __dlpack__"
-    return found
+    return differs
 
 
 def _dtype(array: Any) -> str:
@@ -195,19 +197,19 @@ def _of_mappings(a: Any, b: Any, rtol: float, atol: float) -> str | None:
     if list(a) != list(b) and set(a) != set(b):
         return f"the keys {sorted(map(str, a))} and {sorted(map(str, b))}"
     for key in a:
-        found = difference(a[key], b[key], rtol=rtol, atol=atol)
-        if found is not None:
-            return f"at {key!r}: {found}"
+        differs = difference(a[key], b[key], rtol=rtol, atol=atol)
+        if differs is not None:
+            return f"at {key!r}: {differs}"
     return None
 
 
 def _of_sequences(a: Any, b: Any, rtol: float, atol: float) -> str | None:
     if len(a) != len(b):
         return f"{len(a)} and {len(b)} elements"
-    for index, (one, other) in enumerate(zip(a, b, strict=True)):
-        found = difference(one, other, rtol=rtol, atol=atol)
-        if found is not None:
-            return f"at {index}: {found}"
+    for index, (item, other) in enumerate(zip(a, b, strict=True)):
+        differs = difference(item, other, rtol=rtol, atol=atol)
+        if differs is not None:
+            return f"at {index}: {differs}"
     return None
 
 
@@ -237,8 +239,8 @@ def _fields(value: Any) -> dict[str, Any] | None:
     if own and not hasattr(value, "__dataclass_fields__"):
         return None
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-    found = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
     if isinstance(value, BaseException):
-        found["args"] = value.args
-    found.update(getattr(value, "__dict__", {}))
-    return found or None
+        fields["args"] = value.args
+    fields.update(getattr(value, "__dict__", {}))
+    return fields or None

@@ -48,14 +48,14 @@ class InterleavingError(AssertionError):
         replay: What `explore` needs to run the same interleaving again, as JSON holds it.
     """
 
-    def __init__(self, address: str, found: dict[str, Any]) -> None:
-        self.verdict: str = found["verdict"]
-        self.reason: str = found["reason"]
-        self.seed: int | None = found["seed"]
-        self.stacks: str = found["stacks"]
-        self.interleaving: str = found["interleaving"]
-        self.replay = {key: found[key] for key in ("verdict", "reason", "seed", "choices", "files")}
-        super().__init__(f"{address}: {found['text']}")
+    def __init__(self, address: str, fault: dict[str, Any]) -> None:
+        self.verdict: str = fault["verdict"]
+        self.reason: str = fault["reason"]
+        self.seed: int | None = fault["seed"]
+        self.stacks: str = fault["stacks"]
+        self.interleaving: str = fault["interleaving"]
+        self.replay = {key: fault[key] for key in ("verdict", "reason", "seed", "choices", "files")}
+        super().__init__(f"{address}: {fault['text']}")
 
 
 def explore(
@@ -114,10 +114,10 @@ def explore(
         )
         if not report.exists():
             raise RuntimeError(f"{address} cannot be explored: {done.stderr or done.stdout}")
-        found = json.loads(report.read_text(encoding="utf-8"))[name]
-    for fault in found["faults"]:
+        searched = json.loads(report.read_text(encoding="utf-8"))[name]
+    for fault in searched["faults"]:
         if fault["verdict"] == "stuck":  # the stacks that faulthandler has printed
             fault["text"] += done.stderr
         raise InterleavingError(address, fault)
-    number: int = found["schedules"]
+    number: int = searched["schedules"]
     return number

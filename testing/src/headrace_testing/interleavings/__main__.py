@@ -30,9 +30,9 @@ def _arguments() -> argparse.Namespace:
     add("--seconds", type=float, default=30.0, help="how long to search (default 30)")
     add("--seed", type=int, default=0, help="of the first schedule; each further one has the next")
     add("--strategy", default="mix", help="pct:DEPTH, walk:PROBABILITY, or mix of both (default)")
-    what = "modules and packages: in most schedules the lines of one of their files are points"
+    help_text = "modules and packages: in most schedules the lines of one of their files are points"
     listed = "MODULE[:FUNCTION],..."
-    add("--lines", type=lambda text: text.split(","), default=[], metavar=listed, help=what)
+    add("--lines", type=lambda text: text.split(","), default=[], metavar=listed, help=help_text)
     add("--opcodes", action="store_true", help="each instruction of these lines is a point")
     add("--jobs", type=int, default=1, help="how many schedules run at a time")
     add("--all", action="store_true", help="go on after the first fault")
@@ -56,8 +56,8 @@ def main() -> int:
         if given.replay is None:
             count, faults = search.search(program, given)
         else:
-            again = [search.Fault.of(one) for one in noted.get(name, {}).get("faults", ())]
-            faults = [one for one in again if search.replay(program, given, one)]
+            again = [search.Fault.of(dumped) for dumped in noted.get(name, {}).get("faults", ())]
+            faults = [candidate for candidate in again if search.replay(program, given, candidate)]
             count = len(again)
         a_second = count / (perf_counter() - began_s)
         told = search.counted(count, "schedule"), search.counted(len(faults), "fault")
@@ -67,7 +67,7 @@ def main() -> int:
         reports[name] = {"schedules": count, "faults": [one.as_dict() for one in faults]}
     if given.report is not None:
         given.report.write_text(json.dumps(reports), encoding="utf-8")
-    return int(any(one["faults"] for one in reports.values()))
+    return int(any(report["faults"] for report in reports.values()))
 
 
 if __name__ == "__main__":

@@ -89,11 +89,11 @@ def files_of(chosen: Sequence[str]) -> dict[str, list[str] | None]:
     Raises:
         ValueError: There is no such module.
     """
-    found: dict[str, list[str] | None] = {}
-    for one in chosen:
-        name, *functions = one.split(":")
-        found.update((path, functions or None) for path in _paths(name))
-    return found
+    files: dict[str, list[str] | None] = {}
+    for choice in chosen:
+        name, *functions = choice.split(":")
+        files.update((path, functions or None) for path in _paths(name))
+    return files
 
 
 def _paths(name: str) -> Iterator[str]:

@@ -43,8 +43,8 @@ def address_of(program: Callable[[], object] | str) -> str:
     name = getattr(program, "__qualname__", "")
     file = inspect.getsourcefile(program) if inspect.isfunction(program) else None
     if not name.isidentifier() or file is None:
-        what = f"{name or program!r} is no function at the top of a module, which another process could find"
-        raise ValueError(f"{what}. Move it there.")
+        problem = f"{name or program!r} is no function at the top of a module, which another process could find"
+        raise ValueError(f"{problem}. Move it there.")
     return f"{Path(file).resolve()}:{name}"
 
 
@@ -68,7 +68,7 @@ def load(address: str) -> Callable[[], object]:
         spec.loader.exec_module(module)
     program = getattr(module, name, None)
     if not inspect.isfunction(program):
-        there = [one for one, found in vars(module).items() if inspect.isfunction(found)]
+        there = [known for known, value in vars(module).items() if inspect.isfunction(value)]
         raise ValueError(f"{path} has no function {name!r}. It has {', '.join(there)}.")
     loaded: Callable[[], object] = program
     return loaded

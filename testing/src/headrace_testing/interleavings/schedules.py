@@ -121,11 +121,11 @@ class Schedules:
         faulthandler.dump_traceback_later(STUCK_S, exit=True)
 
         def report(verdict: str, reason: str, stacks: str) -> None:
-            found = Report(verdict, reason, stacks, world.changes, world.counts)
-            found.interrupts, found.log = world.most_interrupts, world.log
-            found.names = [one.name for one in world.all]
+            told = Report(verdict, reason, stacks, world.changes, world.counts)
+            told.interrupts, told.log = world.most_interrupts, world.log
+            told.names = [thread.name for thread in world.all]
             with os.fdopen(into, "wb") as pipe:
-                pickle.dump(found, pipe)
+                pickle.dump(told, pipe)
 
         begin()
         world.log = [] if schedule.logs else None
@@ -142,5 +142,5 @@ def _ended(pid: int, out: int) -> Report:
     if data:
         report: Report = pickle.loads(data)  # noqa: S301 - of a process of our own
         return report
-    what = "the process ended without a report: something waits outside of control"
-    return Report("stuck", f"{what} (status {status})")
+    problem = "the process ended without a report: something waits outside of control"
+    return Report("stuck", f"{problem} (status {status})")

@@ -58,7 +58,9 @@ class Fault:
     @classmethod
     def of(cls, noted: Mapping[str, Any]) -> Fault:
         """Return a fault that `as_dict` has noted."""
-        return cls(**{one.name: noted[one.name] for one in fields(cls) if one.name in noted})
+        return cls(
+            **{member.name: noted[member.name] for member in fields(cls) if member.name in noted}
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as JSON holds it, with its text."""
@@ -82,9 +84,9 @@ class Fault:
         self.choices, self.interleaving = report.choices, "\n".join(_shown(report))
 
 
-def counted(number: int, what: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Return a number of things in words."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def signature(report: Report) -> str:
@@ -97,7 +99,7 @@ def search(program: Callable[[], object], given: Namespace) -> tuple[int, list[F
     """Explore a program in forks of this process; give the number of schedules, and the faults."""
     schedules = Schedules(program, jobs=given.jobs, opcodes=given.opcodes)
     files, until_s = files_of(given.lines), perf_counter() + given.seconds
-    found: dict[str, Fault] = {}
+    faults: dict[str, Fault] = {}
     reports: list[Report] = []
     count = 0
     for kind in (_measuring(files), _drawn(given, files, reports)):
@@ -108,18 +110,18 @@ def search(program: Callable[[], object], given: Namespace) -> tuple[int, list[F
             if report.verdict != "ok":
                 fault = Fault(report.verdict, report.reason, schedule.seed, report.choices)
                 fault.files = schedule.files
-                found.setdefault(signature(report), fault).times += 1
+                faults.setdefault(signature(report), fault).times += 1
                 if not given.all:
                     break
-        if found and not given.all:
+        if faults and not given.all:
             break
-    for sign, fault in found.items():
+    for sign, fault in faults.items():
         fails = partial(_fails, schedules, fault.files, sign)
         small = minimise(fails, fault.choices, given.minimise)
         fault.interleaving = "   It does not come again: something in it is not under control."
         if small is not None:
             fault.show(schedules.one(small, fault.files, logs=True))
-    return count, [*found.values()]
+    return count, [*faults.values()]
 
 
 def _measuring(files: Files) -> Iterator[Schedule]:
@@ -136,7 +138,7 @@ def _drawn(given: Namespace, files: Files, reports: Sequence[Report]) -> Iterato
         for file, new in report.counts.items():
             counts[file] = [*map(max, counts.get(file, new), new)]
     here, counts[""] = counts.get("", [0, 0, 0]), [0, 0, 0]
-    interrupts = max((one.interrupts for one in reports), default=0)
+    interrupts = max((ended.interrupts for ended in reports), default=0)
     focuses: list[tuple[str, Sizes]] = []
     for file, more in sorted(counts.items()):
         points, choices, breaks = (a + b for a, b in zip(here, more, strict=True))
@@ -204,8 +206,8 @@ def _shown(report: Report) -> Iterator[str]:
 
 
 def _line(note: Note) -> str:
-    what = f"<{note.what}>" if note.what else ""
+    operation = f"<{note.what}>" if note.what else ""
     if not note.path:
-        return f"      {what}"
+        return f"      {operation}"
     source = linecache.getline(note.path, note.line).strip()[:100]
-    return f"      {short(note.path)}:{note.line}".ljust(46) + f" {source}  {what}".rstrip()
+    return f"      {short(note.path)}:{note.line}".ljust(46) + f" {source}  {operation}".rstrip()

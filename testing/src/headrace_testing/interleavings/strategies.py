@@ -41,7 +41,7 @@ class Sizes(NamedTuple):
 
 def _is_timed(until_s: float = float("inf")) -> bool:
     """Tell whether a thread waits for a time, which comes before ``until_s``."""
-    deadlines = [one.deadline_s for one in world.living if one.blocked]
+    deadlines = [thread.deadline_s for thread in world.living if thread.blocked]
     return any(at is not None and at <= until_s for at in deadlines)
 
 
@@ -64,7 +64,7 @@ class Replay:
     def choose(self, me: Controlled, able: Sequence[Controlled], *, is_line: bool) -> int:
         """Return what was chosen, where it is possible."""
         target = self._choices.get((me.number, me.steps), TIME)
-        return target if any(one.number == target for one in able) else usual(me, able)
+        return target if any(thread.number == target for thread in able) else usual(me, able)
 
 
 class _Drawn:
@@ -120,7 +120,7 @@ class Pct(_Drawn):
         self._weights: dict[int, float] = {}
         among = [self._die.randrange(2) for _ in range(depth)]
         most = sizes.choices + 2, sizes.operations + 2
-        self._falls = {(one, self._die.randrange(most[one])) for one in among}
+        self._falls = {(number, self._die.randrange(most[number])) for number in among}
 
     def born(self, thread: Controlled) -> None:
         """Draw its priority."""
@@ -135,7 +135,7 @@ class Pct(_Drawn):
         if falls and not me.blocked and not me.done:
             self._lowest -= 1
             self._weights[me.number] = self._lowest
-        return max(able, key=lambda one: self._weights[one.number]).number
+        return max(able, key=lambda thread: self._weights[thread.number]).number
 
 
 def drawn(text: str, seed: int, sizes: Sizes) -> Strategy:

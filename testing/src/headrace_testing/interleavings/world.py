@@ -105,7 +105,9 @@ def usual(me: Controlled, able: Sequence[Controlled]) -> int:
         return me.number
     if not able:
         return TIME
-    return min((one.number for one in able if one.number > me.number), default=able[0].number)
+    return min(
+        (thread.number for thread in able if thread.number > me.number), default=able[0].number
+    )
 
 
 class World:
@@ -144,15 +146,15 @@ class World:
 
     # Choices.
 
-    def point(self, what: str, file: str = "") -> None:
+    def point(self, operation: str, file: str = "") -> None:
         """Let another thread go on here, if the strategy says so; ``file`` is that of a source line."""
         if not self.runs:
             return
         me = self.current
-        me.interruptible = me.blocked or what in INTERRUPTIBLE
+        me.interruptible = me.blocked or operation in INTERRUPTIBLE
         while True:
-            self._count(me, what)
-            able = [one for one in self.living if not one.blocked]
+            self._count(me, operation)
+            able = [thread for thread in self.living if not thread.blocked]
             target = self._target(me, able, file)
             if self.starting is None and target not in (IDLE, usual(me, able)):
                 self.changes.append((me.number, me.steps, target))
@@ -171,7 +173,7 @@ class World:
         if self.tracer is not None and len(self.all) > 1 and not me.done and not sys.gettrace():
             sys.settrace(self.tracer)  # an interrupt raised in a trace function has ended tracing
 
-    def _count(self, me: Controlled, what: str) -> None:
+    def _count(self, me: Controlled, operation: str) -> None:
         me.steps += 1
         self.points += 1
         if self.log is not None and self.starting is None:
@@ -179,7 +181,7 @@ class World:
             while frame is not None and frame.f_code.co_filename.startswith(HIDDEN):
                 frame = frame.f_back
             at = (frame.f_code.co_filename, frame.f_lineno or 0) if frame else ("", 0)
-            self.log.append(Note(me.number, me.steps, what, *at))
+            self.log.append(Note(me.number, me.steps, operation, *at))
         if self.points > MOST_POINTS:
             self.end("no end", f"more than {MOST_POINTS} points: a loop that never sleeps")
 
@@ -222,14 +224,18 @@ class World:
 
     def _jump(self, able: Sequence[Controlled]) -> None:
         """Let the time jump to the next deadline."""
-        timed = [one for one in self.living if one.blocked and one.deadline_s is not None]
+        timed = [
+            thread for thread in self.living if thread.blocked and thread.deadline_s is not None
+        ]
         if timed:
-            self.now_s = max(self.now_s, min(one.deadline_s or 0.0 for one in timed)) + TOGETHER_S
+            self.now_s = (
+                max(self.now_s, min(thread.deadline_s or 0.0 for thread in timed)) + TOGETHER_S
+            )
         elif not able:
             self.end("deadlock", "no thread can run, and none waits for time")
-        for one in timed:
-            if (one.deadline_s or 0.0) <= self.now_s:
-                one.blocked, one.late = False, True
+        for thread in timed:
+            if (thread.deadline_s or 0.0) <= self.now_s:
+                thread.blocked, thread.late = False, True
         if self.now_s > BEGIN_S + HORIZON_S:
             self.end("hang", f"not over after {HORIZON_S:g} virtual seconds")
 
@@ -239,15 +245,15 @@ class World:
         """Return when a wait ends that begins now; None or a negative timeout is for ever."""
         return None if timeout_s is None or timeout_s < 0 else self.now_s + timeout_s
 
-    def wait(self, waiters: list[Controlled], what: str, deadline_s: float | None) -> bool:
+    def wait(self, waiters: list[Controlled], operation: str, deadline_s: float | None) -> bool:
         """Block the current thread until it is woken; False when its deadline came first."""
         if not self.runs:
-            raise RuntimeError(f"a {what} would be waited for before the program runs")
+            raise RuntimeError(f"a {operation} would be waited for before the program runs")
         me = self.current
-        me.blocked, me.late, me.deadline_s, me.waits = True, False, deadline_s, what
+        me.blocked, me.late, me.deadline_s, me.waits = True, False, deadline_s, operation
         waiters.append(me)
         try:
-            self.point(what)
+            self.point(operation)
         finally:
             waiters.remove(me)
             late, me.late, me.blocked, me.deadline_s = me.late, False, False, None
@@ -255,14 +261,14 @@ class World:
 
     def wake(self, waiters: Sequence[Controlled]) -> None:
         """Let threads go on; who gets nothing waits again."""
-        for one in waiters:
-            one.blocked = False
+        for thread in waiters:
+            thread.blocked = False
 
     def block_again(self, waiters: Sequence[Controlled]) -> None:
         """Block threads again that were woken in vain, so that no choice is wasted on them."""
-        for one in waiters:
-            if not one.late and not one.interrupted:
-                one.blocked = True
+        for thread in waiters:
+            if not thread.late and not thread.interrupted:
+                thread.blocked = True
 
     # Threads.
 
@@ -317,13 +323,13 @@ class World:
     def stacks(self) -> str:
         """Return the stacks of all threads that have not ended."""
         frames, text = sys._current_frames(), []
-        for one in self.living:
-            mine = one is self.current
-            frame = sys._getframe(1) if mine else frames.get(one.real_ident)
+        for thread in self.living:
+            mine = thread is self.current
+            frame = sys._getframe(1) if mine else frames.get(thread.real_ident)
             stack = traceback.extract_stack(frame) if frame else []
             shown = [line for line in stack if not line.filename.startswith((*HIDDEN, "<frozen"))]
-            state = "runs" if mine else f"waits: {one.waits}" if one.blocked else "could run"
-            text.append(f"  T{one.number} {one.name} ({state})")
+            state = "runs" if mine else f"waits: {thread.waits}" if thread.blocked else "could run"
+            text.append(f"  T{thread.number} {thread.name} ({state})")
             text += [
                 f"      {short(at.filename)}:{at.lineno} {at.name}: {at.line}" for at in shown[-14:]
             ]

@@ -81,21 +81,23 @@ def _end(world: World, me: int) -> None:
     left = world.end()
     del simulated[me]
     if left:
-        what = "threads of virtual time have not ended: each waits for what is not in virtual time"
-        warnings.warn(f"{what}: {', '.join(left)}", RuntimeWarning, stacklevel=2)
+        problem = (
+            "threads of virtual time have not ended: each waits for what is not in virtual time"
+        )
+        warnings.warn(f"{problem}: {', '.join(left)}", RuntimeWarning, stacklevel=2)
 
 
 def _swap(names: Mapping[Any, Any]) -> None:
     """Put other objects in place of those that modules have names for, as ``from time import sleep`` makes one."""
-    by_id = {id(one): other for one, other in names.items()}
+    by_id = {id(real): other for real, other in names.items()}
     for name, module in sys.modules.copy().items():
         if name.startswith(__name__):
             continue
-        found = getattr(module, "__dict__", None)
-        if type(found) is dict:
-            for key, value in found.copy().items():
+        namespace = getattr(module, "__dict__", None)
+        if type(namespace) is dict:
+            for key, value in namespace.copy().items():
                 if id(value) in by_id:
-                    found[key] = by_id[id(value)]
+                    namespace[key] = by_id[id(value)]
 
 
 @contextmanager

@@ -78,11 +78,11 @@ class SimpleQueue(queue._PySimpleQueue):  # type: ignore[name-defined,misc]
 def wake(waiters: list[Simulated]) -> None:
     """Let threads run, from any thread."""
     is_inside = _get_ident() in simulated
-    for one in waiters[:]:
+    for waiter in waiters[:]:
         if is_inside:
-            one.world.make_ready(one)
+            waiter.world.make_ready(waiter)
         else:  # it changes nothing by itself
-            one.world.outside.append(one)
+            waiter.world.outside.append(waiter)
 
 
 # Threads.
@@ -195,11 +195,11 @@ class Selector(selectors.DefaultSelector):
         me = simulated.get(_get_ident())
         if me is None:
             return super().select(timeout)
-        found = super().select(0)
-        if not found:
+        ready = super().select(0)
+        if not ready:
             me.wait(self.waiters, None if timeout is None else me.world.after(timeout))
-            found = super().select(0)
-        return found
+            ready = super().select(0)
+        return ready
 
 
 # All of it.
@@ -207,23 +207,23 @@ class Selector(selectors.DefaultSelector):
 
 def standins() -> dict[Any, Any]:
     """Return what stands in for what; the wall clock begins at the time that it is."""
-    found: dict[Any, Any] = {
+    standin_of: dict[Any, Any] = {
         _thread.RLock: RLock,
         _queue.SimpleQueue: SimpleQueue,
         _thread.start_new_thread: start_new_thread,
         selectors.DefaultSelector: Selector,
         time.sleep: partial(_sleep, time.sleep),
     }
-    for one in (_thread.allocate_lock, _thread.allocate, threading.Lock):
-        found[one] = type("Lock", (Lock,), {"__module__": __name__})
+    for lock in (_thread.allocate_lock, _thread.allocate, threading.Lock):
+        standin_of[lock] = type("Lock", (Lock,), {"__module__": __name__})
     wall_s = time.time() - BEGIN_S
     for name, ahead_s in (("monotonic", 0.0), ("perf_counter", 0.0), ("time", wall_s)):
         real, real_ns = getattr(time, name), getattr(time, f"{name}_ns")
-        found[real], found[real_ns] = _clock(real, ahead_s), _clock_ns(real_ns, ahead_s)
+        standin_of[real], standin_of[real_ns] = _clock(real, ahead_s), _clock_ns(real_ns, ahead_s)
     if sys.version_info < (3, 13):
         sentinel = getattr(_thread, "_set_sentinel")  # noqa: B009 - types know nothing of it
-        found[sentinel] = partial(_sentinel, sentinel)
-        return found
+        standin_of[sentinel] = partial(_sentinel, sentinel)
+        return standin_of
 
     start, make = _thread.start_joinable_thread, _thread._ThreadHandle
 
@@ -244,5 +244,5 @@ def standins() -> dict[Any, Any]:
         handle.ident = _start(me, function, at_end=(handle._set_done,))
         return handle
 
-    found[start], found[make] = start_joinable_thread, make_handle
-    return found
+    standin_of[start], standin_of[make] = start_joinable_thread, make_handle
+    return standin_of

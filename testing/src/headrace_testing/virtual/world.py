@@ -210,7 +210,9 @@ class World:
             return
         heapq.heappush(self._timed, (until, next(self._order), thread, thread.number))
         if len(self._timed) > 1000 + 4 * len(self.living):
-            self._timed = [one for one in self._timed if one[2].waiting and one[2].number == one[3]]
+            self._timed = [
+                timer for timer in self._timed if timer[2].waiting and timer[2].number == timer[3]
+            ]
             heapq.heapify(self._timed)
 
     def _jump(self) -> None:
@@ -223,15 +225,15 @@ class World:
                 due.append((order, thread))
                 self.now_s = max(self.now_s, until)
                 end_s = min(end_s, until + TOGETHER_S) if len(due) == 1 else end_s
-        for _, thread in sorted(due, key=lambda one: one[0]):
+        for _, thread in sorted(due, key=lambda entry: entry[0]):
             self.make_ready(thread, late=True)
         if due:
             return
-        what = "nobody can go on, and nobody waits for a time"
+        problem = "nobody can go on, and nobody waits for a time"
         if timed:
-            what = f"not over after {self.now_s - BEGIN_S:g} virtual seconds"
+            problem = f"not over after {self.now_s - BEGIN_S:g} virtual seconds"
             self._until_s += AFTER_LIMIT_S
-        self.first.error = RuntimeError(f"virtual time: {what}.\n{self.stacks()}")
+        self.first.error = RuntimeError(f"virtual time: {problem}.\n{self.stacks()}")
         self.make_ready(self.first)
 
     # Threads.
@@ -297,17 +299,17 @@ class World:
 
     def stuck(self) -> RuntimeError:
         """Return the error of a thread that keeps its turn."""
-        what = f"a thread has run for {STUCK_S:g} real seconds: it waits for what is not in virtual time"
+        problem = f"a thread has run for {STUCK_S:g} real seconds: it waits for what is not in virtual time"
         return RuntimeError(
-            f"virtual time: {what}, or looks at the clock and never sleeps.\n{self.stacks()}"
+            f"virtual time: {problem}, or looks at the clock and never sleeps.\n{self.stacks()}"
         )
 
     def stacks(self) -> str:
         """Return where all threads are."""
         frames, lines = sys._current_frames(), []
-        for one in [self.first, *self.living]:
-            found = traceback.extract_stack(frames[one.ident]) if one.ident in frames else []
-            shown = [at for at in found if not at.filename.startswith(HIDDEN)]
-            lines.append(f"  {one.name} ({'waits' if one.waiting else 'can go on'})")
+        for thread in [self.first, *self.living]:
+            stack = traceback.extract_stack(frames[thread.ident]) if thread.ident in frames else []
+            shown = [at for at in stack if not at.filename.startswith(HIDDEN)]
+            lines.append(f"  {thread.name} ({'waits' if thread.waiting else 'can go on'})")
             lines += [f"      {at.filename}:{at.lineno} {at.name}: {at.line}" for at in shown[-6:]]
         return "\n".join(lines)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._language.contract.backend import Backend
 from headrace._language.plan.ways import way_through
 from headrace._run.checked import PENDING
-from headrace._run.tracebacks import with_cause, without_locals
+from headrace._run.tracebacks import backend_error, without_locals
 from headrace._texts import error_text
 from headrace.errors import BackendError, SetupError
 
@@ -170,4 +170,4 @@ def _failure(backend: Backend, error: Exception) -> Exception:
     if issubclass(type(error), BackendError):
         return backend._wrap(error)
     what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
-    return backend._locate(with_cause(BackendError(what), error))
+    return backend._locate(backend_error(what, error))

@@ -320,7 +320,7 @@ class Backend(Checked):
             raise
         except ImportError as error:
             message = f"{self._label()} needs a library that cannot be imported: {error}"
-            hint = "Install it, or look at what `headrace plugins doctor` says."
+            hint = "Install it, or look at what `headrace plugins list --check` says."
             raise self._locate(MissingDependencyError(message, hint=hint)) from error
         except Exception as error:
             raise self._locate(SetupError(failed + error_text(error))) from error

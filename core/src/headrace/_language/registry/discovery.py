@@ -63,7 +63,7 @@ class Plugin:
             ``fetchers``, ``apis``, each a table.
         state: ``"ok"``, else ``"disabled"``, ``"incompatible"``, ``"broken"`` or
             ``"missing_dependency"``. Conflicts between plugins, and libraries that only an instance
-            needs, are found by `headrace plugins doctor`.
+            needs, are found by `headrace plugins list --check`.
         reason: Why it is not ok, in a sentence. None when it is.
         remedy: What to do about that, or None.
         usable: Whether a configuration may use its names.
@@ -307,7 +307,7 @@ def load(path: str, distribution: str, noun: str = "") -> Any:
     except BaseException as error:  # SystemExit, say, or what pytest skips with
         kind: type[PluginError] = PluginLoadError
         message = f"{about}: {error_text(error)}"
-        hint = "See `headrace plugins doctor`."
+        hint = "See `headrace plugins list --check`."
         if missing := library_missing(error, path):
             kind, message = MissingDependencyError, f"{about}: {error}"
             hint = f"Install {missing!r}, or install {distribution} again."

@@ -36,9 +36,9 @@ def translate_front(config: Configuration, front: Any) -> None:
     ends = [name for name, table in nodes.items() if not _next(table)]
     if walked.part == "Restart":
         if after:
-            what = "Restart ends the last node, so nothing comes after it"
+            text = "Restart ends the last node, so nothing comes after it"
             raise refused(
-                after[0], what, "Write it into a node that the last one leads to by next."
+                after[0], text, "Write it into a node that the last one leads to by next."
             )
         for name in ends:
             _append(config, name, with_nodes(walked, nodes))
@@ -47,7 +47,7 @@ def translate_front(config: Configuration, front: Any) -> None:
         _add(config, AFTER, after)
         nodes[ends[0]]["next"] = AFTER
     if before:
-        reached = {one for table in nodes.values() for one in _next(table)}
+        reached = {node for table in nodes.values() for node in _next(table)}
         roots = [name for name in nodes if name not in reached]
         _one(before[0], roots, "first", "write it into each")
         _add(config, BEFORE, before, next=roots[0])
@@ -57,14 +57,14 @@ def _parts(front: Any) -> tuple[Sequence[Any], Any, Sequence[Any]]:
     """Return what stands before the walk through the graph, the walk with what restarts it, and what stands after it."""
     if front.prefix is None and front.name == "DagDispatcher" and not front.phases:
         return (), front, ()
-    if front.part == "Restart" and [one.part for one in front.children] == ["DagDispatcher"]:
+    if front.part == "Restart" and [child.part for child in front.children] == ["DagDispatcher"]:
         return (), front, ()
-    inside = [one for one in front.children if first(one, ("DagDispatcher",)) is not None]
+    inside = [child for child in front.children if first(child, ("DagDispatcher",)) is not None]
     if front.part not in ("S", "Sequential") or len(inside) != 1:
         word = first(front, ("DagDispatcher",))
-        what = "DagDispatcher stands in a branch, and no table says what comes next there"
+        text = "DagDispatcher stands in a branch, and no table says what comes next there"
         hint = "Write DagDispatcher in S or in Restart, or a first node with the condition, linked by next."
-        raise refused(word, what, hint)
+        raise refused(word, text, hint)
     place = front.children.index(inside[0])
     before, walked, after = _parts(inside[0])
     return (*front.children[:place], *before), walked, (*after, *front.children[place + 1 :])
@@ -74,11 +74,11 @@ def _add_caller(config: Configuration, front: Any, nodes: dict[str, Any]) -> Non
     """Add a first node that calls others, and waits for them."""
     for name, table in nodes.items():
         if _next(table):
-            what = f"the entrypoint does not walk the graph, so nothing comes after {name!r}"
+            text = f"the entrypoint does not walk the graph, so nothing comes after {name!r}"
             raise refused(
-                front, what, "Put DagDispatcher where the walk is to begin, or leave out next."
+                front, text, "Put DagDispatcher where the walk is to begin, or leave out next."
             )
-    called = {one.name for one in walk(front)}
+    called = {part.name for part in walk(front)}
     if front.part == "Forward" and len(nodes) == 1 and f"node.{next(iter(nodes))}" in called:
         return
     _add(config, BEFORE, (front,), instance_num=WAITING)

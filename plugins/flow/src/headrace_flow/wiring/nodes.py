@@ -58,8 +58,8 @@ class Wiring:
             return None
         if call.name in ("DI", "Aspect", "Block") and first(call, ONLY_WIRING) is not None:
             *outer, nested = call.children
-            for one in reversed(outer):
-                nested = one.replace(phases=((nested,),))
+            for part in reversed(outer):
+                nested = part.replace(phases=((nested,),))
             return self.read(nested)
         if call.name in ("Forward", "Proxy"):
             return self._named(call, name_inside(call))
@@ -68,15 +68,15 @@ class Wiring:
     def expression(self, tree: Any) -> Any:
         """Return what an instance computes, with the key ``backend`` in place of ``Reflect[backend]``."""
 
-        def with_backend(one: Any) -> Any:
-            if one.name not in ("Reflect", "ProxyFromParam", "BackendProxy"):
-                return one
-            if one.children and one.children[0].part != "backend":
-                return one
+        def with_backend(part: Any) -> Any:
+            if part.name not in ("Reflect", "ProxyFromParam", "BackendProxy"):
+                return part
+            if part.children and part.children[0].part != "backend":
+                return part
             if (backend := self._config.parse(self._node, "backend")) is None:
-                what = f"node {self._node!r} needs the key 'backend'"
-                raise refused(one, what, 'Write backend = "..." in the node.')
-            return backend.replace(prefix=one.prefix)
+                text = f"node {self._node!r} needs the key 'backend'"
+                raise refused(part, text, 'Write backend = "..." in the node.')
+            return backend.replace(prefix=part.prefix)
 
         return in_words_of_core(self._config, self._node, changed(tree, with_backend))
 
@@ -109,27 +109,27 @@ class Wiring:
             raise refused(call, "IoC takes two phases", "Write IoC[A,B;front].")
         kept, (front,), names = len(self.built), call.phases[1], {}
         for child in call.phases[0]:
-            found = self.build(child)
-            if found is None or isinstance(found, Queue):
-                self._scope[child.part] = found
+            tree = self.build(child)
+            if tree is None or isinstance(tree, Queue):
+                self._scope[child.part] = tree
             else:
-                names[child.part] = found.part
-        found = self.read(front)
+                names[child.part] = tree.part
+        tree = self.read(front)
         own = self.built[kept:]
-        if isinstance(found, Queue):
-            named = (one for one in walk(found.backend) if not one.phases and not len(one.args))
-            shared = next((one for one in named if one.part in names), None)
+        if isinstance(tree, Queue):
+            named = (e for e in walk(tree.backend) if not e.phases and not len(e.args))
+            shared = next((e for e in named if e.part in names), None)
             if shared is not None:
-                what = f"{shared.part} is one instance for all instances of node {self._node!r}"
+                text = f"{shared.part} is one instance for all instances of node {self._node!r}"
                 hint = f"Write IoC[{shared.part};...] in backend: each instance has its own."
-                raise refused(shared, what, hint)
-            return found
-        if found is None or not own:
-            return found
+                raise refused(shared, text, hint)
+            return tree
+        if tree is None or not own:
+            return tree
         del self.built[kept:]
         if len(own) == 1 and not front.phases and front.part in names:
             return own[0]
-        return made(call, "IoC", tuple(own), (changed(found, partial(_renamed, names)),))
+        return made(call, "IoC", tuple(own), (changed(tree, partial(_renamed, names)),))
 
     def _batching(self, call: Any) -> Queue | None:
         if not call.phases:
@@ -139,8 +139,8 @@ class Wiring:
             own = child.name == f"{self._node}.0" and self.instances is not None
             return Queue(self.instances if own else self.expression(child), one=True)
         if self.instances is None:
-            what = "InstanceDispatcher finds no instances"
-            raise refused(child, what, "Write InstancesRegister[...] before it.")
+            text = "InstanceDispatcher finds no instances"
+            raise refused(child, text, "Write InstancesRegister[...] before it.")
         return Queue(self.instances)
 
     def _named(self, call: Any, name: str) -> Any:
@@ -169,23 +169,23 @@ def translate_node(config: Configuration, node: str) -> None:
     if init is not None:
         wiring.build(init)
     table.pop("node_entrypoint", None)
-    found = wiring.called if whole is None else wiring.read(whole)
-    found = wiring.called if found is None else found
-    if found is None and (whole is not None or wiring.instances is not None):
-        what = f"nothing in it is called for node {node!r}"
-        raise refused(whole or init, what, "Write Register[DI[Batching,InstanceDispatcher]] in it.")
+    tree = wiring.called if whole is None else wiring.read(whole)
+    tree = wiring.called if tree is None else tree
+    if tree is None and (whole is not None or wiring.instances is not None):
+        text = f"nothing in it is called for node {node!r}"
+        raise refused(whole or init, text, "Write Register[DI[Batching,InstanceDispatcher]] in it.")
     _set_init(table, init, wiring.built)
-    if found is None:
+    if tree is None:
         _translate_expressions(config, node, "backend")
-    elif isinstance(found, Queue):
-        table["backend"] = found.backend
-        if found.one:
+    elif isinstance(tree, Queue):
+        table["backend"] = tree.backend
+        if tree.one:
             _set_instances(config, node, 1)
-    elif isinstance(wiring.called, Queue) and _calls(found, node):
-        _split(config, node, found, wiring.called)
+    elif isinstance(wiring.called, Queue) and _calls(tree, node):
+        _split(config, node, tree, wiring.called)
     else:
-        table["backend"] = found
-        _set_instances(config, node, WAITING if _calls(found) else 1)
+        table["backend"] = tree
+        _set_instances(config, node, WAITING if _calls(tree) else 1)
 
 
 def _translate_expressions(config: Configuration, node: str, *keys: str) -> None:
@@ -200,10 +200,10 @@ def _renamed(names: dict[str, str], one: Any) -> Any:
 
 def _set_init(table: dict[str, Any], init: Any, built: list[Any]) -> None:
     table.pop("init", None)
-    for place, one in enumerate(built):
-        if one.part in {other.part for other in built[:place]}:
-            what = f"{one.part} is built twice for one node, and its init takes each name once"
-            raise refused(one, what, f"Write this {one.part} in the init of another node.")
+    for place, e in enumerate(built):
+        if e.part in {other.part for other in built[:place]}:
+            what = f"{e.part} is built twice for one node, and its init takes each name once"
+            raise refused(e, what, f"Write this {e.part} in the init of another node.")
     if len(built) == 1:
         table["init"] = built[0]
     elif built:
@@ -234,7 +234,7 @@ def _split(config: Configuration, node: str, front: Any, queue: Queue) -> None:
     for key in inner:
         del table[key]
     renamed = changed(
-        front, lambda one: one.replace(name=f"node.{own}") if one.name == f"node.{node}" else one
+        front, lambda e: e.replace(name=f"node.{own}") if e.name == f"node.{node}" else e
     )
     table.update(backend=renamed, instance_num=WAITING)
 

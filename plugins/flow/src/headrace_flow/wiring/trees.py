@@ -123,26 +123,26 @@ _HINTS = {
 }
 
 
-def _in_words_of_core(config: Configuration, node: str, one: Any) -> Any:
-    if one.name in _NEW_NAMES:
-        return one.replace(name=_NEW_NAMES[one.name])
-    if one.name in _IN_EACH_OTHER:
-        return _in_each_other(one)
-    if one.name == "BackendProxy":
-        return made(one, "Reflect", (made(one, "backend"),))
-    if one.name == "Proxy":
-        name = name_inside(one)
+def _in_words_of_core(config: Configuration, node: str, call: Any) -> Any:
+    if call.name in _NEW_NAMES:
+        return call.replace(name=_NEW_NAMES[call.name])
+    if call.name in _IN_EACH_OTHER:
+        return _in_each_other(call)
+    if call.name == "BackendProxy":
+        return made(call, "Reflect", (made(call, "backend"),))
+    if call.name == "Proxy":
+        name = name_inside(call)
         owner, _, number = name.rpartition(".")
         if owner in config.tables and number.isdigit():
-            what = f"Proxy[{name}] calls one instance of node {owner!r} past its queue"
-            raise refused(one, what, f"Write Forward[node.{owner}], which goes through the queue.")
-        return one.replace(name="Forward")
-    if one.name == "InstanceFromParam":
-        key = name_inside(one)
+            text = f"Proxy[{name}] calls one instance of node {owner!r} past its queue"
+            raise refused(call, text, f"Write Forward[node.{owner}], which goes through the queue.")
+        return call.replace(name="Forward")
+    if call.name == "InstanceFromParam":
+        key = name_inside(call)
         if (named := config.parse(node, key)) is None:
-            what = f"InstanceFromParam needs the parameter {key!r}"
+            text = f"InstanceFromParam needs the parameter {key!r}"
             raise refused(
-                one, what, f"Write {key} = ... in node {node!r}, with the name of an instance."
+                call, text, f"Write {key} = ... in node {node!r}, with the name of an instance."
             )
         if named.phases or len(named.args):
             raise refused(
@@ -150,8 +150,8 @@ def _in_words_of_core(config: Configuration, node: str, one: Any) -> Any:
             )
         table = config.tables[node]
         (table if key in table else config.tables["global"]).pop(key, None)
-        return made(one, "Forward", (named,))
-    return one
+        return made(call, "Forward", (named,))
+    return call
 
 
 def _in_each_other(call: Any) -> Any:
@@ -168,8 +168,8 @@ def _in_each_other(call: Any) -> Any:
     *outer, nested = call.children
     for one in reversed(outer):
         if one.phases:
-            what = f"{one.part} is put around {nested.part}, and has a bracket of its own"
-            raise refused(one, what, f"Write {nested.part} into its bracket.")
+            text = f"{one.part} is put around {nested.part}, and has a bracket of its own"
+            raise refused(one, text, f"Write {nested.part} into its bracket.")
         nested = one.replace(phases=((nested,),))
     return nested.replace(prefix=call.prefix or nested.prefix)
 

@@ -38,7 +38,6 @@ from headrace_observe.commands.shared import (
     RandomArrays,
     Rates,
     check_outputs,
-    limited,
     loads_of,
     percent,
     plot_loads,
@@ -48,6 +47,7 @@ from headrace_observe.commands.shared import (
     print_missing_psutil,
     print_table,
     samples_of,
+    seconds_option,
 )
 from headrace_observe.cures import replay_of
 from headrace_observe.environment import environment
@@ -90,14 +90,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = None,
     warm_up: Annotated[
-        float,
-        typer.Option(
-            "--warm-up",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.0,
-            help="Seconds of load before measuring.",
-        ),
+        float, seconds_option("--warm-up", "Seconds of load before measuring.", 0.0)
     ] = 1.0,
     stable: Annotated[
         str,
@@ -107,13 +100,7 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
     ] = "5%",
     seconds: Annotated[
         float | None,
-        typer.Option(
-            "--seconds",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.001,
-            help="Measure this many seconds, stable or not.",
-        ),
+        seconds_option("--seconds", "Measure this many seconds, stable or not.", 0.001),
     ] = None,
     plot_path: PlotOfLoads = None,
     save_times: Annotated[
@@ -172,14 +159,14 @@ def bench(  # noqa: PLR0913, PLR0917 - one per option
         pipelines = []
         for name, source in zip(names, sources, strict=True):
             with showing_progress() as bars, hinting_at_a_file(name):
-                made = headrace.pipe(source, allow_import=not no_import, progress=bars)
-            opened.callback(made.close, drain=False, timeout=CLOSE_S)
-            pipelines.append(made)
+                pipe = headrace.pipe(source, allow_import=not no_import, progress=bars)
+            opened.callback(pipe.close, drain=False, timeout=CLOSE_S)
+            pipelines.append(pipe)
         samples = _samples(files, data or (), pipelines[0])
-        explained = [headrace.explain(made.config) for made in pipelines]
+        explained = [headrace.explain(pipe.config) for pipe in pipelines]
         kept: list[Memory] | None = None if save_times is None else []
         whole = _in_turn(pipelines, samples, loads, plan, points, kept)
-        advised = [_advised(made) for made in pipelines]
+        advised = [_advised(pipe) for pipe in pipelines]
         if kept and save_times is not None:
             _save(kept, pipelines[0].config, save_times)
     document = _document(names, points, interrupted=not whole)
@@ -207,7 +194,7 @@ def _configurations(
 
     The TOML files at their beginning are configurations. If all are TOML files and there is no --data, all are INPUTs.
     """
-    more = list(itertools.takewhile(lambda one: one.endswith(".toml"), inputs))
+    more = list(itertools.takewhile(lambda text: text.endswith(".toml"), inputs))
     if len(more) == len(inputs) and not data:
         return (), inputs
     return more, inputs[len(more) :]
@@ -221,7 +208,7 @@ def _samples(
     if files or data:
         return samples_of(files, data, ports)
     rows = random_rows(ports or {})
-    shown = ", ".join(f"{key} {one.dtype}:{one.shape}" for key, one in rows[0].items())
+    shown = ", ".join(f"{key} {array.dtype}:{array.shape}" for key, array in rows[0].items())
     print_message(f"no INPUT, so random rows are sent: {shown}")
     return rows
 
@@ -290,8 +277,8 @@ def _document(
     for place, point in points:
         configurations[place]["points"].append(point.to_dict())
     first = {_json.dumps(point["load"]): point for point in configurations[0]["points"]}
-    for one in configurations[1:]:
-        for point in one["points"]:
+    for config in configurations[1:]:
+        for point in config["points"]:
             base = first[_json.dumps(point["load"])]
             point["ratio"] = {
                 "throughput": _ratio(point["throughput_rps"], base["throughput_rps"]),
@@ -328,11 +315,11 @@ def _print(document: dict[str, Any]) -> None:
     for clock in dict.fromkeys(point["clock"] for _, point in rows):
         kinds = dict.fromkeys(load_name(p["load"]) for _, p in rows if p["clock"] == clock)
         print_data(f"The clock of {', '.join(kinds)}: {clock}.")
-    for one in document["configurations"]:
-        for advice in one["advice"].values():
-            print_message(f"{one['config']}: {advice}" if several else advice)
+    for config in document["configurations"]:
+        for advice in config["advice"].values():
+            print_message(f"{config['config']}: {advice}" if several else advice)
     print_missing_gpus()
-    explained = (one["explain"] for one in document["configurations"])
+    explained = (config["explain"] for config in document["configurations"])
     print_missing_psutil(explained, (point for _, point in rows))
     if document["interrupted"]:
         print_message("interrupted: these are the figures until then")

@@ -25,13 +25,7 @@ from headrace_cli.for_plugins import (
     showing_progress,
     source_of,
 )
-from headrace_observe.certifying import (
-    Output,
-    RowFailed,
-    compare,
-    compare_reference,
-    runner_of,
-)
+from headrace_observe.certifying import Output, RowFailed, compare, compare_reference, runner_of
 from headrace_observe.codes import text_of
 from headrace_observe.commands.shared import (
     Inputs,
@@ -126,7 +120,7 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
         "config": config,
         "rows": names,
     }
-    what = config
+    running = config
     try:
         with contextlib.ExitStack() as opened:
             opened.enter_context(printing_warnings())
@@ -141,14 +135,14 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
             def began(total: int) -> Any:
                 return opened.enter_context(bars(total, "batches"))
 
-            alone, found = compare(runner, rows, ulp=ulp, repeat=repeat, began=began)
+            alone, outputs = compare(runner, rows, ulp=ulp, repeat=repeat, began=began)
             document |= _unchanged(loaded, before, held)
             if reference is not None and told is not None:
-                what = reference
+                running = reference
                 other = opened.enter_context(runner_of(told, progress=bars))
-                if not compare_reference(other, rows, alone, found, rtol=rtol, atol=atol):
+                if not compare_reference(other, rows, alone, outputs, rtol=rtol, atol=atol):
                     raise WrongArgument(
-                        f"--reference {reference}: it has none of the outputs {', '.join(found)}"
+                        f"--reference {reference}: it has none of the outputs {', '.join(outputs)}"
                     )
                 document["reference"] = {
                     "config": reference,
@@ -158,17 +152,17 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
                 }
     except RowFailed as failed:
         print_message(
-            f"{what}: {names[failed.args[0]]} fails alone: {text_of(failed.__cause__ or failed)}"
+            f"{running}: {names[failed.args[0]]} fails alone: {text_of(failed.__cause__ or failed)}"
         )
         return FAILED
-    agrees = all(one.agrees for one in found.values())
+    agrees = all(one.agrees for one in outputs.values())
     document |= {
         "instances": runner.instances,
         "compared": runner.compared,
         "sizes": runner.sizes,
         "repeat": repeat,
         "ulp": ulp,
-        "outputs": {name: one.to_dict() for name, one in found.items()},
+        "outputs": {name: one.to_dict() for name, one in outputs.items()},
         "agrees": agrees,
     }
     if output is not None:
@@ -176,7 +170,7 @@ def certify(  # noqa: PLR0913, PLR0917 - one per option
     if json:
         print_document(document)
     else:
-        _print(document, found)
+        _print(document, outputs)
     return OK if agrees else FAILED
 
 
@@ -188,14 +182,14 @@ def _unchanged(
     Raises:
         SetupError: A file or a module is not what it was before the build.
     """
-    found = identity(loaded, held=held)
-    tables = [(before[key], found[key]) for key in ("files", "modules")]
+    now = identity(loaded, held=held)
+    tables = [(before[key], now[key]) for key in ("files", "modules")]
     changed = [name for then, now in tables for name in then if then[name] != now.get(name)]
     if changed := held.changed() or changed:
         raise headrace.errors.SetupError(
             f"{', '.join(changed)} was replaced while it ran", hint="Certify it again."
         )
-    return found
+    return now
 
 
 def _loaded(what: str, settings: list[str] | None, no_import: bool) -> headrace.PipelineConfig:
@@ -204,14 +198,16 @@ def _loaded(what: str, settings: list[str] | None, no_import: bool) -> headrace.
         return headrace.PipelineConfig.load(source, allow_import=not no_import)
 
 
-def _print(document: Mapping[str, Any], found: Mapping[str, Output]) -> None:
+def _print(document: Mapping[str, Any], outputs: Mapping[str, Output]) -> None:
     rows = []
-    for name, one in found.items():
-        verdict = f"within {document['ulp']:g} ulp" if one.verdict == "within" else one.verdict
-        told = one.reference
+    for name, output in outputs.items():
+        verdict = (
+            f"within {document['ulp']:g} ulp" if output.verdict == "within" else output.verdict
+        )
+        told = output.reference
         agreed = "-" if told is None else "agrees" if told["agrees"] else "DIFFERS"
-        sizes = [_numbers(numbers) for numbers in (one.sizes, one.beside)]
-        cells = [verdict, f"{one.ulps:.3g}", *sizes, str(one.repeats), agreed]
+        sizes = [_numbers(numbers) for numbers in (output.sizes, output.beside)]
+        cells = [verdict, f"{output.ulps:.3g}", *sizes, str(output.repeats), agreed]
         rows.append([name, *cells])
     headings = ("output", "verdict", "ulp", "sizes apart", "beside instances", "repeats apart")
     print_table((*headings, "reference"), rows)
@@ -220,15 +216,15 @@ def _print(document: Mapping[str, Any], found: Mapping[str, Output]) -> None:
         f"{counted(len(document['rows']), 'row')} in {document['compared']} of {_numbers(document['sizes'])}, "
         f"{counted(document['instances'], 'instance' if batches else 'caller')}, {document['repeat']} repeats."
     )
-    for name, one in found.items():
-        if one.example is not None and not one.agrees:
-            row, size, place = (one.example[key] for key in ("row", "size", "place"))
+    for name, output in outputs.items():
+        if output.example is not None and not output.agrees:
+            row, size, place = (output.example[key] for key in ("row", "size", "place"))
             print_data(
                 f"{name} of {document['rows'][row]}, at place {place} of {size}, is the furthest apart."
             )
-        if one.reference is not None and one.reference["rows"]:
-            wrong = [document["rows"][row] for row in one.reference["rows"][:3]]
-            most = one.reference["max_abs"]
+        if output.reference is not None and output.reference["rows"]:
+            wrong = [document["rows"][row] for row in output.reference["rows"][:3]]
+            most = output.reference["max_abs"]
             far = "" if most is None else f" by up to {most:.3g}"
             print_data(f"{name} of {', '.join(wrong)} differs from the reference{far}.")
     if document["external_data"] is False:

@@ -6,7 +6,7 @@ from typing import Any
 
 from headrace_cli.for_plugins import OK, Json, print_message
 from headrace_observe.commands.shared import print_document, print_table
-from headrace_observe.gpu import gpus as found_gpus
+from headrace_observe.instruments import gpus as found_gpus
 
 __all__ = ["gpus"]
 
@@ -24,30 +24,30 @@ def gpus(json: Json = False) -> int:
       headrace observe gpus
       headrace observe gpus --json
     """  # noqa: D301 - typer keeps the lines after a backspace character
-    found = found_gpus()
+    devices = found_gpus()
     if json:
-        print_document(found)
-    elif not found:
+        print_document(devices)
+    elif not devices:
         print_message("there is no NVIDIA GPU here, or no driver for it")
     else:
-        print_table(_HEADINGS, [_cells(one) for one in found])
+        print_table(_HEADINGS, [_cells(device) for device in devices])
     return OK
 
 
-def _cells(one: dict[str, Any]) -> list[str]:
+def _cells(device: dict[str, Any]) -> list[str]:
     def shown(value: Any, unit: str = "") -> str:
         return "-" if value is None else f"{value}{unit}"
 
     def mib(value: int | None) -> str:
         return "-" if value is None else f"{value / 2**20:.0f} MiB"
 
-    processes = [f"{p['pid']} ({mib(p['memory_bytes'])})" for p in one["processes"]]
+    processes = [f"{p['pid']} ({mib(p['memory_bytes'])})" for p in device["processes"]]
     return [
-        str(one["index"]),
-        shown(one["name"]),
-        mib(one["memory_used_bytes"]),
-        mib(one["memory_total_bytes"]),
-        shown(one["utilisation_percent"], " %"),
-        shown(one["temperature_c"], " °C"),
+        str(device["index"]),
+        shown(device["name"]),
+        mib(device["memory_used_bytes"]),
+        mib(device["memory_total_bytes"]),
+        shown(device["utilisation_percent"], " %"),
+        shown(device["temperature_c"], " °C"),
         ", ".join(processes) or "-",
     ]

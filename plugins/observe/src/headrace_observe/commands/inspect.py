@@ -73,50 +73,50 @@ def inspect(  # noqa: PLR0913, PLR0917 - one per option
     samples = samples_of(inputs or (), data or ())
     counts = None
     if sizes is not None:
-        counts = [int(one) for one in positive_numbers(sizes, "--sizes", whole=True)]
+        counts = [int(size) for size in positive_numbers(sizes, "--sizes", whole=True)]
     source = source_of(expression, settings or ())
     with printing_warnings(), hinting_at_a_file(expression):
         # Problems are reported, and imports refused, before anything is built.
         headrace.PipelineConfig.load(source, allow_import=not no_import)
         try:
-            found = inspected(layered(source), samples, repeat, warm_up, sizes=counts)
+            inspection = inspected(layered(source), samples, repeat, warm_up, sizes=counts)
         except ValueError as error:
             raise InputError(str(error)) from error
     if json:
-        print_document(found)
+        print_document(inspection)
     else:
-        _print(found)
+        _print(inspection)
     failed: Counter[str] = Counter()
-    for batch in found["batches"]:
+    for batch in inspection["batches"]:
         failed.update(batch["failed"])
-    print_failures(failed, found["errors"])
+    print_failures(failed, inspection["errors"])
     return FAILED if failed else OK
 
 
-def _print(found: dict[str, Any]) -> None:
+def _print(inspection: dict[str, Any]) -> None:
     for way in ("reads", "writes"):
-        for key, text in found[way].items():
+        for key, text in inspection[way].items():
             print_data(f"{way} {key}: {text}")
-    left = [found["tree"]] if found["tree"] else []
+    left = [inspection["tree"]] if inspection["tree"] else []
     while left:
-        one = left.pop()
-        left += reversed(one["children"])
-        for key, value in one["built"].items():
-            print_data(f"built {one['name']}, {key}: {value}")
+        part = left.pop()
+        left += reversed(part["children"])
+        for key, value in part["built"].items():
+            print_data(f"built {part['name']}, {key}: {value}")
     rows = []
-    for batch in found["batches"]:
+    for batch in inspection["batches"]:
         latency = batch["latency_ms"]
         failed = ", ".join(f"{code} {count}" for code, count in batch["failed"].items())
         cells = [f"{latency[name]:.3f}" for name in ("mean", "p50", "p99", "max")]
         rows.append([str(batch["size"]), *cells, f"{batch['per_item_ms']:.4f}", failed or "0"])
     print_table(("batch", "mean ms", "p50 ms", "p99 ms", "max ms", "ms per item", "failed"), rows)
-    print_data(f"The clock: {found['clock']}.")
+    print_data(f"The clock: {inspection['clock']}.")
     for kind, called in (("host_bytes", "host memory"), ("gpu_bytes", "GPU memory")):
-        values = found["memory"][kind]
+        values = inspection["memory"][kind]
         if values["before"] is not None:
             shown = [f"{values[when] / 2**20:.0f} MiB" for when in ("before", "built", "run")]
             print_data(f"{called}: {shown[0]} before, {shown[1]} built, {shown[2]} after the runs")
-    if found["memory"]["host_bytes"]["before"] is None:
+    if inspection["memory"]["host_bytes"]["before"] is None:
         print_message(
             'host memory is not known without psutil: pip install "headrace-observe[gpu]"'
         )

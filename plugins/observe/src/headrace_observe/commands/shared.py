@@ -25,7 +25,7 @@ from headrace_cli.for_plugins import (
 from headrace_observe.arrivals import poisson, read_arrivals
 from headrace_observe.bench import LoadSpec
 from headrace_observe.files import check_writable
-from headrace_observe.gpu import gpus
+from headrace_observe.instruments import gpus
 from headrace_observe.load import MOST_CLIENTS
 from headrace_observe.plots import load_panels, plot
 from headrace_observe.samples import random_array
@@ -43,7 +43,6 @@ __all__ = [
     "RandomArrays",
     "Rates",
     "check_outputs",
-    "limited",
     "loads_of",
     "percent",
     "plot_loads",
@@ -54,6 +53,7 @@ __all__ = [
     "print_missing_psutil",
     "print_table",
     "samples_of",
+    "seconds_option",
     "times_in",
     "writable",
 ]
@@ -132,20 +132,30 @@ def samples_of(
         return [{"data": random_array(text, k)} for k, text in enumerate(data)]
     check_arguments(inputs)
     samples = []
-    for one in expand(inputs):
+    for file in expand(inputs):
         try:
-            samples.append(one.request(ports))
+            samples.append(file.request(ports))
         except InputError as error:
-            raise InputError(f"{one.path}: {error}") from error
+            raise InputError(f"{file.path}: {error}") from error
     return samples
 
 
-def limited(seconds: float | None) -> float | None:
-    """Check a time of an option, and give it. `typer.Option(max=...)` would show the limit in help.
+def seconds_option(name: str, help_text: str, least: float, shown: str | None = None) -> Any:
+    """Return an option for seconds, of which a help shows no upper limit.
 
-    Raises:
-        BadParameter: The time is longer than anybody waits, such as ``inf``.
+    Args:
+        name: The option, as ``--seconds``.
+        help_text: Its help.
+        least: The least time that it takes.
+        shown: The default that help shows. None: that of the parameter.
     """
+    about: dict[str, Any] = {} if shown is None else {"show_default": shown}
+    return typer.Option(
+        name, metavar="SECONDS", callback=_limited, min=least, help=help_text, **about
+    )
+
+
+def _limited(seconds: float | None) -> float | None:
     if seconds is not None and not seconds <= _LONGEST:
         raise typer.BadParameter(f"expected at most {_LONGEST:.0f}, got {seconds}")
     return seconds
@@ -257,10 +267,10 @@ def writable(path: str | None, option: str, read: Sequence[str] = ()) -> None:
     except OSError as error:
         raise WrongArgument(f"{option} {path}: it cannot be written: {error.strerror}") from error
     if os.path.exists(path):  # noqa: PTH110 - false for a long text
-        for one in expand(read):
-            if os.path.exists(one.path) and Path(path).samefile(one.path):  # noqa: PTH110
+        for file in expand(read):
+            if os.path.exists(file.path) and Path(path).samefile(file.path):  # noqa: PTH110
                 raise WrongArgument(
-                    f"{option} {path}: it would overwrite {one.path}, which is read"
+                    f"{option} {path}: it would overwrite {file.path}, which is read"
                 )
 
 
@@ -316,7 +326,7 @@ def print_missing_psutil(
         explained: What `headrace.explain` gives for each configuration that was measured.
         points: Measured points, as JSON.
     """
-    nodes = (node for one in explained for node in one["nodes"].values())
+    nodes = (node for plan in explained for node in plan["nodes"].values())
     alone = any(point.get("cpu", {}).get("source") == "this process" for point in points)
     if alone and any(node.get("processes") for node in nodes):
         print_message(

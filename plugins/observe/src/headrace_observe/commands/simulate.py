@@ -137,8 +137,8 @@ def simulate(  # noqa: PLR0913, PLR0917 - one per option
                     foretell(simulation_of(loaded, known, seed, wake_s, samples), load, few)
                     for wake_s in _WAKES_S
                 ]
-                found = [one.throughput_rps for one in (point, *rates)]
-                point.more["throughput_range_rps"] = [round(min(found), 3), round(max(found), 3)]
+                rps = [run.throughput_rps for run in (point, *rates)]
+                point.more["throughput_range_rps"] = [round(min(rps), 3), round(max(rps), 3)]
             points.append(point.to_dict())
     except KeyboardInterrupt:
         interrupted = True

@@ -162,11 +162,11 @@ def _with_probe(
     if own and settings and is_file(name):
         raise WrongArgument(f"--set: {name} has probes of its own; write a file")
     base = Path(name).absolute().parent if own and is_file(name) else None
-    made = layered(
+    traced = layered(
         source if base is None else Path(name).absolute(),
         {"global": {"probes": [*own, "observe:Trace"]}},
     )
-    return headrace.PipelineConfig.load(made, base=base, allow_import=allow_import)
+    return headrace.PipelineConfig.load(traced, base=base, allow_import=allow_import)
 
 
 def _send(
@@ -179,16 +179,16 @@ def _send(
     """Send every input, ``clients`` of them open at a time."""
     waiting: deque[tuple[str, Future[Any]]] = deque()
     for _ in range(repeat):
-        for one in expand(inputs):
+        for file in expand(inputs):
             try:
-                request = {"data": one.read(), "path": one.path}
+                request = {"data": file.read(), "path": file.path}
             except InputError as error:
-                outcomes.add(one.path, error)
+                outcomes.add(file.path, error)
                 continue
             if len(waiting) >= clients:
                 sent, future = waiting.popleft()
                 outcomes.add(sent, future.exception())
-            waiting.append((one.path, pipeline.submit(request)))
+            waiting.append((file.path, pipeline.submit(request)))
     for sent, future in waiting:
         outcomes.add(sent, future.exception())
 

@@ -34,12 +34,12 @@ from headrace_observe.commands.shared import (
     Inputs,
     RandomArrays,
     check_outputs,
-    limited,
     loads_of,
     print_document,
     print_missing_psutil,
     print_table,
     samples_of,
+    seconds_option,
     times_in,
 )
 from headrace_observe.cures import MOST
@@ -107,26 +107,10 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
         ),
     ] = 24,
     warm_up: Annotated[
-        float | None,
-        typer.Option(
-            "--warm-up",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.0,
-            help="Seconds before each.",
-            show_default="0.5",
-        ),
+        float | None, seconds_option("--warm-up", "Seconds before each.", 0.0, "0.5")
     ] = None,
     seconds: Annotated[
-        float | None,
-        typer.Option(
-            "--seconds",
-            metavar="SECONDS",
-            callback=limited,
-            min=0.001,
-            help="Seconds of each.",
-            show_default="2",
-        ),
+        float | None, seconds_option("--seconds", "Seconds of each.", 0.001, "2")
     ] = None,
     output: Annotated[
         str, typer.Option("--output", "-o", metavar="FILE", help="The TOML file for the best.")
@@ -195,11 +179,7 @@ def tune(  # noqa: PLR0913, PLR0917 - one per option
     reached = best is not None and tried.reached(best)
     if best is not None and reached:
         _write(output, _extending(output, config, changed(best.values)), best, goal)
-    document = {
-        **tried.to_dict(interrupted=interrupted),
-        "config": config,
-        "explain": explained,
-    }
+    document = {**tried.to_dict(interrupted=interrupted), "config": config, "explain": explained}
     if plot_path is not None:
         plot(plot_path, [frontier_panel(document)], f"headrace tune: {goal}", _clocks(document))
     _print(tried, document, json=json)
@@ -241,9 +221,9 @@ def _that_can_differ(
 
     What is simulated is not built.
     """
-    if dump is not None and any(one.node is None for one in space):
+    if dump is not None and any(choice.node is None for choice in space):
         raise WrongArgument("--range: global.threads is not simulated")
-    if dump is not None or all(one.key != "max" for one in space):
+    if dump is not None or all(choice.key != "max" for choice in space):
         return space
     try:
         pipeline = headrace.pipe(config)
@@ -278,8 +258,8 @@ def _runner(
     times = times_in(dump, load.about.get("file"))
 
     def foretold(source: Mapping[str, Any]) -> Point:
-        found = headrace.PipelineConfig.load(source, allow_import=not no_import)
-        return foretell(simulation_of(found, times), load, MOST)
+        config = headrace.PipelineConfig.load(source, allow_import=not no_import)
+        return foretell(simulation_of(config, times), load, MOST)
 
     return foretold
 
@@ -355,7 +335,7 @@ def _print(tried: Trials, document: dict[str, Any], *, json: bool) -> None:
         more = {"headrace_observe": headrace_observe.__version__, "environment": environment()}
         print_document({**document, **more})
         return
-    names = [one.name for one in tried.space]
+    names = [choice.name for choice in tried.space]
     rows = []
     for trial in document["trials"]:
         values = [str(value) for value in trial["values"].values()]

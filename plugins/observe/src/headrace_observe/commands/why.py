@@ -8,14 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from headrace_cli.for_plugins import (
-    OK,
-    Json,
-    counted,
-    print_data,
-    print_message,
-    printing_warnings,
-)
+from headrace_cli.for_plugins import OK, Json, counted, print_data, print_message, printing_warnings
 from headrace_observe.commands.asking import read_key, read_url
 from headrace_observe.commands.shared import KeyFile, print_document, writable
 from headrace_observe.cures import cures
@@ -79,14 +72,14 @@ def why(
             f"{source} remembers {ran}, and no request with a name\n"
             "  A request needs the key `request_id`, or at a server the header X-Request-Id."
         )
-    found = slowest(memory) if request_id is None else explained(memory, request_id)
+    each = slowest(memory) if request_id is None else explained(memory, request_id)
     tried = [] if request_id is None else cures(memory, request_id)
     if json:
-        asked: list[dict[str, Any]] = [one.to_dict() for one in found]
+        asked: list[dict[str, Any]] = [plan.to_dict() for plan in each]
         print_document({"requests": asked, "cures": [one._asdict() for one in tried]})
         return OK
-    for one in found:
-        print_data(str(one) if request_id is not None else f"{one.request_id}: {one}")
+    for plan in each:
+        print_data(str(plan) if request_id is not None else f"{plan.request_id}: {plan}")
     for cure in tried[1:]:
         told = f"{cure.ms:.1f} ms" if cure.ms is not None else f"not simulated: {cure.why_not}"
         print_data(f"with {cure.setting}: {told}")

@@ -27,15 +27,15 @@ def instances_in(body: Any) -> list[Any]:
     if not isinstance(body, dict) or not isinstance(body.get("instances"), list):
         raise InputError("the body", expected='{"instances": [...]}', got=repr(body)[:40])
     if others := [*body.keys() - known]:
-        what = f"the body has {', '.join(map(repr, sorted(others)))[:80]}"
-        raise InputError(what, hint=f"Its keys are {', '.join(sorted(known))}.")
+        problem = f"the body has {', '.join(map(repr, sorted(others)))[:80]}"
+        raise InputError(problem, hint=f"Its keys are {', '.join(sorted(known))}.")
     if body.get("signature_name") not in (None, _SIGNATURE):
         got = repr(body["signature_name"])[:40]
         raise InputError("signature_name", expected=repr(_SIGNATURE), got=got)
-    found, more = body["instances"], body.get("parameters") or {}
+    instances, more = body["instances"], body.get("parameters") or {}
     if not isinstance(more, dict):
         raise InputError("parameters", expected="an object", got=repr(more)[:40])
-    return [_with(more, one) for one in found] if more else found
+    return [_with(more, instance) for instance in instances] if more else instances
 
 
 def _with(parameters: dict[str, Any], instance: Any) -> dict[str, Any]:
@@ -56,8 +56,8 @@ async def predict(asked: Any) -> Any:
 
 async def ready(asked: Any) -> Any:
     """Say whether a model takes requests."""
-    found = asked.model(asked.path["model"])
-    return {"name": found["name"], "ready": found["ready"]}
+    model = asked.model(asked.path["model"])
+    return {"name": model["name"], "ready": model["ready"]}
 
 
 def error_of(status: int, code: str, text: str) -> Any:

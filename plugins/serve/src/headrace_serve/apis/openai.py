@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import ContractError, InputError
-from headrace_serve.apis.scores import classify, rerank
+from headrace_serve.apis.scores import classify, floats_of, rerank
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -72,15 +72,15 @@ async def embeddings(asked: Any) -> Any:
     if width is not None and (type(width) is not int or width < 1):
         raise InputError("dimensions", expected="a number of 1 or more", got=repr(width)[:40])
     await _leave_out(asked, name, inputs[0], body)
-    requests = await asked.requests(name, [{"data": one} for one in inputs], body)
-    vectors = [vector_of(one, name) for one in await asked.run(name, requests)]
+    requests = await asked.requests(name, [{"data": text} for text in inputs], body)
+    vectors = [vector_of(result, name) for result in await asked.run(name, requests)]
     if width is not None:
-        vectors = [shorter(one, width) for one in vectors]
+        vectors = [shorter(vector, width) for vector in vectors]
     rows = [
-        {"object": "embedding", "index": index, "embedding": _encoded(one, form)}
-        for index, one in enumerate(vectors)
+        {"object": "embedding", "index": index, "embedding": _encoded(vector, form)}
+        for index, vector in enumerate(vectors)
     ]
-    tokens = sum(_tokens(one) for one in requests)
+    tokens = sum(_tokens(request) for request in requests)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return {"object": "list", "data": rows, "model": name, "usage": usage}
 
@@ -91,10 +91,10 @@ def _inputs(given: Any) -> list[Any]:
     inputs = given if several else [given]
     if not 0 < len(inputs) <= _MOST:
         raise InputError("input", expected=f"1 to {_MOST} texts", got=str(len(inputs)))
-    for index, one in enumerate(inputs):
-        tokens = isinstance(one, list) and all(type(token) is int for token in one)
-        if not one or not (tokens or isinstance(one, str)):
-            got = repr(one)[:40]
+    for index, text in enumerate(inputs):
+        tokens = isinstance(text, list) and all(type(token) is int for token in text)
+        if not text or not (tokens or isinstance(text, str)):
+            got = repr(text)[:40]
             expected = "a text or a list of tokens, neither of them empty"
             raise InputError(f"input {index}" if several else "input", expected=expected, got=got)
     return inputs
@@ -107,15 +107,10 @@ def vector_of(result: Any, name: str) -> Any:
         InputError: It gives something else.
         ContractError: It holds NaN or infinity.
     """
-    found = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
-    if found.ndim != 1 or not len(found) or found.dtype.kind != "f":
-        got = f"{found.dtype} {list(found.shape)}" if len(found) else type(result).__name__
-        raise InputError(
-            f"model {name!r} gives no embeddings", expected="a vector of floats", got=got
-        )
-    if not np.isfinite(found).all():
+    vector = floats_of(result, f"model {name!r} gives no embeddings", "a vector of floats")
+    if not np.isfinite(vector).all():
         raise ContractError(f"the vector of model {name!r} holds NaN or infinity")
-    return found.astype(np.float32, copy=False)
+    return vector.astype(np.float32, copy=False)
 
 
 def shorter(vector: Any, width: int) -> Any:
@@ -148,13 +143,12 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
         count = body.pop("n", 1)
         if type(count) is not int or count != 1:
             raise InputError("n", expected="1", got=repr(count)[:40])
-        given = (
-            [_messages(body.pop("messages", None))] if chat else _prompts(body.pop("prompt", None))
-        )
+        text = body.pop("messages" if chat else "prompt", None)
+        given = [_messages(text)] if chat else _prompts(text)
         if stream and len(given) > 1:
             raise InputError("prompt", expected="one text with stream", got=str(len(given)))
         await _leave_out(asked, name, given[0], body)
-        requests = await asked.requests(name, [{"data": one} for one in given], body)
+        requests = await asked.requests(name, [{"data": prompt} for prompt in given], body)
         created = int(time.time())  # noqa: TID251 - clients read it as a date
         head = {"id": prefix + uuid.uuid4().hex, "created": created, "model": name}
         if stream:
@@ -162,16 +156,16 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
                 asked, name, requests[0], usage=usage, choice=partial(_choice, chat=chat, part=True),
                 head={**head, "object": "chat.completion.chunk" if chat else kind},
             )  # fmt: skip
-        found = await _gathered([_completed(asked, name, one) for one in requests])
+        completed = await _gathered([_completed(asked, name, request) for request in requests])
         choices = [
             {**_choice(text, "stop", chat=chat, part=False), "index": index}
-            for index, (text, _) in enumerate(found)
+            for index, (text, _) in enumerate(completed)
         ]
         return {
             **head,
             "object": kind,
             "choices": choices,
-            "usage": _usage(requests, sum(n for _, n in found)),
+            "usage": _usage(requests, sum(n for _, n in completed)),
         }
 
     return completions
@@ -179,22 +173,22 @@ def _completions(*, chat: bool) -> Callable[[Any], Any]:
 
 async def _completed(asked: Any, name: str, request: Any) -> tuple[str, int]:
     """Return the whole text of a request, and the number of its parts."""
-    found: list[Any] = []
-    result = await asked.run(name, request, found.append)
-    if not found and result is not None:
-        found = [result]
+    texts: list[Any] = []
+    result = await asked.run(name, request, texts.append)
+    if not texts and result is not None:
+        texts = [result]
     read = _reader(name)
-    return "".join([*map(read, found), read(b"", end=True)]), len(found)
+    return "".join([*map(read, texts), read(b"", end=True)]), len(texts)
 
 
 async def _gathered(works: list[Any]) -> list[Any]:
     """Await works side by side. If one fails, the others are cancelled."""
-    tasks = [asyncio.ensure_future(one) for one in works]
+    tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for one in tasks:
-            one.cancel()
+        for task in tasks:
+            task.cancel()
 
 
 async def _chunks(
@@ -202,9 +196,9 @@ async def _chunks(
 ) -> AsyncIterator[Any]:
     """Give the events of a stream: each part as it comes, the end, and the usage if it is wanted."""
     count, more, read = 0, {"usage": None} if usage else {}, _reader(name)
-    async for is_last, found in asked.parts(name, request):
-        if not is_last or not (count or found is None):
-            yield {**head, **more, "choices": [choice(read(found), None, begins=not count)]}
+    async for is_last, part in asked.parts(name, request):
+        if not is_last or not (count or part is None):
+            yield {**head, **more, "choices": [choice(read(part), None, begins=not count)]}
             count += 1
     if rest := read(b"", end=True):
         yield {**head, **more, "choices": [choice(rest, None, begins=False)]}
@@ -228,13 +222,13 @@ def _choice(
 def _messages(given: Any) -> Any:
     if not isinstance(given, list) or not given:
         raise InputError("messages", expected="a list of messages", got=repr(given)[:40])
-    for index, one in enumerate(given):
-        if not isinstance(one, dict) or not isinstance(one.get("role"), str):
+    for index, message in enumerate(given):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             expected = "an object with a role, which is a text"
-            raise InputError(f"message {index}", expected=expected, got=repr(one)[:40])
-        content = one.get("content")
+            raise InputError(f"message {index}", expected=expected, got=repr(message)[:40])
+        content = message.get("content")
         parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
-        lacks = content is None and one["role"] == "assistant"  # it calls tools instead
+        lacks = content is None and message["role"] == "assistant"  # it calls tools instead
         if not (isinstance(content, str) or parts or lacks):
             expected, got = "a text, or a list of objects", repr(content)[:40]
             raise InputError(f"content of message {index}", expected=expected, got=got)
@@ -245,10 +239,10 @@ def _prompts(given: Any) -> list[str]:
     prompts = given if isinstance(given, list) else [given]
     if not 0 < len(prompts) <= _MOST:
         raise InputError("prompt", expected=f"1 to {_MOST} texts", got=str(len(prompts)))
-    for one in prompts:
-        if not isinstance(one, str) or not one:
+    for prompt in prompts:
+        if not isinstance(prompt, str) or not prompt:
             expected = "a text, or a list of texts, none of them empty"
-            raise InputError("prompt", expected=expected, got=repr(one)[:40])
+            raise InputError("prompt", expected=expected, got=repr(prompt)[:40])
     return prompts
 
 
@@ -272,12 +266,12 @@ def _reader(name: str) -> Callable[..., str]:
     """Return what reads the parts of a text. Bytes may end within a character, which the next part goes on with."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def read(found: Any, *, end: bool = False) -> str:
-        if isinstance(found, bytes):
-            found = decoder.decode(found, end)
-        if not isinstance(found, str):
-            raise InputError(f"model {name!r} gives no texts", got=type(found).__name__)
-        return found
+    def read(part: Any, *, end: bool = False) -> str:
+        if isinstance(part, bytes):
+            part = decoder.decode(part, end)
+        if not isinstance(part, str):
+            raise InputError(f"model {name!r} gives no texts", got=type(part).__name__)
+        return part
 
     return read
 
@@ -285,7 +279,7 @@ def _reader(name: str) -> Callable[..., str]:
 async def _leave_out(asked: Any, name: str, data: Any, body: dict[str, Any]) -> None:
     """Leave out of a body the fields that change no answer, unless the model declares them. The log names each once."""
     spare = [key for key in body if key in _SPARE and _changes_nothing(body[key], _SPARE[key])]
-    others = {"data": data, **{key: one for key, one in body.items() if key not in spare}}
+    others = {"data": data, **{key: value for key, value in body.items() if key not in spare}}
     for key in spare:
         try:
             await asked.requests(name, [{**others, key: body[key]}])
@@ -297,7 +291,7 @@ async def _leave_out(asked: Any, name: str, data: Any, body: dict[str, Any]) -> 
 
 
 def _changes_nothing(value: Any, known: tuple[Any, ...] | None) -> bool:
-    return known is None or any(type(value) is type(one) and value == one for one in known)
+    return known is None or any(type(value) is type(same) and value == same for same in known)
 
 
 async def _body(asked: Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import numpy as np
 from headrace.errors import InputError
 from headrace_formats import FormatError, read_json, write_json
 from headrace_serve.apis.kserve import error_of, instances_in
+from headrace_serve.apis.scores import only_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,11 +39,10 @@ async def invoke(asked: Any) -> Any:
     Instances come as JSON, as lines of JSON, or as rows of numbers in CSV. Predictions go as ``Accept`` asks: as lines of
     these two kinds, else as JSON.
     """
-    names = asked.models()
-    if len(names) != 1:
-        served = ", ".join(names) or "none"
-        raise InputError("/invocations", expected="a server of one model", got=served)
-    (name,), kind = names, asked.header("content-type").partition(";")[0].strip().lower()
+    name, kind = (
+        only_model(asked, "/invocations"),
+        asked.header("content-type").partition(";")[0].strip().lower(),
+    )
     if kind == "application/json":
         return await _predictions(asked, name, instances_in(await asked.json()))
     body = await asked.body()
@@ -66,15 +66,15 @@ async def invoke(asked: Any) -> Any:
 
 
 async def _predictions(asked: Any, name: str, instances: list[Any]) -> Any:
-    found = await asked.run(name, await asked.requests(name, instances))
+    results = await asked.run(name, await asked.requests(name, instances))
     accept = asked.header("accept").lower()
     if _LINES in accept:
-        plain = (one.tolist() if hasattr(one, "tolist") else one for one in found)
-        return b"".join(write_json(one).encode() + b"\n" for one in plain), _LINES
+        plain = (result.tolist() if hasattr(result, "tolist") else result for result in results)
+        return b"".join(write_json(value).encode() + b"\n" for value in plain), _LINES
     if _CSV not in accept:
-        return {"predictions": found}
+        return {"predictions": results}
     written = io.StringIO()
-    csv.writer(written, lineterminator="\n").writerows(np.ravel(one).tolist() for one in found)
+    csv.writer(written, lineterminator="\n").writerows(np.ravel(row).tolist() for row in results)
     return written.getvalue().encode(), _CSV
 
 
@@ -87,7 +87,7 @@ def _csv(body: bytes) -> list[Any]:
     rows: list[Any] = []
     for row in csv.reader(io.StringIO(_text(body), newline="")):
         if row:
-            rows.append([_number(len(rows) + 1, column, one) for column, one in enumerate(row, 1)])
+            rows.append([_number(len(rows) + 1, column, it) for column, it in enumerate(row, 1)])
     return rows
 
 
@@ -106,7 +106,7 @@ def _lines(body: bytes) -> list[Any]:
         InputError: A line is no JSON.
     """
     try:
-        return [read_json(one) for one in body.splitlines() if one.strip()]
+        return [read_json(line) for line in body.splitlines() if line.strip()]
     except FormatError as error:
         raise InputError(f"a line of the body is no JSON: {error}") from None
 

@@ -15,7 +15,9 @@ from headrace.errors import InputError, among
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["classes_of", "classify", "fields_of", "relevances_of", "rerank", "texts_of"]
+__all__ = [
+    "classes_of", "classify", "fields_of", "floats_of", "only_model", "relevances_of", "rerank", "texts_of",
+]  # fmt: skip
 
 _MOST_CHARACTERS: Final = 1 << 26
 """The most characters of all pairs of one request, each with the query."""
@@ -27,14 +29,14 @@ async def rerank(asked: Any) -> Any:
         asked, model=(str, ...), query=(str, ...), documents=(list, ...), top_n=(int, None), return_documents=(bool, False)
     )  # fmt: skip
     name, query, documents = body["model"], body["query"], body["documents"]
-    texts = texts_of("documents", [_text_in(one) for one in documents])
+    texts = texts_of("documents", [_text_in(document) for document in documents])
     most = _most(body["top_n"], len(texts))
     scores, tokens = await relevances_of(asked, name, query, texts)
     order = sorted(range(len(texts)), key=lambda index: -scores[index])[:most]
     with_text = body["return_documents"]
     rows = [
-        {"index": one, "relevance_score": scores[one], **({"document": {"text": texts[one]}} if with_text else {})}
-        for one in order
+        {"index": i, "relevance_score": scores[i], **({"document": {"text": texts[i]}} if with_text else {})}
+        for i in order
     ]  # fmt: skip
     meta = {"billed_units": {"search_units": 1}}
     said = {"id": uuid.uuid4().hex, "object": "list", "model": name, "results": rows, "meta": meta}
@@ -67,7 +69,7 @@ async def fields_of(asked: Any, **known: tuple[Any, Any]) -> dict[str, Any]:
     body = await asked.json()
     if not isinstance(body, dict):
         raise InputError("the body", expected="a JSON object", got=type(body).__name__)
-    found = {name: default for name, (_, default) in known.items()}
+    fields = {name: default for name, (_, default) in known.items()}
     for name, value in body.items():
         if name not in known:
             raise InputError(f"there is no field {name!r}", hint=among(name, known))
@@ -76,11 +78,11 @@ async def fields_of(asked: Any, **known: tuple[Any, Any]) -> dict[str, Any]:
             continue
         if kind is not None and type(value) is not kind:
             raise InputError(name, expected=_KINDS[kind], got=repr(value)[:40])
-        found[name] = value
-    for name, value in found.items():
+        fields[name] = value
+    for name, value in fields.items():
         if value is ...:
             raise InputError(f"field {name!r} is missing")
-    return found
+    return fields
 
 
 def texts_of(name: str, given: Any) -> list[str]:
@@ -91,9 +93,9 @@ def texts_of(name: str, given: Any) -> list[str]:
     """
     if not isinstance(given, list) or not given:
         raise InputError(name, expected="a list of one or more texts", got=repr(given)[:40])
-    for index, one in enumerate(given):
-        if not isinstance(one, str):
-            raise InputError(f"{name} {index}", expected="a text", got=repr(one)[:40])
+    for index, text in enumerate(given):
+        if not isinstance(text, str):
+            raise InputError(f"{name} {index}", expected="a text", got=repr(text)[:40])
     return given
 
 
@@ -108,16 +110,16 @@ async def relevances_of(
     if (count := len(query) * len(texts) + sum(map(len, texts))) > _MOST_CHARACTERS:
         expected = f"at most {_MOST_CHARACTERS} characters, the query counted for each text"
         raise InputError("the texts", expected=expected, got=str(count))
-    rows, tokens = await _scored(asked, name, [[query, one] for one in texts])
+    rows, tokens = await _scored(asked, name, [[query, text] for text in texts])
     if (count := len(rows[0][2])) != 1:
         raise InputError(
             f"model {name!r} ranks no texts", expected="one score", got=f"{count} classes"
         )
-    found = [
+    relevances = [
         float(scores[0] if logits is None else logits[0] if raw else _sigmoid(logits)[0])
         for _, logits, scores in rows
     ]
-    return found, tokens
+    return relevances, tokens
 
 
 async def classes_of(
@@ -125,29 +127,52 @@ async def classes_of(
 ) -> tuple[list[list[dict[str, Any]]], int]:
     """Return the classes of each text or pair of texts, the most likely first, and the number of all tokens."""
     rows, tokens = await _scored(asked, name, inputs)
-    found = []
+    classes = []
     for labels, logits, scores in rows:
         shown = logits if raw and logits is not None else scores
         order = np.argsort(-shown, kind="stable")
-        found.append([{"score": float(shown[one]), "label": labels[one]} for one in order])
-    return found, tokens
+        classes.append([{"score": float(shown[index]), "label": labels[index]} for index in order])
+    return classes, tokens
 
 
 async def _scored(
     asked: Any, name: str, inputs: Sequence[Any]
 ) -> tuple[list[tuple[list[str], Any, Any]], int]:
     """Run a request for each text or pair. Return labels, logits and scores of each, and the number of all tokens."""
-    requests = await asked.requests(name, [{"data": one} for one in inputs])
+    requests = await asked.requests(name, [{"data": text} for text in inputs])
     rows = []
     for request, result in zip(requests, await asked.run(name, requests), strict=True):
-        scores = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
-        if scores.ndim != 1 or not len(scores) or scores.dtype.kind != "f":
-            got = f"{scores.dtype} {list(scores.shape)}" if len(scores) else type(result).__name__
-            expected = "a number for each class"
-            raise InputError(f"model {name!r} gives no scores", expected=expected, got=got)
-        labels = request.get("labels") or [f"LABEL_{one}" for one in range(len(scores))]
+        problem = f"model {name!r} gives no scores"
+        scores = floats_of(result, problem, "a number for each class")
+        labels = request.get("labels") or [f"LABEL_{index}" for index in range(len(scores))]
         rows.append((labels, request.get("logits"), scores))
-    return rows, sum(int(one.get("tokens", 0)) for one in requests)
+    return rows, sum(int(scored.get("tokens", 0)) for scored in requests)
+
+
+def floats_of(result: Any, problem: str, expected: str) -> Any:
+    """Return a result that is an array of one axis, not empty, of floats.
+
+    Raises:
+        InputError: It is something else. The text says the problem, and what was expected.
+    """
+    array = np.asarray(result) if hasattr(result, "__array__") else np.empty(0)
+    if array.ndim != 1 or not len(array) or array.dtype.kind != "f":
+        got = f"{array.dtype} {list(array.shape)}" if array.size else type(result).__name__
+        raise InputError(problem, expected=expected, got=got)
+    return array
+
+
+def only_model(asked: Any, problem: str) -> str:
+    """Return the name of the only model that the client may use.
+
+    Raises:
+        InputError: There are several, or none. The text begins with the problem.
+    """
+    names: list[str] = asked.models()
+    if len(names) != 1:
+        served = ", ".join(names) or "none"
+        raise InputError(problem, expected="a server of one model", got=served)
+    return names[0]
 
 
 def _sigmoid(logits: Any) -> Any:

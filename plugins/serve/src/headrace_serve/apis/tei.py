@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_serve.apis.openai import shorter, vector_of
-from headrace_serve.apis.scores import classes_of, fields_of, relevances_of, texts_of
+from headrace_serve.apis.scores import classes_of, fields_of, only_model, relevances_of, texts_of
 
 __all__ = ["ROUTES"]
 
@@ -30,12 +30,12 @@ async def embed(asked: Any) -> Any:
     given, prompt = body["inputs"], body["prompt_name"]
     texts = texts_of("inputs", [given] if isinstance(given, str) else given)
     more = {} if prompt is None else {"prompt_name": prompt}
-    requests = await asked.requests(name, [{"data": one, **more} for one in texts])
-    vectors = [vector_of(one, name) for one in await asked.run(name, requests)]
+    requests = await asked.requests(name, [{"data": text, **more} for text in texts])
+    vectors = [vector_of(result, name) for result in await asked.run(name, requests)]
     if body["dimensions"] is not None:
-        vectors = [shorter(one, body["dimensions"]) for one in vectors]
+        vectors = [shorter(vector, body["dimensions"]) for vector in vectors]
     if body["normalize"]:
-        vectors = [one / np.float32(max(float(np.linalg.norm(one)), 1e-12)) for one in vectors]
+        vectors = [v / np.float32(max(float(np.linalg.norm(v)), 1e-12)) for v in vectors]
     return vectors
 
 
@@ -46,9 +46,7 @@ async def rank(asked: Any) -> Any:
     )  # fmt: skip
     texts = texts_of("texts", body["texts"])
     scores, _ = await relevances_of(asked, name, body["query"], texts, raw=body["raw_scores"])
-    rows: list[dict[str, Any]] = [
-        {"index": index, "score": score} for index, score in enumerate(scores)
-    ]
+    rows: list[dict[str, Any]] = [{"index": i, "score": score} for i, score in enumerate(scores)]
     if body["return_text"]:
         rows = [{**row, "text": text} for row, text in zip(rows, texts, strict=True)]
     return sorted(rows, key=lambda row: -row["score"])
@@ -58,10 +56,10 @@ async def predict(asked: Any) -> Any:
     """Give the classes of a text, of two texts, or of each of a list of these in lists."""
     body, name = await _fields(asked, inputs=(None, ...), raw_scores=(bool, False))
     given = body["inputs"]
-    several = isinstance(given, list) and any(isinstance(one, list) for one in given)
-    inputs = [_input(one) for one in given] if several else [_input(given)]
-    found, _ = await classes_of(asked, name, inputs, raw=body["raw_scores"])
-    return found if several else found[0]
+    several = isinstance(given, list) and any(isinstance(element, list) for element in given)
+    inputs = [_input(element) for element in given] if several else [_input(given)]
+    classes, _ = await classes_of(asked, name, inputs, raw=body["raw_scores"])
+    return classes if several else classes[0]
 
 
 def _input(given: Any) -> Any:
@@ -75,13 +73,10 @@ def _input(given: Any) -> Any:
 async def _fields(asked: Any, **known: tuple[Any, Any]) -> tuple[dict[str, Any], str]:
     """Return the fields of a body, and the name of the model, whose tokenizer decides what becomes of long texts."""
     body = await fields_of(asked, **known, truncate=(bool, None), truncation_direction=(str, None))
-    names = asked.models()
-    if len(names) != 1:
-        served = ", ".join(names) or "none"
-        raise InputError("Text Embeddings Inference", expected="a server of one model", got=served)
+    name = only_model(asked, "Text Embeddings Inference")
     if body["truncation_direction"] not in {None, "Right"}:
         raise InputError("truncation_direction", expected="Right", got=body["truncation_direction"])
-    return body, names[0]
+    return body, name
 
 
 def _error(status: int, code: str, text: str) -> Any:

@@ -130,9 +130,8 @@ class Calls:
                     line.status = "CANCELLED"
                     self.end(line, request)
                     raise
-                error: Exception = UnavailableError(
-                    "the request was cut off: the server has shut down"
-                )
+                text = "the request was cut off: the server has shut down"
+                error: Exception = UnavailableError(text)
             except Exception as raised:  # noqa: BLE001 - every error is an answer
                 error = raised
             else:
@@ -193,8 +192,8 @@ class Calls:
             self._receiving.end(task)
         if data is grpc.aio.EOF:
             raise InputError("the call has no message")
-        found: bytes = data
-        return found
+        received: bytes = data
+        return received
 
     def check_size(self, data: bytes) -> None:
         """Check the size of a message before it is parsed.
@@ -302,12 +301,9 @@ def headers_of(context: Any) -> dict[str, str]:
 
 def _model_of(request: Any) -> str:
     """Return the name of the model that a request is for, ``""`` if it names none."""
-    for one in (
-        "model_name",
-        "name",
-        "service",
-    ):  # the requests of inference, of description and of health
-        name: str = getattr(request, one, "")
+    # The requests of inference, of description and of health.
+    for source in ("model_name", "name", "service"):
+        name: str = getattr(request, source, "")
         if name:
             return name
     return ""
@@ -320,6 +316,6 @@ def _retry_details(code: int, text: str, seconds: int) -> bytes:
         "type_url": "type.googleapis.com/google.rpc.RetryInfo",
         "value": info.SerializeToString(),
     }
-    made = message("google.rpc.Status")(code=code, message=text, details=[detail])
-    raw: bytes = made.SerializeToString()
+    status = message("google.rpc.Status")(code=code, message=text, details=[detail])
+    raw: bytes = status.SerializeToString()
     return raw

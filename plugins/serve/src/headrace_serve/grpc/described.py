@@ -32,14 +32,15 @@ def _method(name: str, service: Service, calls: Calls, answer: Any) -> Any:
 
     async def respond(request: Any, context: Any, line: Any) -> bytes:
         try:
-            found = answer(service, request)
+            fields = answer(service, request)
         except NotBuiltError as error:
             left_s = context.time_remaining()
             until_s = None if left_s is None else time.monotonic() + left_s
             await service.following.wait(error.name, error.version, until_s=until_s)
-            found = answer(service, request)
-        made: bytes = ParseDict(found, answered(), ignore_unknown_fields=True).SerializeToString()
-        return made
+            fields = answer(service, request)
+        parsed = ParseDict(fields, answered(), ignore_unknown_fields=True)
+        response: bytes = parsed.SerializeToString()
+        return response
 
     return calls.unary(name, asked.FromString, respond, None if name in _OPEN else "describe")
 
@@ -65,12 +66,10 @@ def _server(service: Service, request: Any) -> dict[str, Any]:
 
 def _metadata(service: Service, request: Any) -> dict[str, Any]:
     model = service.described(request.name, request.version)
-    found = described.model_metadata(service.models, model)
-    for one in found["inputs"]:
-        one.pop(
-            "parameters", None
-        )  # TensorMetadata has no field for a mark; the configuration has one
-    return found
+    metadata = described.model_metadata(service.models, model)
+    for port in metadata["inputs"]:
+        port.pop("parameters", None)  # the configuration has a field for them, this has none
+    return metadata
 
 
 def _config(service: Service, request: Any) -> dict[str, Any]:

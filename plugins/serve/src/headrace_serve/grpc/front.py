@@ -10,7 +10,7 @@ from headrace_serve.aside import apart
 from headrace_serve.errors import BodyTooLargeError, UnavailableError
 from headrace_serve.grpc.calls import headers_of
 from headrace_serve.grpc.tensors import read_request, write_response
-from headrace_serve.inference.tensors import complete, elements_in, place_outputs
+from headrace_serve.inference.tensors import complete, elements_in
 from headrace_serve.remembered import server_timing, times_for
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from headrace_serve.inference.messages import Asked
     from headrace_serve.models.model import Model
     from headrace_serve.service import Service
-    from headrace_serve.shared_memory import Access
 
 __all__ = ["Front"]
 
@@ -78,11 +77,9 @@ class Front:
         self, model: Model, received: Received, context: Any, line: AccessLine
     ) -> bytes:
         """Answer one request with a model."""
-        with self.admitted(model, received, context, line) as (asked, access):
+        with self.admitted(model, received, context, line) as asked:
             limits = self._service.limits.narrowed(model.limits)
             answer = await self._service.infer(model, asked, line, limits)
-            if asked.places:
-                await place_outputs(answer, asked.places, access)
             if line.timing is not None:
                 answer.parameters["server_timing"] = server_timing(line.timing)
             return await apart(elements_in(answer.outputs), write_response, answer)
@@ -90,7 +87,7 @@ class Front:
     @contextlib.contextmanager
     def admitted(
         self, model: Model, received: Received, context: Any, line: AccessLine
-    ) -> Iterator[tuple[Asked, Access]]:
+    ) -> Iterator[Asked]:
         """Read a request, which has its place in the model's queue and its bytes until the block ends."""
         timeout_s = context.time_remaining()
         service = self._service
@@ -100,19 +97,13 @@ class Front:
             raise BodyTooLargeError(f"the message has {received.size} bytes, the limit is {most}")
         held = service.hold(0, received.size)
         admitted = False
-
-        def hold(more: int) -> None:
-            nonlocal held
-            held = service.hold(held, more)
-
         try:
             line.timing = times_for(model, service.keys, headers_of(context))
             service.admit(model)
             admitted = True
-            access = service.access(hold)
-            asked = read_request(received, timeout_s, access, model, limits.max_items)
+            asked = read_request(received, timeout_s, model, limits.max_items)
             complete(asked, line.request_id, headers_of(context), line)
-            yield asked, access
+            yield asked
         finally:
             service.release(held)
             model.inside -= admitted

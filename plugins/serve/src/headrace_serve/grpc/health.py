@@ -68,5 +68,5 @@ def _status_of(service: Service, name: str) -> str:
 
 
 def _encoded(status: str) -> bytes:
-    made: bytes = _RESPONSE(status=status).SerializeToString()
-    return made
+    response: bytes = _RESPONSE(status=status).SerializeToString()
+    return response

@@ -22,17 +22,17 @@ __all__ = ["FILES", "SERVICES", "message"]
 
 def _files() -> list[descriptor_pb2.FileDescriptorProto]:
     text = files(__package__).joinpath("messages.textproto").read_text(encoding="utf-8")
-    found = text_format.Parse(text, descriptor_pb2.FileDescriptorSet())
-    (reflection,) = (one for one in found.file if one.package == "grpc.reflection.v1")
+    parsed = text_format.Parse(text, descriptor_pb2.FileDescriptorSet())
+    (reflection,) = (file for file in parsed.file if file.package == "grpc.reflection.v1")
     older = text_format.MessageToString(reflection).replace("reflection.v1", "reflection.v1alpha")
     older = older.replace("reflection/v1", "reflection/v1alpha")
-    return [*found.file, text_format.Parse(older, descriptor_pb2.FileDescriptorProto())]
+    return [*parsed.file, text_format.Parse(older, descriptor_pb2.FileDescriptorProto())]
 
 
 FILES: Final = _files()
 """The descriptors of all files."""
 
-SERVICES: Final = [f"{file.package}.{one.name}" for file in FILES for one in file.service]
+SERVICES: Final = [f"{file.package}.{service.name}" for file in FILES for service in file.service]
 """The full names of all services."""
 
 _pool = descriptor_pool.DescriptorPool()

@@ -20,10 +20,10 @@ __all__ = ["reflection"]
 
 _BY_NAME: Final = {file.name: file.SerializeToString() for file in FILES}
 _BY_SYMBOL: Final = {
-    f"{file.package}.{one.name}": file.name
+    f"{file.package}.{described.name}": file.name
     for file in FILES
     for kind in (file.message_type, file.enum_type, file.service)
-    for one in kind
+    for described in kind
 }
 
 
@@ -51,21 +51,21 @@ def reflection(package: str, calls: Calls) -> Any:
                 request = parsed(asked.FromString, data)
             except (InputError, NotAllowedError) as error:
                 await calls.refuse("ServerReflectionInfo", context, error)
-            made = answered(valid_host=request.host, original_request=request)
+            response = answered(valid_host=request.host, original_request=request)
             which = request.WhichOneof("message_request")
             file = None
             if which == "list_services":
                 for name in SERVICES:
-                    made.list_services_response.service.add(name=name)
+                    response.list_services_response.service.add(name=name)
             elif which == "file_by_filename":
                 file = _BY_NAME.get(request.file_by_filename)
             elif which == "file_containing_symbol":
                 file = _file_with(request.file_containing_symbol)
             if file is not None:
-                made.file_descriptor_response.file_descriptor_proto.append(file)
+                response.file_descriptor_response.file_descriptor_proto.append(file)
             elif which != "list_services":
-                made.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
-                made.error_response.error_message = "there is no such file or symbol"
-            yield made.SerializeToString()
+                response.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+                response.error_response.error_message = "there is no such file or symbol"
+            yield response.SerializeToString()
 
     return respond

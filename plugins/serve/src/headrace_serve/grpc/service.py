@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from headrace_serve.errors import UnsupportedError
+from headrace_serve.errors import unsupported
 from headrace_serve.grpc.calls import Calls
 from headrace_serve.grpc.described import describing_methods
 from headrace_serve.grpc.extensions import extension_methods
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 __all__ = ["add_services"]
 
 _INFERENCE: Final = "inference.GRPCInferenceService"
-_UNSUPPORTED: Final = (
-    "CudaSharedMemoryRegister",
-    "TraceSetting", "LogSettings",
-)  # fmt: skip
+_REGIONS: Final = [
+    f"{kind}SharedMemory{action}"
+    for kind in ("System", "Cuda")
+    for action in ("Status", "Register", "Unregister")
+]
+_UNSUPPORTED: Final = (*_REGIONS, "TraceSetting", "LogSettings")
 
 
 def add_services(server: Any, service: Service) -> None:
@@ -42,25 +44,17 @@ def add_services(server: Any, service: Service) -> None:
     for name in _UNSUPPORTED:
         methods[name] = calls.unary(name, bytes, _unsupported(name))
     methods.update(extension_methods(service, calls))
-    handlers = [
-        grpc.method_handlers_generic_handler(_INFERENCE, methods),
-        grpc.method_handlers_generic_handler(
-            "grpc.health.v1.Health", health_methods(service, calls)
-        ),
-    ]
+    named = {_INFERENCE: methods, "grpc.health.v1.Health": health_methods(service, calls)}
     for version in ("v1", "v1alpha"):
         package = f"grpc.reflection.{version}"
         info = grpc.stream_stream_rpc_method_handler(reflection(package, calls))
-        handlers.append(
-            grpc.method_handlers_generic_handler(
-                f"{package}.ServerReflection", {"ServerReflectionInfo": info}
-            )
-        )
+        named[f"{package}.ServerReflection"] = {"ServerReflectionInfo": info}
+    handlers = [grpc.method_handlers_generic_handler(*each) for each in named.items()]
     server.add_generic_rpc_handlers(tuple(handlers))
 
 
 def _unsupported(name: str) -> Any:
     async def refuse(request: bytes, context: Any, line: Any) -> bytes:
-        raise UnsupportedError(f"{name} is not supported by this server")
+        raise unsupported(name)
 
     return refuse

@@ -39,33 +39,6 @@ _STREAMED_ANSWER: Final = message("inference.ModelStreamInferResponse")
 _IS_FINAL: Final = "triton_final_response"
 
 
-class _Unsent:
-    """Counts the bytes of a stream's answers until the client has taken them or gone away.
-
-    Args:
-        service: Has the sum of all streams and calls.
-    """
-
-    def __init__(self, service: Service) -> None:
-        self._service: Service | None = service
-        self._bytes = 0
-
-    def keep(self, size: int) -> None:
-        """Count an answer, unless the stream has ended."""
-        if self._service is not None:
-            self._service.unsent_bytes += size
-            self._bytes += size
-
-    def taken(self, size: int) -> None:
-        """Note that an answer was sent."""
-        self.keep(-size)
-
-    def end(self) -> None:
-        """Record that the stream has ended, even if answers are left."""
-        self.keep(-self._bytes)
-        self._service = None
-
-
 def stream_of_inferences(
     front: Front, calls: Calls, service: Service
 ) -> Callable[[AsyncIterator[bytes], Any], AsyncIterator[bytes]]:
@@ -100,7 +73,7 @@ class _Stream:
     def __init__(self, front: Front, calls: Calls, service: Service, context: Any) -> None:
         self._front, self._calls, self._service = front, calls, service
         self._context = context
-        self._unsent = _Unsent(service)
+        self._unsent_bytes, self._is_over = 0, False
         self._responses: asyncio.Queue[asyncio.Task[bytes] | bytes | None]
         self._responses = asyncio.Queue(_STREAMED)
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -112,18 +85,25 @@ class _Stream:
         reader = asyncio.create_task(self._read(requests))
         ender = asyncio.create_task(self._end(reader))
         try:
-            while (one := await self._responses.get()) is not None:
-                answer = one if isinstance(one, bytes) else await one
+            while (response := await self._responses.get()) is not None:
+                answer = response if isinstance(response, bytes) else await response
                 if answer:
                     yield answer
-                    self._unsent.taken(len(answer))
+                    self._count_unsent(-len(answer))
                     self._taken.set()
             if reader.done() and not reader.cancelled():
                 reader.result()  # what came before was answered
         finally:
-            self._unsent.end()
+            self._count_unsent(-self._unsent_bytes)
+            self._is_over = True
             for left in (reader, ender, *self._tasks):
                 left.cancel()
+
+    def _count_unsent(self, size: int) -> None:
+        """Count bytes of answers until the client has taken them, or the stream has ended."""
+        if not self._is_over:
+            self._service.unsent_bytes += size
+            self._unsent_bytes += size
 
     async def _read(self, requests: AsyncIterator[bytes]) -> None:
         try:
@@ -185,7 +165,7 @@ class _Stream:
         finally:
             if not in_parts:
                 line.sent_bytes = len(response)
-                self._unsent.keep(len(response))
+                self._count_unsent(len(response))
                 self._ended(line, request)
         return response
 
@@ -203,10 +183,10 @@ class _Stream:
         held: Answer | None = None
         try:
             model = await self._model_of(request, line)  # it may have left since
-            with self._front.admitted(model, request, self._context, line) as (asked, _):
+            with self._front.admitted(model, request, self._context, line) as asked:
                 at_once = flag(FINAL, asked.parameters)
-                found = self._service.answers(model, asked, line)
-                async with contextlib.aclosing(found) as answers:
+                each = self._service.answers(model, asked, line)
+                async with contextlib.aclosing(each) as answers:
                     async for is_last, answer in answers:
                         if answer is None:
                             continue
@@ -240,7 +220,7 @@ class _Stream:
             self._taken.clear()
             await self._taken.wait()
         line.sent_bytes += len(response)
-        self._unsent.keep(len(response))
+        self._count_unsent(len(response))
         await self._responses.put(response)
 
     def _failed(
@@ -260,8 +240,8 @@ class _Stream:
                 failed.parameters[key].string_param = value
         if is_final:
             failed.parameters[_IS_FINAL].bool_param = True
-        made = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
-        written: bytes = made.SerializeToString()
+        response = _STREAMED_ANSWER(error_message=refused.text, infer_response=failed)
+        written: bytes = response.SerializeToString()
         return written
 
     def _ended(self, line: AccessLine, request: Received | None) -> None:

@@ -13,9 +13,9 @@ from headrace_serve.grpc.messages import message
 from headrace_serve.inference.messages import Answer, Asked, Encoded
 from headrace_serve.inference.tensors import (
     check_number,
-    placed_input,
     read_form,
     read_outputs,
+    refuse_region,
     tensor_view,
 )
 from headrace_serve.outlines import Outline
@@ -23,7 +23,6 @@ from headrace_tensors import CONTENTS, DATATYPES, split_raw, varint_of
 
 if TYPE_CHECKING:
     from headrace_serve.models.model import Model
-    from headrace_serve.shared_memory import Access
 
 __all__ = ["RESPONSE", "Received", "as_streamed", "read_message", "read_request", "write_response"]
 
@@ -35,7 +34,6 @@ _LARGE_BYTES: Final = 64 << 10
 
 _SIZE: Final = "binary_data_size"
 _BINARY: Final = "binary_data_output"
-_REGION: Final = "shared_memory_region"
 _RAW_OUTPUT: Final = bytes([6 << 3 | 2])
 _STREAMED: Final = bytes([2 << 3 | 2])
 
@@ -73,51 +71,48 @@ def read_message(data: bytes) -> Received:
 
 
 def read_request(
-    received: Received, timeout_s: float | None, access: Access, model: Model, most_items: int
+    received: Received, timeout_s: float | None, model: Model, most_items: int
 ) -> Asked:
     """Read what a message asks for.
 
     Args:
         received: The message.
         timeout_s: Seconds to the deadline of the call, or None.
-        access: The shared memory.
         model: The model that the message is for.
         most_items: The most elements of an input of items.
 
     Raises:
-        InputError: The message is malformed, or names a region or place that does not exist.
-        UnsupportedError: The message asks for a part of the protocol that this server does not have.
+        InputError: The message is malformed, or names a region of shared memory.
     """
     request, raw = received.message, received.raw
     written = received.outline() if raw else b""
-    known = model.messages.get(written)
+    known = model.messages.known.get(written)
     if known is not None and len(known.inputs) == len(raw):
         return _filled(known, received, timeout_s)
-    sent = [one for one in request.inputs if not _is_placed(one)] if raw else ()
-    for one in sent:
-        if one.HasField("contents"):  # in Triton's words
-            what = f"contents field must not be specified when using raw_input_contents for {one.name!r}"
-            raise InputError(f"{what} for model {model.name!r}")
-    if raw and len(raw) != len(sent):
-        raise InputError(f"raw_input_contents has {len(raw)} entries for {len(sent)} inputs")
+    for tensor in request.inputs:
+        refuse_region(f"input {tensor.name!r}", tensor.parameters)
+        if raw and tensor.HasField("contents"):  # in Triton's words
+            text = f"contents field must not be specified when using raw_input_contents for {tensor.name!r}"
+            raise InputError(f"{text} for model {model.name!r}")
+    if raw and len(raw) != len(request.inputs):
+        raise InputError(
+            f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs"
+        )
     check_number("inputs", len(request.inputs), model.signature.inputs)
     check_number("outputs", len(request.outputs), model.signature.outputs)
     left = iter(raw)
     inputs = []
-    for one in request.inputs:
-        form = read_form(model, one.name, str(one.datatype), list(one.shape), most_items)
-        if _is_placed(one):
-            inputs.append(_placed(one, *form, access))
-        else:
-            inputs.append(_tensor(one, *form, next(left) if raw else None))
-    wanted = [(one.name, _values(one.parameters)) for one in request.outputs]
-    outputs, places, classes = read_outputs(wanted, access)
+    for tensor in request.inputs:
+        form = read_form(model, tensor.name, str(tensor.datatype), list(tensor.shape), most_items)
+        inputs.append(_tensor(tensor, *form, next(left) if raw else None))
+    wanted = [(output.name, _values(output.parameters)) for output in request.outputs]
+    outputs, classes = read_outputs(wanted)
     parameters = _values(request.parameters)
     if parameters.pop(_BINARY, True) is not True:
         raise InputError(f"parameter {_BINARY!r}", expected="true: all tensors of gRPC are binary")
-    asked = Asked(inputs, list(outputs) or None, received.id, parameters, timeout_s, places)
+    asked = Asked(inputs, list(outputs) or None, received.id, parameters, timeout_s)
     asked.classes = classes
-    if raw and not places and not classes and not any(one.parameters for one in request.inputs):
+    if raw and not classes and not any(tensor.parameters for tensor in request.inputs):
         said = [(t.name, t.datatype, t.shape, len(r)) for t, r in zip(inputs, raw, strict=True)]
         model.messages.keep(written, Outline(said, asked.outputs, dict(parameters), None))
     return asked
@@ -133,45 +128,32 @@ def _filled(outline: Outline, received: Received, timeout_s: float | None) -> As
     return Asked(inputs, outline.outputs, received.id, parameters, timeout_s, outline=outline)
 
 
-def _is_placed(one: Any) -> bool:
-    return _REGION in one.parameters
-
-
-def _placed(one: Any, datatype: str, shape: tuple[int, ...], access: Access) -> Encoded:
-    """Return an input that is in shared memory."""
-    given = _values(one.parameters)
-    place: Any = access.place(f"input {one.name!r}", given)
-    if one.HasField("contents"):
-        raise InputError(f"input {one.name!r} has both contents and a place in shared memory")
-    return placed_input(one.name, datatype, shape, place, access, given)
-
-
 def _values(parameters: Any) -> dict[str, Any]:
     """Return the values of parameters.
 
     Raises:
         InputError: One has none.
     """
-    found = {}
+    values = {}
     for name, parameter in parameters.items():
         which = parameter.WhichOneof("parameter_choice")
         if which is None:
             raise InputError(f"parameter {name!r} has no value")
-        found[name] = getattr(parameter, which)
-    return found
+        values[name] = getattr(parameter, which)
+    return values
 
 
-def _tensor(one: Any, datatype: str, shape: tuple[int, ...], raw: bytes | None) -> Encoded:
+def _tensor(tensor: Any, datatype: str, shape: tuple[int, ...], raw: bytes | None) -> Encoded:
     """Return an input whose parameters, but for ``binary_data_size``, which kserve's client sends, are for the pipeline."""
-    parameters = _values(one.parameters)
+    parameters = _values(tensor.parameters)
     size = parameters.pop(_SIZE, None)
     if size is not None and (raw is None or size != len(raw)):
         sent = "no such parameter" if raw is None else f"{len(raw)}, the bytes that were sent"
-        what = f"{_SIZE} of input {one.name!r}"
-        raise InputError(what, expected=sent, got=repr(size)[:40])
+        size_of = f"{_SIZE} of input {tensor.name!r}"
+        raise InputError(size_of, expected=sent, got=repr(size)[:40])
     if raw is not None:
-        return Encoded(one.name, datatype, shape, raw, parameters=parameters)
-    return Encoded(one.name, datatype, shape, one.contents, _contents, parameters)
+        return Encoded(tensor.name, datatype, shape, raw, parameters=parameters)
+    return Encoded(tensor.name, datatype, shape, tensor.contents, _contents, parameters)
 
 
 def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> Any:
@@ -182,12 +164,12 @@ def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -
             raise InputError(
                 f"input {name!r}: {datatype}", expected=CONTENTS[datatype], got=field.name
             )
-    found = getattr(contents, CONTENTS[datatype])
-    if len(found) != math.prod(shape):
+    elements = getattr(contents, CONTENTS[datatype])
+    if len(elements) != math.prod(shape):
         raise InputError(
-            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(found)}]"
+            f"input {name!r}", expected=f"data of shape {list(shape)}", got=f"[{len(elements)}]"
         )
-    values = list(found)
+    values = list(elements)
     if datatype not in ("FP32", "FP64", "BYTES"):
         return from_json(name, datatype, shape, values)
     array = np.empty(len(values), DATATYPES[datatype])
@@ -197,18 +179,20 @@ def _contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -
 
 def write_response(answer: Answer) -> bytes:
     """Write the bytes of a ``ModelInferResponse``; its tensors are copied once, as raw bytes."""
-    made = RESPONSE(model_name=answer.model.name, model_version=answer.model.version, id=answer.id)
+    model = answer.model
+    response = RESPONSE(model_name=model.name, model_version=model.version, id=answer.id)
     for name, value in answer.parameters.items():
         kind = "bool_param" if isinstance(value, bool) else "string_param"
-        setattr(made.parameters[name], kind, value)
+        setattr(response.parameters[name], kind, value)
     raw: list[Any] = []
     for tensor in answer.outputs:
-        output = made.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        form = {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
+        output = response.outputs.add(**form)
         for name, value in tensor.parameters.items():
             output.parameters[name].string_param = value
-        elements = b"" if tensor.placed else tensor_view(tensor)
+        elements = tensor_view(tensor)
         raw += (_RAW_OUTPUT, varint_of(len(elements)), elements)
-    return b"".join([made.SerializeToString(), *raw])
+    return b"".join([response.SerializeToString(), *raw])
 
 
 def as_streamed(response: bytes) -> bytes:

@@ -71,9 +71,9 @@ class Asked:
         """Receive the body, decompressed, within the limits."""
         if "model" in self.path:
             await self._found(self.path["model"])  # a full queue refuses before the body comes
-        found = await self._exchange.body()
-        self._body_bytes = len(found)
-        return found
+        body = await self._exchange.body()
+        self._body_bytes = len(body)
+        return body
 
     async def json(self) -> Any:
         """Receive the body, and parse it as JSON, within the limits.
@@ -112,7 +112,7 @@ class Asked:
         if service.keys is not None:
             only = service.keys.find(self._exchange.headers)[1].models
         names = dict.fromkeys((*service.models.names, *service.aliases()))
-        return [one for one in names if only is None or one in only]
+        return [name for name in names if only is None or name in only]
 
     def model(self, name: str) -> dict[str, Any]:
         """Return what ``GET /v2/models/NAME`` says of a model, and whether it is ``ready``.
@@ -122,9 +122,9 @@ class Asked:
         """
         service = self._exchange.service
         self._check_key(name, "describe")
-        found = self._exchange.model = service.described(name)
-        said = described.model_metadata(service.models, found)
-        return {**said, "name": name, "ready": service.is_ready(found)}
+        model = self._exchange.model = service.described(name)
+        said = described.model_metadata(service.models, model)
+        return {**said, "name": name, "ready": service.is_ready(model)}
 
     async def requests(
         self, name: str, values: list[Any], shared: dict[str, Any] | None = None
@@ -166,18 +166,18 @@ class Asked:
                 model, [*map(self._named, request)], self._parameters(), exchange.line
             )
         elif emit is None:
-            one = self._named(request)
-            work = exchange.service.run(model, one, self._parameters(), exchange.line)
+            named = self._named(request)
+            work = exchange.service.run(model, named, self._parameters(), exchange.line)
         else:
             work = self._collected(name, request, emit)
         return await exchange.while_connected(work)
 
     async def _collected(self, name: str, request: Any, emit: Callable[[Any], object]) -> Any:
-        found: Any = None
-        async for is_last, found in self._parts(name, request, most=_MOST_COLLECTED):
+        result: Any = None
+        async for is_last, result in self._parts(name, request, most=_MOST_COLLECTED):
             if not is_last:
-                emit(found)
-        return found
+                emit(result)
+        return result
 
     def parts(self, name: str, request: dict[str, Any]) -> AsyncGenerator[tuple[bool, Any], None]:
         """Run a request, and give each part of its answer when it comes, and the result last.
@@ -191,11 +191,11 @@ class Asked:
         self, name: str, request: dict[str, Any], **more: int
     ) -> AsyncGenerator[tuple[bool, Any], None]:
         model, exchange = await self._found(name), self._exchange
-        one = self._named(request)
-        stream = exchange.service.stream(model, one, self._parameters(), exchange.line, **more)
+        named = self._named(request)
+        stream = exchange.service.stream(model, named, self._parameters(), exchange.line, **more)
         async with contextlib.aclosing(stream) as each:
-            async for found in each:
-                yield found
+            async for part in each:
+                yield part
 
     def _named(self, request: Any) -> dict[str, Any]:
         if not isinstance(request, dict):
@@ -207,15 +207,15 @@ class Asked:
     def _parameters(self) -> dict[str, Any]:
         """Return the parameters that the headers give: the trace, and ``timeout`` in microseconds."""
         traced = self._exchange.traced
-        found = with_trace({}, traced) if traced else {}
+        parameters = with_trace({}, traced) if traced else {}
         given = self._exchange.header(_TIMEOUT)
         if given:
             timeout_ms = whole_number(given)
             if not timeout_ms or timeout_ms > _LONGEST_MS:
                 expected = f"a whole number of milliseconds from 1 to {_LONGEST_MS}"
                 raise InputError("header X-Request-Timeout-Ms", expected=expected, got=given[:40])
-            found["timeout"] = timeout_ms * 1000
-        return found
+            parameters["timeout"] = timeout_ms * 1000
+        return parameters
 
     def _check_key(self, name: str, right: Any) -> None:
         exchange, known = self._exchange, self._exchange.service.keys
@@ -227,12 +227,8 @@ class Asked:
         exchange, service = self._exchange, self._exchange.service
         self._check_key(name, "infer")
         model: Model | None = exchange.model
-        if (
-            self._known is not service.models
-            or model is None
-            or model.name != name
-            or model.unloaded
-        ):
+        is_known = self._known is service.models
+        if not is_known or model is None or model.name != name or model.unloaded:
             model = service.find(name, key=exchange.share_key)
             if model is None:
                 timeout_us = self._parameters().get("timeout")
@@ -250,29 +246,29 @@ class Asked:
 
 def _requests(model: Model, values: list[Any], shared: dict[str, Any]) -> list[dict[str, Any]]:
     inputs = model.signature.inputs
-    ports = {**{one.key: one for one in inputs.values()}, **inputs}
+    ports = {**{port.key: port for port in inputs.values()}, **inputs}
     known = [*inputs] if model.fields is None else model.fields.names
     only = next(iter(inputs)) if len(inputs) == 1 and model.fields is None else keys.DATA
-    made: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
     common: dict[str, Any] = {}
     for value in values:
         if not isinstance(value, dict) or value.keys() == {"b64"}:
             value = {only: value}
-        own = {**value, **({} if made else shared)}
-        wrong = [one for one in own if one not in (ports if model.fields is None else known)]
+        own = {**value, **({} if requests else shared)}
+        wrong = [key for key in own if key not in (ports if model.fields is None else known)]
         if wrong:
-            what = f"model {model.name!r} has no {', '.join(map(repr, wrong))}"
-            raise InputError(what, hint=among(wrong[0], known))
+            problem = f"model {model.name!r} has no {', '.join(map(repr, wrong))}"
+            raise InputError(problem, hint=among(wrong[0], known))
         if model.fields is None:
-            if not made:
-                common = _by_ports([(ports[key], one) for key, one in shared.items()], {})
-            made.append(_by_ports([(ports[key], one) for key, one in value.items()], common))
-            _check_all(model, made[-1])
-        elif made and shared:
-            made.append(model.fields.read_beside(made[0], value))
+            if not requests:
+                common = _by_ports([(ports[key], v) for key, v in shared.items()], {})
+            requests.append(_by_ports([(ports[key], v) for key, v in value.items()], common))
+            _check_all(model, requests[-1])
+        elif requests and shared:
+            requests.append(model.fields.read_beside(requests[0], value))
         else:
-            made.append(_by_fields(model.fields, own))
-    return made
+            requests.append(_by_fields(model.fields, own))
+    return requests
 
 
 def _by_fields(fields: Fields, value: dict[str, Any]) -> dict[str, Any]:
@@ -288,12 +284,12 @@ def _by_ports(values: list[tuple[Port, Any]], common: dict[str, Any]) -> dict[st
     for port, value in values:
         if port.key in request:
             raise InputError(f"input {port.name!r} is there twice")
-        found = request[port.key] = _from_plain(port, value)
-        if port.batch_axis == 0 and np.ndim(found) == len(port.shape):
-            rows = request.setdefault(keys.REQUEST_SIZE, len(found))
-            if rows != len(found):
-                what = f"input {port.name!r} has {len(found)} rows, others have {rows}"
-                raise InputError(what)
+        array = request[port.key] = _from_plain(port, value)
+        if port.batch_axis == 0 and np.ndim(array) == len(port.shape):
+            rows = request.setdefault(keys.REQUEST_SIZE, len(array))
+            if rows != len(array):
+                problem = f"input {port.name!r} has {len(array)} rows, others have {rows}"
+                raise InputError(problem)
     return request
 
 
@@ -327,13 +323,13 @@ def _from_plain(port: Port, value: Any) -> Any:
         raise InputError(f"input {port.name!r}", expected=wanted, got=got)
     if is_array:
         with np.errstate(over="ignore"):
-            made = value.astype(dtype, copy=False)
-        fits = made == value  # what is rounded differs, too
+            array = value.astype(dtype, copy=False)
+        fits = array == value  # what is rounded differs, too
         if dtype.kind == "f":
-            fits = np.isfinite(made) | ~np.isfinite(value)
+            fits = np.isfinite(array) | ~np.isfinite(value)
         if not np.all(fits):
             raise InputError(f"input {port.name!r}: it holds values outside of {port.datatype}")
-        return made
+        return array
     flat, known = (value, tuple(shape)) if shape else ([value], (1,))
     return from_json(port.name, port.datatype, known, flat).reshape(shape)
 
@@ -354,7 +350,7 @@ def handler_of(route: ApiRoute) -> Callable[[Exchange], Any]:
             return None
         if isinstance(answer, tuple):
             content, kind = answer
-            if any(one in kind.lower() for one in _PAGES):
+            if any(page in kind.lower() for page in _PAGES):
                 raise ContractError(f"{route.api!r} answers with {kind!r}, which browsers run")
             return Reply.of_inference([content], kind)
         return Reply.of_inference([await apart(_elements(answer), _text, answer)], JSON)
@@ -364,8 +360,8 @@ def handler_of(route: ApiRoute) -> Callable[[Exchange], Any]:
 
 async def _events(answer: Any) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(answer) as each:
-        async for one in each:
-            text = one.encode() if isinstance(one, str) else _text(one)
+        async for part in each:
+            text = part.encode() if isinstance(part, str) else _text(part)
             yield event(b"\ndata: ".join(text.splitlines()))
 
 

@@ -204,9 +204,7 @@ class Cycle(RequestResponseCycle):
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send a message of the application."""
-        if (
-            self.scope["http_version"] == "1.0"
-        ):  # without chunks: the connection's end is the answer's
+        if self.scope["http_version"] == "1.0":  # has no chunks: it ends with the connection
             self.chunked_encoding = False
             self.expected_content_length = len(cast("Any", message.get("body", b"")))
         if not self.response_started:

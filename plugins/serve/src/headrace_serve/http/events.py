@@ -26,7 +26,7 @@ _FIRST_PROBE_S = 0.05
 
 _COMMENT = b":\n\n"
 
-_ENDS = {one.encode(): b"\\u%04x" % ord(one) for one in "\x85\u2028\u2029"}
+_ENDS = {end.encode(): b"\\u%04x" % ord(end) for end in "\x85\u2028\u2029"}
 
 
 def event(data: bytes, name: str = "") -> bytes:
@@ -73,8 +73,8 @@ async def _send_all(sender: _Sender, events: AsyncGenerator[bytes]) -> None:
     comments = asyncio.create_task(sender.comment())
     try:
         async with contextlib.aclosing(events) as each:
-            async for one in each:
-                await sender.send(one)
+            async for sent in each:
+                await sender.send(sent)
         if not sender.begun:
             await sender.send(b"")
     finally:

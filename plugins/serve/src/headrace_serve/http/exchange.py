@@ -174,8 +174,8 @@ class Wire:
         message: Message = await self._receive()
         if message["type"] == "http.disconnect":
             self.disconnected = True
-        elif found := message.get("body", b""):
-            self.pieces.append(found)
+        elif piece := message.get("body", b""):
+            self.pieces.append(piece)
         self.more_body = bool(message.get("more_body", False))
 
     @property
@@ -259,7 +259,7 @@ class Exchange:
         varying = self.wire.varying
         if TRACED.isdisjoint(varying):
             return {}
-        return {one.decode(): varying[one].decode("latin-1") for one in TRACED if one in varying}
+        return {k.decode(): varying[k].decode("latin-1") for k in TRACED if k in varying}
 
     def share_key(self) -> str:
         """Return the text by which the shares of an alias choose, ``""`` if the client sends none."""
@@ -327,15 +327,10 @@ class Exchange:
         """
         self._held = self.service.hold(self._held, more)
 
-    @property
-    def most_json(self) -> int:
-        """The most bytes of a body that is JSON."""
-        return self.limits.max_json_bytes
-
     async def json_body(self) -> bytes:
         """Receive a body that is JSON; the errors are those of `body`."""
-        found = self.whole(self.most_json)
-        return await self.body(self.most_json) if found is None else found
+        body = self.whole(self.limits.max_json_bytes)
+        return await self.body(self.limits.max_json_bytes) if body is None else body
 
     async def parsed(self, text: bytes, read: Callable[[bytes], T] = loads) -> T:
         """Parse JSON, whose objects count against `Limits.max_inflight_bytes` until the end of the request.
@@ -432,7 +427,7 @@ class Exchange:
         self.hold(length)
         wire = self.wire
         wire.wanted = length  # there is room for all of it
-        found: list[bytes] = []
+        received: list[bytes] = []
         small, size = bytearray(), 0
         while True:
             await wire.more()
@@ -444,34 +439,34 @@ class Exchange:
                 raise BodyTooLargeError(f"the body has more than {limit} bytes, the limit")
             if size > self._held:
                 self.hold(size - self._held)
-            found += pieces
+            received += pieces
             if not wire.more_body:
-                return found[0] if len(found) == 1 and not small else b"".join([small, *found])
-            if len(found) > _MOST_PIECES:  # each of a few bytes takes many times as much
-                small += b"".join(found)
-                found.clear()
+                whole = len(received) == 1 and not small
+                return received[0] if whole else b"".join([small, *received])
+            if len(received) > _MOST_PIECES:  # each of a few bytes takes many times as much
+                small += b"".join(received)
+                received.clear()
 
     async def _decompressed(self, body: bytes, coding: str, limit: int) -> bytes:
         if len(body) <= _SMALL_BYTES:
             with contextlib.suppress(BodyTooLargeError):
-                found = unpack(body, coding, min(limit, _AT_ONCE_BYTES))
-                self.hold(len(found))
-                return found
-        async with self.service.unpacking.turn(
-            self.line.key or self.line.client.rpartition(":")[0]
-        ):
+                unpacked = unpack(body, coding, min(limit, _AT_ONCE_BYTES))
+                self.hold(len(unpacked))
+                return unpacked
+        client = self.line.key or self.line.client.rpartition(":")[0]
+        async with self.service.unpacking.turn(client):
             room = min(limit, self.service.room)
             self.hold(room)
             try:
-                found = await _UNPACKING.run(unpack, body, coding, room)
+                unpacked = await _UNPACKING.run(unpack, body, coding, room)
             except BodyTooLargeError:
                 self.hold(limit - room)  # raises, unless the limit of bodies was the smaller one
                 raise
             finally:
                 self.service.release(room)
                 self._held -= room
-            self.hold(len(found))
-        return found
+            self.hold(len(unpacked))
+        return unpacked
 
     async def while_connected(self, work: Awaitable[T]) -> T:
         """Await work, and cancel it at once if the client goes away.
@@ -504,8 +499,8 @@ class Exchange:
     def reply_now(self, reply: Reply) -> bool:
         """Send an answer at once; False, and `reply` sends it, where that needs more than one write."""
         length = 0
-        for one in reply.parts:
-            length += len(one)
+        for part in reply.parts:
+            length += len(part)
         line = self.line
         if length > _LARGE_BYTES:
             self.service.check_answer(length)
@@ -516,7 +511,7 @@ class Exchange:
         ):
             return False
         line.status, line.answered_s, line.sent_bytes = str(reply.status), time.monotonic(), length
-        made = _head(
+        head = _head(
             reply.status,
             reply.content_type,
             length,
@@ -524,7 +519,7 @@ class Exchange:
             *reply.headers.items(),
             *self.plan.added.items(),
         )
-        return made is not None and self.wire.answer(made, reply.parts)
+        return head is not None and self.wire.answer(head, reply.parts)
 
     @property
     def _coding(self) -> str:
@@ -572,9 +567,9 @@ class Exchange:
             error = UnavailableError("the server is shutting down")
         elif not isinstance(error, HeadraceError):
             logger.error("a request of %s failed in the server", self.scope["path"], exc_info=error)
-        found = refusal(error, debug=self.service.debug_errors)
-        self.line.code = found.code
-        return found
+        refused = refusal(error, debug=self.service.debug_errors)
+        self.line.code = refused.code
+        return refused
 
     def end(self) -> None:
         """Give back the body's bytes and the place in the queue; count the request and log it."""

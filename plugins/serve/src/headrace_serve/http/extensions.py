@@ -1,19 +1,19 @@
-"""The REST routes of shared memory, and of models that load, unload and exchange, which ``--allow`` turns on."""
+"""The REST routes of models that load, unload and exchange, which ``--allow`` turns on."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.errors import InputError
 from headrace_serve.http.exchange import Reply
 from headrace_serve.inference.parameters import without_nulls
-from headrace_serve.shared_memory import allowed, no_cuda_region
 
 if TYPE_CHECKING:
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.keys import Right
 
-__all__ = ["MEMORY_ROUTES", "REPOSITORY_ROUTES", "json_object"]
+__all__ = ["REPOSITORY_ROUTES", "json_object"]
 
 
 async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
@@ -27,31 +27,10 @@ async def json_object(exchange: Exchange, *keys: str) -> dict[str, Any]:
         InputError: The body is no JSON object, or has other keys.
     """
     body = await exchange.json_body()
-    found: Any = await exchange.parsed(body) if body.strip() else {}
-    if not isinstance(found, dict) or not set(found) <= set(keys):
+    document: Any = await exchange.parsed(body) if body.strip() else {}
+    if not isinstance(document, dict) or not set(document) <= set(keys):
         raise InputError("the body", expected=f"nothing, or an object with {', '.join(keys)}")
-    return found
-
-
-async def _status(exchange: Exchange) -> Reply:
-    regions = allowed(exchange.service.regions)
-    return Reply.json(regions.status(exchange.path.get("region", "")))
-
-
-async def _register(exchange: Exchange) -> Reply:
-    allowed(exchange.service.regions)
-    asked = await json_object(exchange, "key", "offset", "byte_size")
-    given = {"key": asked.get("key"), "offset": asked.get("offset", 0)}
-    size = asked.get("byte_size")
-    await exchange.service.change("register", exchange.path["region"], **given, byte_size=size)
-    return Reply.json({})
-
-
-async def _unregister(exchange: Exchange) -> Reply:
-    allowed(exchange.service.regions)
-    await json_object(exchange)
-    await exchange.service.change("unregister", exchange.path.get("region", ""))
-    return Reply.json({})
+    return document
 
 
 def _parameters(body: dict[str, Any]) -> dict[str, Any]:
@@ -61,64 +40,25 @@ def _parameters(body: dict[str, Any]) -> dict[str, Any]:
     return without_nulls(parameters)
 
 
-async def _load(exchange: Exchange) -> Reply:
-    return await _change(exchange, "load")
-
-
-async def _unload(exchange: Exchange) -> Reply:
-    return await _change(exchange, "unload")
-
-
 async def _end_exchange(exchange: Exchange) -> Reply:
     exchange.service.allowed_repository()
-    asked = await json_object(exchange, "action")
-    given = {"action": asked.get("action")}
-    await exchange.service.change("exchange", exchange.path["model"], **given)
+    action = (await json_object(exchange, "action")).get("action")
+    await exchange.service.change("exchange", exchange.path["model"], action=action)
     return Reply.json({})
 
 
-async def _change(exchange: Exchange, what: str) -> Reply:
+async def _change(change: str, exchange: Exchange) -> Reply:
     exchange.service.allowed_repository()
     parameters = _parameters(await json_object(exchange, "parameters"))
-    await exchange.service.change(what, exchange.path["model"], parameters=parameters)
+    await exchange.service.change(change, exchange.path["model"], parameters=parameters)
     return Reply.json({})
 
 
-async def _cuda_status(exchange: Exchange) -> Reply:
-    """Give no region: there are none of CUDA."""
-    name = exchange.path.get("region", "")
-    if name:
-        raise no_cuda_region(name)
-    return Reply.json([])
-
-
-async def _cuda_unregister(exchange: Exchange) -> Reply:
-    """Unregister nothing; clients do so to begin and to end, whatever there is."""
-    await json_object(exchange)
-    return Reply.json({})
-
-
-_CUDA = "/v2/cudasharedmemory"
-_MEMORY = "/v2/systemsharedmemory"
-_REGION = f"{_MEMORY}/region/{{region}}"
 _MODEL = "/v2/repository/models/{model}"
 
-MEMORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
-    ("GET", f"{_MEMORY}/status", _status, "infer"),
-    ("GET", f"{_REGION}/status", _status, "infer"),
-    ("POST", f"{_REGION}/register", _register, "infer"),
-    ("POST", f"{_REGION}/unregister", _unregister, "infer"),
-    ("POST", f"{_MEMORY}/unregister", _unregister, "infer"),
-    ("GET", f"{_CUDA}/status", _cuda_status, "infer"),
-    ("GET", f"{_CUDA}/region/{{region}}/status", _cuda_status, "infer"),
-    ("POST", f"{_CUDA}/unregister", _cuda_unregister, "infer"),
-    ("POST", f"{_CUDA}/region/{{region}}/unregister", _cuda_unregister, "infer"),
-)
-"""Method, path, handler, and the right that the client's key needs, of shared memory."""
-
 REPOSITORY_ROUTES: Final[tuple[tuple[str, str, Any, Right], ...]] = (
-    ("POST", f"{_MODEL}/load", _load, "repository"),
-    ("POST", f"{_MODEL}/unload", _unload, "repository"),
+    ("POST", f"{_MODEL}/load", partial(_change, "load"), "repository"),
+    ("POST", f"{_MODEL}/unload", partial(_change, "unload"), "repository"),
     ("POST", f"{_MODEL}/exchange", _end_exchange, "repository"),
 )
-"""The same of loading and unloading models, and of ending an exchange."""
+"""Method, path, handler, and the right that the client's key needs."""

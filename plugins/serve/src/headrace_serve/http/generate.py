@@ -64,7 +64,7 @@ async def _events(
 async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     """Receive a request, and return its model and what it asks for."""
     model = exchange.enter()
-    model, body = await receive(exchange, model, exchange.most_json)
+    model, body = await receive(exchange, model, exchange.limits.max_json_bytes)
     document: Any = await exchange.parsed(body)
     if not isinstance(document, dict):
         raise InputError("the body", expected="a JSON object", got=type(document).__name__)
@@ -81,8 +81,8 @@ async def _asked(exchange: Exchange) -> tuple[Model, Asked]:
     most_items = exchange.service.limits.narrowed(model.limits).max_items
     for field, value in _fields(document):
         _add(asked, model, field, value)
-    for one in asked.inputs:
-        check_items(model, one.name, one.shape, most_items)
+    for tensor in asked.inputs:
+        check_items(model, tensor.name, tensor.shape, most_items)
     if asked.parameters.pop("binary_data_output", False) is not False:
         raise InputError("parameter 'binary_data_output'", expected="false: all outputs are JSON")
     complete(asked, exchange.request_id, exchange.headers, exchange.line)
@@ -139,14 +139,14 @@ def _input(port: Port, value: Any) -> Encoded:
 
 
 async def _document(answer: Answer) -> bytes:
-    elements = sum(one.array.size for one in answer.outputs)
+    elements = sum(tensor.array.size for tensor in answer.outputs)
     return await apart(elements, _written, answer)
 
 
 def _written(answer: Answer) -> bytes:
     """Return an answer as JSON: the elements of each output under its name, a single one without a list."""
     values = (answer.model.name, answer.model.version, answer.id)
-    document = {name: one for name, one in zip(_NAMES, values, strict=True) if one}
+    document = {name: value for name, value in zip(_NAMES, values, strict=True) if value}
     document |= {tensor.name: _value(tensor) for tensor in answer.outputs}
     return orjson.dumps({**document, **answer.parameters}, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -154,5 +154,5 @@ def _written(answer: Answer) -> bytes:
 def _value(tensor: Tensor) -> Any:
     values: Any = as_json_values(tensor.name, tensor.datatype, tensor.array)
     if tensor.parameters.get("content_type") == JSON:
-        values = [orjson.Fragment(one) for one in values]
+        values = [orjson.Fragment(text) for text in values]
     return values[0] if tensor.array.size == 1 else values

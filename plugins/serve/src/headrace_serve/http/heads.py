@@ -56,8 +56,8 @@ def without_upgrade(parser: Any, url: bytes, headers: Sequence[tuple[bytes, byte
     lines = [b"%b %b HTTP/%b" % (method, url, version)]
     for name, value in headers:
         if name == b"connection":
-            kept = [one.strip() for one in value.lower().split(b",")]
-            value = b", ".join(one for one in kept if one not in _OF_UPGRADE)
+            kept = [token.strip() for token in value.lower().split(b",")]
+            value = b", ".join(token for token in kept if token not in _OF_UPGRADE)
         if value and name not in _OF_UPGRADE:
             lines.append(name + b": " + value)
     return b"\r\n".join([*lines, b"", b""])

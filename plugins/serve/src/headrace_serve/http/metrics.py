@@ -85,29 +85,25 @@ class Snapshot:
 
     def _of_memory(self) -> Iterator[Any]:
         """Return the families of models that come and go, where models have a budget of memory."""
-        told = {
-            (m.name, m.version): self.following.memory_of(m.name, m.version) for m in self.models
-        }
-        sizes = {p: one["memory"]["bytes"] for p, one in told.items() if one.get("memory")}
+        of = self.following.memory_of
+        told = {(m.name, m.version): of(m.name, m.version) for m in self.models}
+        sizes = {p: about["memory"]["bytes"] for p, about in told.items() if about.get("memory")}
         if not sizes:
             return
         now, model = self.following.comings, ("model",)
         for name, counted, text in (
-            ("models_loaded", now.loaded, "How often a model has come."),
+            ("models_loaded", now.loaded, "Loads of a model. A request without a load is a hit."),
             ("models_evicted", now.evicted, "How often a model has left for another one."),
             ("models_loading_seconds", now.took_s, "Seconds until it had come, in all."),
         ):
             yield _family("counter", name, text, model, _rows(counted), self.fixed)
-        rows = {(*place, d): n for place, one in sizes.items() for d, n in one.items()}
-        labels, text = (
-            ("model", "model_version", "device"),
-            "Bytes of the budget that a model takes when it is here.",
-        )
+        rows = {(*place, d): n for place, devices in sizes.items() for d, n in devices.items()}
+        labels = ("model", "model_version", "device")
+        text = "Bytes of the budget that a model takes when it is here."
         yield _family("gauge", "model_memory_bytes", text, labels, rows, self.fixed)
         here = {place: float(told[place]["state"] == "present") for place in sizes}
-        yield _family(
-            "gauge", "model_present", "Whether a model is here.", labels[:2], here, self.fixed
-        )
+        text = "Whether a model is here."
+        yield _family("gauge", "model_present", text, labels[:2], here, self.fixed)
 
 
 def _rows(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:
@@ -125,11 +121,11 @@ def _family(
     """Return a family of metrics with a sample for each row, whose key has the values of the labels."""
     from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 
-    made: Any = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-    made = made(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
+    family: Any = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    family = family(f"headrace_serve_{name}", text, labels=[*labels, *fixed])
     for values, value in rows.items():
-        made.add_metric([*values, *fixed.values()], value)
-    return made
+        family.add_metric([*values, *fixed.values()], value)
+    return family
 
 
 def can_encode() -> bool:
@@ -170,21 +166,21 @@ def _of_pipelines(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator
 
 def _of_steps(models: Iterable[Model], fixed: Mapping[str, str]) -> Iterator[Any]:
     """Return the families of nodes that run step by step, by ``Iterate`` of headrace-flow; without one there are none."""
-    found = {
-        (model.name, model.version, node): one
+    loops = {
+        (model.name, model.version, node): loop
         for model in models
-        for node, one in model.stats().get("iterate", {}).items()
+        for node, loop in model.stats().get("iterate", {}).items()
     }
     labels = ("model", "model_version", "node")
-    if found:
+    if loops:
         text = "Steps that were run on all requests in flight."
-        rows = {values: one["steps"] for values, one in found.items()}
+        rows = {values: loop["steps"] for values, loop in loops.items()}
         yield _family("counter", "iterate_steps", text, labels, rows, fixed)
         text = "Requests in these steps, each once a step: where a step writes a token, the tokens."
-        rows = {values: round(one["steps"] * one["in_flight"]) for values, one in found.items()}
+        rows = {values: round(loop["steps"] * loop["in_flight"]) for values, loop in loops.items()}
         yield _family("counter", "iterate_requests_in_steps", text, labels, rows, fixed)
         text = "The mean share of the places of a step that requests took."
-        known = {v: one["occupancy"] for v, one in found.items() if one["occupancy"] is not None}
+        known = {v: loop["occupancy"] for v, loop in loops.items() if loop["occupancy"] is not None}
         yield _family("gauge", "iterate_occupancy", text, labels, known, fixed)
 
 
@@ -206,18 +202,18 @@ def _times(probe: Any, model: Model) -> Iterable[Any]:
 
     with _ATTACHING:  # two clients may ask at a time
         if model.histograms is None:
-            made = probe.histograms([*model.pipe.stats()["nodes"]])
+            measured = probe.histograms([*model.pipe.stats()["nodes"]])
             try:
-                model.measured.enter_context(attached(model.pipe, made))
+                model.measured.enter_context(attached(model.pipe, measured))
             except ClosedError:
                 return ()
-            model.histograms = made
+            model.histograms = measured
     families: Iterable[Any] = model.histograms.families(Metric)
     return families
 
 
 def _labelled(family: Any, labels: Mapping[str, str]) -> Any:
-    family.samples = [one._replace(labels={**labels, **one.labels}) for one in family.samples]
+    family.samples = [each._replace(labels={**labels, **each.labels}) for each in family.samples]
     return family
 
 
@@ -226,16 +222,16 @@ def _suffixed(family: Any) -> Any:
     if str(family.type) == "counter":
         named = {family.name: f"{family.name}_total"}
         family.samples = [
-            one._replace(name=named.get(one.name, one.name)) for one in family.samples
+            sample._replace(name=named.get(sample.name, sample.name)) for sample in family.samples
         ]
     return family
 
 
 def _merged(families: Iterable[Any]) -> Iterable[Any]:
     """Join the families of one name, because the text may contain a name only once."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for family in families:
-        known = found.setdefault(family.name, family)
+        known = merged.setdefault(family.name, family)
         if known is not family:
             known.samples.extend(family.samples)
-    return found.values()
+    return merged.values()

@@ -1,22 +1,25 @@
-"""The OpenAPI document of the server, and a self-contained page of documentation."""
+"""The OpenAPI document of the server, and a self-contained page of documentation.
+
+``openapi.json`` has all of the document that does not depend on the models, and this module adds the rest.
+"""
 
 from __future__ import annotations
 
 import html
 import math
 import re
+from copy import deepcopy
 from importlib.metadata import version
+from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import orjson
 
 from headrace import keys
 from headrace_serve.datatypes import ONLY_BINARY
-from headrace_serve.http.events import EVENTS
 from headrace_serve.http.plain_route import file_input
 from headrace_serve.inference.classification import CLASSIFICATION
-from headrace_serve.inference.parameters import SEQUENCES, TRACE
-from headrace_tensors import DATATYPES
+from headrace_serve.inference.parameters import SEQUENCES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -28,46 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["document", "page"]
 
-_FLAG, _TEXT, _COUNT = {"type": "boolean"}, {"type": "string"}, {"type": "integer", "minimum": 0}
-_WHOLE = {**_COUNT, "maximum": (1 << 63) - 1}
-_FILE = {"schema": {"type": "string", "format": "binary"}}
+_FRAME: dict[str, Any] = orjson.loads(files(__package__).joinpath("openapi.json").read_bytes())
 _ANYTHING: dict[str, Any] = {"application/json": {"schema": {}}}
-_PARAMETERS: dict[str, Any] = {
-    "timeout": {**_WHOLE, "description": "Microseconds; 0: none."},
-    "priority": {**_WHOLE, "description": "1 is most urgent, 0 the default."},
-    **dict.fromkeys(TRACE, _TEXT),
-    "binary_data_output": _FLAG,
-    "triton_enable_empty_final_response": _FLAG,
-}
-_SENT = {name: {**one, "type": [one["type"], "null"]} for name, one in _PARAMETERS.items()}
-"""The same in a request, where null is as if it were not there."""
-_SEQUENCE: dict[str, Any] = {
-    "sequence_id": {"type": ["integer", "string"], "description": "Needed; neither 0 nor empty."},
-    "sequence_start": _FLAG,
-    "sequence_end": _FLAG,
-}
-_PLACES = ("shared_memory_region", "shared_memory_offset", "shared_memory_byte_size")
-_STATUSES = {
-    "400": "The request is wrong.",
-    "401": "There is no key, or a wrong one.",
-    "403": "The key does not allow this.",
-    "404": "There is no such model or version.",
-    "408": "The request was not received in time.",
-    "413": "The body is too large.",
-    "415": "The Content-Encoding is not known (see Accept-Encoding), or the Content-Type.",
-    "429": "The queue is full; see Retry-After.",
-    "500": "The pipeline failed.",
-    "501": "The server does not have this part of the protocol.",
-    "503": "The server is shutting down; see Retry-After.",
-    "504": "The time is over.",
-}
-
-_EVENTS: dict[str, Any] = {EVENTS: {"schema": _TEXT}}
-
-_KEYS: dict[str, Any] = {
-    "bearer": {"type": "http", "scheme": "bearer"},
-    "header": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
-}
+_COUNT = {"type": "integer", "minimum": 0}
 
 
 def document(
@@ -85,241 +51,167 @@ def document(
         below: The path below which the application lies. ``""`` for none.
         apis: The routes of other servers, by method and path.
     """
-    paths: dict[str, Any] = {
-        "/v2": _get("Name, version and extensions of the server"),
-        "/v2/health/live": _get("Whether the server and its processes live", security=[]),
-        "/v2/health/ready": _get("Whether it accepts requests", security=[]),
-        "/v2/repository/index": {"post": _operation("The models and their state")},
-        "/v2/models/stats": _get("Statistics of all models"),
-    }
-    said = {"error": _TEXT, "code": _TEXT, "node": {"type": ["string", "null"]}, "id": _TEXT}
-    schemas: dict[str, Any] = {"Error": _object(said, *said)}
+    whole: dict[str, Any] = deepcopy(_FRAME["document"])
+    whole["info"]["version"] = version("headrace-serve")
+    paths = whole["paths"]
     for model in models:
-        places = [f"/v2/models/{model.name}/versions/{model.version}"]
+        paths |= _operations(model, f"/v2/models/{model.name}/versions/{model.version}")
+        whole["components"]["schemas"] |= _fields(model)[1]
         if models.find(model.name) is model:
-            places.insert(0, f"/v2/models/{model.name}")
-        for place in places:
-            paths[place] = _get(f"Metadata of {model.name}")
-            paths[f"{place}/ready"] = _get(f"{model.name}: ready", security=[])
-            for end in ("config", "stats"):
-                paths[f"{place}/{end}"] = _get(f"{model.name}: {end}")
-            paths[f"{place}/infer"] = {"post": _infer(model)}
-            if model.fields is not None:
-                schemas |= model.fields.schema(_schemas_of(model))[1]
-            for end in ("generate", "generate_stream"):
-                paths[f"{place}/{end}"] = {"post": _generate(model, end)}
-        if len(places) == 2 and _can_run(model):
-            made_run, more = _run(model)
-            paths[f"/run/{model.name}"] = {"post": made_run}
-            schemas |= more
-    _add_apis(paths, apis or {})
-    made: dict[str, Any] = {
-        "openapi": "3.1.0",
-        "info": {"title": "headrace-serve", "version": version("headrace-serve")},
-        "paths": paths,
-        "components": {"schemas": schemas},
-    }
-    if below:  # without it, clients take the paths for those of the whole host
-        made["servers"] = [{"url": below}]
-    if keyed:
-        made["components"]["securitySchemes"] = _KEYS
-        made["security"] = [{name: []} for name in _KEYS]
-    return made
-
-
-def _operation(summary: str, ok: dict[str, Any] | None = None) -> dict[str, Any]:
-    done: dict[str, Any] = {"description": "Done."}
-    if ok is not None:
-        done["content"] = _json(ok)
-    content = _json({"$ref": "#/components/schemas/Error"})
-    wrong = {s: {"description": text, "content": content} for s, text in _STATUSES.items()}
-    return {"summary": summary, "responses": {"200": done, **wrong}}
-
-
-def _json(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the content of a body of JSON."""
-    return {"application/json": {"schema": schema}}
-
-
-def _post(summary: str, content: dict[str, Any]) -> dict[str, Any]:
-    """Return an operation that takes a body, by its media types, and gives an object of JSON."""
-    made = _operation(summary, {"type": "object"})
-    made["requestBody"] = {"required": True, "content": content}
-    return made
-
-
-def _get(summary: str, **more: Any) -> dict[str, Any]:
-    return {"get": {**_operation(summary), **more}}
-
-
-def _infer(model: Model) -> dict[str, Any]:
-    inputs = [_tensor(port, model.signature.max_rows) for port in model.signature.inputs.values()]
-    names = list(model.signature.outputs)
-    alone = model.signature.sequence_key is None
-    parameters = {
-        **_SENT,
-        "partial": _FLAG if model.signature.by_item else {"const": False},
-        "inputs": False,
-        **(dict.fromkeys(SEQUENCES, False) if alone else _SEQUENCE),
-    }
-    taken = {
-        "type": "array",
-        "description": "Each input once; the server takes them in any order.",
-        "prefixItems": inputs,
-        "minItems": len([p for p in model.signature.inputs.values() if not p.optional]),
-        "maxItems": len(inputs),
-    }
-    wanted = {"name": {"enum": names}, "parameters": _object(_of_outputs(model))}
-    once = {"minContains": 0, "maxContains": 1}
-    given = {
-        "type": "array",
-        "description": "The outputs that are wanted, each at most once; none: all.",
-        "items": _object(wanted, "name"),
-        "maxItems": len(names),
-        "allOf": [{"contains": {"properties": {"name": {"const": n}}}, **once} for n in names],
-    }
-    told = _open(parameters, "Others are for the pipeline.")
-    fields = {"id": _TEXT, "parameters": told, "inputs": taken, "outputs": given}
-    made = _post(f"Run {model.name} version {model.version}", _json(_object(fields, "inputs")))
-    made["responses"]["200"]["content"]["application/octet-stream"] = _FILE
-    return made
-
-
-def _generate(model: Model, end: str) -> dict[str, Any]:
-    """Return the operation whose inputs and outputs are fields; values may also be lists of them."""
-    inputs = [port for port in model.signature.inputs.values() if port.datatype not in ONLY_BINARY]
-    fields: dict[str, Any] = {}
-    for port in inputs:
-        one = _element(port.datatype)
-        fields[port.name] = {"anyOf": [one, {"type": "array", "items": one}]}
-    required = [port.name for port in model.signature.inputs.values() if not port.optional]
-    if model.fields is not None:
-        said, _ = model.fields.schema(_schemas_of(model))
-        fields, required = said["properties"], said.get("required", [])
-    fields = {**fields, "id": _TEXT, "parameters": {"type": "object"}}
-    schema = _open(fields, "Other fields, and those of parameters, are parameters.")
-    content = _json({**schema, "required": required})
-    made = _post(f"Run {model.name} version {model.version}", content)
-    if end == "generate_stream":
-        made["summary"] += ": an event for each part of the answer"
-        made["responses"]["200"]["content"] = _EVENTS
-    return made
-
-
-def _add_apis(paths: dict[str, Any], apis: Mapping[str, ApiRoute]) -> None:
-    for place, found in apis.items():
+            paths |= _operations(model, f"/v2/models/{model.name}") | _run(model)
+    for place, route in (apis or {}).items():
         method, path = place.split()
-        paths.setdefault(path, {})[method.lower()] = _of_api(path, found)
+        paths.setdefault(path, {})[method.lower()] = _of_api(path, route)
+    for operations in paths.values():
+        for operation in operations.values():
+            operation["responses"] = _responses() | operation.get("responses", {})
+    if below:  # without it, clients take the paths for those of the whole host
+        whole["servers"] = [{"url": below}]
+    if keyed:
+        whole["components"]["securitySchemes"] = _FRAME["securitySchemes"]
+        whole["security"] = [{name: []} for name in _FRAME["securitySchemes"]]
+    return whole
 
 
-def _of_api(path: str, found: ApiRoute) -> dict[str, Any]:
+def _responses(content: dict[str, Any] = _FRAME["error"]) -> dict[str, Any]:
+    """Return the responses that every operation has; those of errors have this content."""
+    wrong = {
+        status: {"description": text, "content": content}
+        for status, text in _FRAME["statuses"].items()
+    }
+    return {"200": {"description": "Done."}, **wrong}
+
+
+def _operations(model: Model, root: str) -> dict[str, Any]:
+    """Return the operations of a model by their paths, which begin with a root, and by their methods."""
+    paths = {root + end: operations for end, operations in deepcopy(_FRAME["model"]).items()}
+    for operations in paths.values():
+        for operation in operations.values():
+            operation["summary"] = _summary(operation, model)
+    _fill_inference(paths[f"{root}/infer"]["post"]["requestBody"]["content"], model)
+    for end in ("generate", "generate_stream"):
+        paths[f"{root}/{end}"]["post"]["requestBody"]["content"] = _generate(model)
+    return paths
+
+
+def _summary(operation: dict[str, Any], model: Model) -> str:
+    summary: str = operation["summary"]
+    return summary.format(name=model.name, version=model.version)
+
+
+def _fill_inference(content: dict[str, Any], model: Model) -> None:
+    """Add the inputs, outputs and parameters of a model to the body of an inference."""
+    signature, body = model.signature, content["application/json"]["schema"]["properties"]
+    parameters = body["parameters"]["properties"]
+    if not signature.by_item:
+        parameters["partial"] = {"const": False}
+    if signature.sequence_key is None:
+        parameters |= dict.fromkeys(SEQUENCES, False)
+    ports = signature.inputs.values()
+    body["inputs"] |= {
+        "prefixItems": [_tensor(port, signature.max_rows) for port in ports],
+        "minItems": len([port for port in ports if not port.optional]),
+        "maxItems": len(ports),
+    }
+    names, once = list(signature.outputs), {"minContains": 0, "maxContains": 1}
+    output = body["outputs"]["items"]["properties"]
+    output["name"]["enum"] = names
+    if any(port.datatype in ("BYTES", "BF16") for port in signature.outputs.values()):
+        del output["parameters"]["properties"][CLASSIFICATION]
+    body["outputs"]["maxItems"] = len(names)
+    body["outputs"]["allOf"] = [
+        {"contains": {"properties": {"name": {"const": name}}}, **once} for name in names
+    ]
+
+
+def _generate(model: Model) -> dict[str, Any]:
+    """Return the content whose inputs are fields; values may also be lists of them."""
+    ports = model.signature.inputs.values()
+    required = [port.name for port in ports if not port.optional]
+    fields: dict[str, Any] = {}
+    for port in ports:
+        if port.datatype not in ONLY_BINARY:
+            element = _FRAME["elements"][port.datatype]
+            fields[port.name] = {"anyOf": [element, {"type": "array", "items": element}]}
+    if model.fields is not None:
+        schema, _ = _fields(model)
+        fields, required = schema["properties"], schema.get("required", [])
+    schema = deepcopy(_FRAME["generate"])
+    schema["properties"] = {**fields, **schema["properties"]}
+    return {"application/json": {"schema": {**schema, "required": required}}}
+
+
+def _of_api(path: str, route: ApiRoute) -> dict[str, Any]:
     """Return the operation of a route of another server, whose bodies that server describes."""
-    made = _operation(found.summary, {})
-    for answer in made["responses"].values():
-        answer["content"] = _ANYTHING
-    named = {"in": "path", "required": True, "schema": _TEXT}
-    made["parameters"] = [{"name": name, **named} for name in re.findall(r"\{(\w+)\}", path)]
-    if found.right == "infer":
-        made["requestBody"] = {"required": True, "content": _ANYTHING}
-    return made if found.right is not None else {**made, "security": []}
+    done = {"description": "Done.", "content": _ANYTHING}
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "responses": {**_responses(_ANYTHING), "200": done},
+        "parameters": [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+            for name in re.findall(r"\{(\w+)\}", path)
+        ],
+    }
+    if route.right == "infer":
+        operation["requestBody"] = {"required": True, "content": _ANYTHING}
+    return operation if route.right is not None else {**operation, "security": []}
 
 
-def _schemas_of(model: Model) -> str:
-    """Return what the names of the schemas begin with to which the fields of a model refer."""
-    return f"{model.name}.{model.version}"
-
-
-def _of_outputs(model: Model) -> dict[str, Any]:
-    """Return the parameters that every output of a model may have."""
-    found: dict[str, Any] = {"binary_data": _FLAG}
-    if all(port.datatype not in ("BYTES", "BF16") for port in model.signature.outputs.values()):
-        found[CLASSIFICATION] = {"type": "integer", "minimum": 1, "maximum": (1 << 31) - 1}
-    return found
-
-
-def _open(properties: dict[str, Any], description: str) -> dict[str, Any]:
-    """Return the schema of an object that may have other properties than these."""
-    return {"type": "object", "description": description, "properties": properties}
-
-
-def _object(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    made = {"type": "object", "additionalProperties": False, "properties": properties}
-    return {**made, "required": list(required)} if required else made
+def _fields(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schema of the fields of a model, and the schemas to which it refers."""
+    return model.fields.schema(f"{model.name}.{model.version}") if model.fields else ({}, {})
 
 
 def _tensor(port: Port, max_rows: int | None) -> dict[str, Any]:
+    is_binary = port.datatype in ONLY_BINARY
+    schema: dict[str, Any] = deepcopy(_FRAME["binary_tensor" if is_binary else "tensor"])
     axes: list[dict[str, Any]] = [_COUNT if n < 0 else {"const": n} for n in port.shape]
     if port.batch_axis is not None and port.shape[port.batch_axis] < 0 and max_rows is not None:
         axes[port.batch_axis] = {**_COUNT, "maximum": max_rows}
-    shape = {"type": "array", "prefixItems": axes, "minItems": len(axes), "maxItems": len(axes)}
-    data: dict[str, Any] = {
-        "type": "array",
-        "description": "As many elements as the shape says, in row-major order; nested lists are accepted too.",
-        "items": _element(port.datatype),
+    count = {"minItems": len(axes), "maxItems": len(axes)}
+    schema["properties"] |= {
+        "name": {"const": port.name},
+        "datatype": {"const": port.datatype},
+        "shape": {"type": "array", "prefixItems": axes, **count},
     }
-    if all(n >= 0 for n in port.shape):
-        data["minItems"] = data["maxItems"] = math.prod(port.shape)
-    said = {"name": {"const": port.name}, "datatype": {"const": port.datatype}}
-    fields: dict[str, Any] = {**said, "shape": shape}
-    if port.datatype in ONLY_BINARY:
-        fields["parameters"] = _object({"binary_data_size": _COUNT}, "binary_data_size")
-        return _object(fields, *fields)
-    elsewhere = dict.fromkeys(("binary_data_size", *_PLACES), False)
-    more = {"parameters": _open(elsewhere, "They are for the pipeline.")}
-    return _object({**fields, "data": data, **more}, *fields, "data")
+    if not is_binary:
+        data = schema["properties"]["data"]
+        data["items"] = _FRAME["elements"][port.datatype]
+        if all(n >= 0 for n in port.shape):
+            data["minItems"] = data["maxItems"] = math.prod(port.shape)
+    return schema
 
 
-def _element(datatype: str) -> dict[str, Any]:
-    """Give the schema of one element in JSON."""
-    dtype: Any = DATATYPES[datatype]
-    if datatype in ("BOOL", "BYTES"):
-        return _FLAG if datatype == "BOOL" else _TEXT
-    if dtype.kind == "f":
-        most = float(np.finfo(dtype).max)
-        return {"type": "number", "minimum": -most, "maximum": most}
-    info: Any = np.iinfo(dtype)
-    return {"type": "integer", "minimum": int(info.min), "maximum": int(info.max)}
-
-
-def _can_run(model: Model) -> bool:
-    """Return whether the plain route takes bodies for a model."""
-    return model.takes_json or model.fields is not None or file_input(model) is not None
-
-
-def _run(model: Model) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the operation of the plain route, and the schemas to which its body refers."""
-    file_name = None if model.takes_json else file_input(model)
-    files = {"type": "array", "items": _FILE["schema"], "minItems": 1}
-    form = {"schema": {"type": "object", "required": ["file"], "properties": {"file": files}}}
-    content: dict[str, Any] = {}
-    schemas: dict[str, Any] = {}
-    key = keys.DATA if file_name is None else model.signature.inputs[file_name].key
-    if file_name is not None and (model.fields is None or model.fields.takes_file(key)):
-        content = {"application/octet-stream": _FILE, "multipart/form-data": form}
+def _run(model: Model) -> dict[str, Any]:
+    """Return the operation of the plain route by its path and method, if it takes bodies for a model."""
+    name = None if model.takes_json else file_input(model)
+    if name is None and model.fields is None and not model.takes_json:
+        return {}
+    operation: dict[str, Any] = deepcopy(_FRAME["run"])
+    operation["summary"] = _summary(operation, model)
+    body = operation["requestBody"]
+    key = keys.DATA if name is None else model.signature.inputs[name].key
+    if name is None or not (model.fields is None or model.fields.takes_file(key)):
+        body["content"] = {}
     if model.fields is not None:
-        schema, schemas = model.fields.schema(_schemas_of(model))
-        content = {**_json(schema), **content}
-    elif model.takes_json:
-        content = _ANYTHING
-    made = _post(f"Run {model.name}", content)
-    made["responses"]["200"]["content"] |= _EVENTS
-    if model.fields is not None:
-        wrong = made["responses"]["400"]["content"]
-        made["responses"]["422"] = {"description": "A field is wrong.", "content": wrong}
-    query = {"timeout": _COUNT, "priority": _COUNT, **dict.fromkeys(TRACE, _TEXT)}
-    made["parameters"] = [{"name": n, "in": "query", "schema": one} for n, one in query.items()]
-    if file_name is not None and model.fields is None:
-        made["parameters"] += [
+        body["content"]["application/json"] = {"schema": _fields(model)[0]}
+        return {f"/run/{model.name}": {"post": operation}}
+    del operation["responses"]["422"]
+    if name is None:
+        body["content"] = _ANYTHING
+    else:
+        kinds = _FRAME["elements"]
+        operation["parameters"] += [
             {
                 "name": port.name,
                 "in": "query",
                 "required": True,
-                "schema": {"type": _element(port.datatype)["type"]},
+                "schema": {"type": kinds[port.datatype]["type"]},
             }
             for port in model.signature.inputs.values()
-            if port.name != file_name
+            if port.name != name
         ]
-    return made, schemas
+    return {f"/run/{model.name}": {"post": operation}}
 
 
 _PAGE = """<!doctype html>

@@ -62,14 +62,14 @@ def _json_form(model: Model) -> dict[str, Any]:
     schema, others = model.fields.schema("")
     required = schema.get("required", ())
     fields, example = [], {}
-    for name, one in schema["properties"].items():
-        kind = _resolved(one, others)
+    for name, field in schema["properties"].items():
+        kind = _resolved(field, others)
         fields.append(
             {
                 "name": name,
                 "type": _type(kind, others),
                 "required": name in required,
-                "description": one.get("description", ""),
+                "description": field.get("description", ""),
             }
         )
         if name in required:
@@ -80,8 +80,8 @@ def _json_form(model: Model) -> dict[str, Any]:
 def _resolved(schema: dict[str, Any], others: dict[str, Any]) -> dict[str, Any]:
     """Return the schema to which a schema refers, or the first of several that it may be."""
     if "$ref" in schema:
-        found: dict[str, Any] = others.get(schema["$ref"].rpartition("/")[2], {})
-        return found
+        resolved: dict[str, Any] = others.get(schema["$ref"].rpartition("/")[2], {})
+        return resolved
     return schema["anyOf"][0] if "anyOf" in schema else schema
 
 
@@ -102,7 +102,7 @@ def _example(schema: dict[str, Any], others: dict[str, Any]) -> Any:
     if kind == "array":
         count = max(1, schema.get("minItems", 4))
         if "prefixItems" in schema:
-            return [_example(_resolved(one, others), others) for one in schema["prefixItems"]]
+            return [_example(_resolved(item, others), others) for item in schema["prefixItems"]]
         return [_example(_resolved(schema.get("items", {}), others), others)] * count
     if kind == "object":
         needed = schema.get("required", ())

@@ -39,23 +39,23 @@ async def _to_page(exchange: Exchange) -> Reply:
 
 async def _example(exchange: Exchange) -> Reply:
     name, examples = exchange.path["file"], exchange.service.examples
-    found = None if examples is None else await asyncio.to_thread(examples.read, name)
-    if found is None:
+    example = None if examples is None else await asyncio.to_thread(examples.read, name)
+    if example is None:
         return _missing(exchange, f"there is no example {name[:80]!r}")
-    return Reply(200, [found.content], found.content_type)
+    return Reply(200, [example.content], example.content_type)
 
 
-def _missing(exchange: Exchange, what: str) -> Reply:
+def _missing(exchange: Exchange, missing: str) -> Reply:
     exchange.line.code = "route"
-    return Reply(404, [error_json(what, "route")])
+    return Reply(404, [error_json(missing, "route")])
 
 
 async def _page(exchange: Exchange) -> Reply:
     name = exchange.path.get("file", "index.html")
-    found = _PAGE.file(name)
-    if found is None or "index.html" in exchange.path.values():  # its links start from /ui
+    file = _PAGE.file(name)
+    if file is None or "index.html" in exchange.path.values():  # its links start from /ui
         return _missing(exchange, f"the page has no file {name[:80]!r}")
-    return Reply(200, [found.content], found.content_type, dict(HEADERS))
+    return Reply(200, [file.content], file.content_type, dict(HEADERS))
 
 
 def _live_of(exchange: Exchange) -> LivePage:
@@ -115,12 +115,10 @@ async def _load(exchange: Exchange) -> Reply:
     name = exchange.path["model"]
     exchange.model = exchange.service.find(name) or await wait_for(exchange, name)
     parts = path.split("/")
-    if parts != ["", "run", name] and not (
-        parts[:4] == ["", "v2", "models", name] and parts[-1] == "infer"
-    ):
-        raise InputError(
-            "to", expected=f"/run/{name}, or an infer route of the model", got=path[:80]
-        )
+    infers = parts[:4] == ["", "v2", "models", name] and parts[-1] == "infer"
+    if parts != ["", "run", name] and not infers:
+        wanted = f"/run/{name}, or an infer route of the model"
+        raise InputError("to", expected=wanted, got=path[:80])
     clients = whole_number(given.get("clients", ""))
     if clients is None or clients > MOST_CLIENTS:
         got = given.get("clients", "")[:40]

@@ -149,8 +149,8 @@ async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
     service = exchange.service
     accepted = exchange.header(b"accept")
     if _wants_events(accepted):
-        what = "accept: the events are the parts of one answer, and the body is several files"
-        raise InputError(what, hint="Send one file as the body.")
+        problem = "accept: the events are the parts of one answer, and the body is several files"
+        raise InputError(problem, hint="Send one file as the body.")
     most = service.limits.narrowed(model.limits).max_items
     kind = exchange.header(b"content-type")
     files, fields = read_form(body, kind, most, _MOST_PARAMETERS)
@@ -172,8 +172,8 @@ async def _run_files(exchange: Exchange, model: Model, body: bytes) -> Reply:
             return orjson.dumps(answer)
         return orjson.dumps(answer)[:-1] + b"," + text[1:]
 
-    found = await exchange.while_connected(asyncio.gather(*starmap(outcome, files)))
-    return Reply.of_inference([b'{"outcomes":[' + b",".join(found) + b"]}"], JSON)
+    outcomes = await exchange.while_connected(asyncio.gather(*starmap(outcome, files)))
+    return Reply.of_inference([b'{"outcomes":[' + b",".join(outcomes) + b"]}"], JSON)
 
 
 def _wants_events(accepted: str) -> bool:
@@ -187,12 +187,12 @@ def _wants_events(accepted: str) -> bool:
 async def _events(model: Model, stream: AsyncGenerator[tuple[bool, Any]]) -> AsyncGenerator[bytes]:
     """Give an event for each part of an answer, and ``end`` with its result."""
     async with contextlib.aclosing(stream) as each:
-        async for is_last, found in each:
-            if is_last and found is None:
+        async for is_last, part in each:
+            if is_last and part is None:
                 outputs: Mapping[str, Any] = dict.fromkeys(model.signature.outputs)
             else:
-                outputs = outputs_of(model, found)
-            document = await apart(elements_of(found), _document, outputs)
+                outputs = outputs_of(model, part)
+            document = await apart(elements_of(part), _document, outputs)
             yield event(document, "end" if is_last else "")
 
 
@@ -357,12 +357,12 @@ def _given(query: bytes, fields: Iterable[tuple[str, str]] = ()) -> dict[str, st
     """Return the parameters of a query, and the fields of a form."""
     if query.count(b"&") >= _MOST_PARAMETERS:
         raise InputError("the query", expected=f"at most {_MOST_PARAMETERS} parameters")
-    found: dict[str, str] = {}
+    given: dict[str, str] = {}
     for name, value in [*parse_qsl(query.decode("latin-1"), keep_blank_values=True), *fields]:
-        if name in found:
+        if name in given:
             raise InputError(f"parameter {name[:80]!r} is there twice")
-        found[name] = value
-    return found
+        given[name] = value
+    return given
 
 
 def _identifier_in(query: bytes) -> str:
@@ -374,11 +374,11 @@ def _identifier_in(query: bytes) -> str:
 
 
 def _whole(name: str, value: str) -> int:
-    found = whole_number(value)
-    if found is None:
+    number = whole_number(value)
+    if number is None:
         unit = " of microseconds" if name == "timeout" else ""
         raise InputError(f"parameter {name!r}", expected=f"a whole number{unit}", got=value[:40])
-    return found
+    return number
 
 
 def _single(port: Port, text: str) -> Tensor:
@@ -402,17 +402,13 @@ def _reply(model: Model, result: Any, accepted: str) -> Reply:
     outputs = outputs_of(model, result)
     only: Any = next(iter(outputs.values())) if len(outputs) == 1 else None
     kinds = _kinds_for(only)
-    if not accepted:
-        return Reply.of_inference(
-            [_document(outputs) if kinds[0] == JSON else raw_bytes(only)], kinds[0]
-        )
-    kind = max(kinds, key=partial(quality, accepted))  # of equal ones the first
-    if not quality(accepted, kind):
-        what = f"accept: the result is no {accepted[:80]!r}"
-        raise InputError(what, expected=" or ".join(kinds))
-    if kind == JSON:
-        return Reply.of_inference([_document(outputs)], JSON)
-    return Reply.of_inference([raw_bytes(only)], kind)
+    kind = kinds[0]
+    if accepted:
+        kind = max(kinds, key=partial(quality, accepted))  # of equal ones the first
+        if not quality(accepted, kind):
+            problem = f"accept: the result is no {accepted[:80]!r}"
+            raise InputError(problem, expected=" or ".join(kinds))
+    return Reply.of_inference([_document(outputs) if kind == JSON else raw_bytes(only)], kind)
 
 
 def _kind_of(content: bytes) -> str | None:
@@ -435,9 +431,7 @@ def _kinds_for(only: Any) -> list[str]:
 
 def _document(outputs: Mapping[str, Any]) -> bytes:
     """Return the outputs as an object of JSON."""
-    parts = [
-        orjson.dumps(name) + b":" + _json_value(name, value) for name, value in outputs.items()
-    ]
+    parts = [orjson.dumps(name) + b":" + _json_value(name, v) for name, v in outputs.items()]
     return b"{" + b",".join(parts) + b"}"
 
 
@@ -450,7 +444,7 @@ def _json_value(name: str, value: Any) -> bytes:
         elif isinstance(value, (list, tuple, np.ndarray)):
             array = as_plain_array(value)
             if array is not None and array.dtype.kind in "OS":
-                texts = [one.decode() if isinstance(one, bytes) else one for one in array.flat]
+                texts = [text.decode() if isinstance(text, bytes) else text for text in array.flat]
                 value = np.array(texts, object).reshape(array.shape)
     except UnicodeDecodeError:
         raise InputError(

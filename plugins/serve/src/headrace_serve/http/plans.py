@@ -71,20 +71,9 @@ class Plan:
     """
 
     __slots__ = (
-        *(
-            "added",
-            "catalogue",
-            "headers",
-            "keep",
-            "model",
-            "passed",
-            "path",
-            "route",
-            "scope",
-            "used",
-        ),
-        "without_body",
-    )
+        "added", "catalogue", "headers", "keep", "model", "passed", "path", "route", "scope",
+        "used", "without_body",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -94,13 +83,8 @@ class Plan:
         headers: Mapping[bytes, bytes],
         added: Mapping[str, str],
     ) -> None:
-        self.route, self.scope, self.path, self.headers, self.added = (
-            route,
-            scope,
-            path,
-            headers,
-            added,
-        )
+        self.route, self.scope, self.path = route, scope, path
+        self.headers, self.added = headers, added
         self.without_body = scope["method"] in _WITHOUT_BODY
         self.passed = self.used = False
         self.keep: Callable[[], None] | None = None
@@ -145,7 +129,7 @@ class Plans:
         """Return the plan of a parsed head, and the headers that differ for each request."""
         joined = joined_headers(headers)
         varying = {name: value for name, value in joined.items() if _IS_VARYING(name)}
-        scope["headers"] = [one for one in joined.items() if one[0] not in varying]
+        scope["headers"] = [header for header in joined.items() if header[0] not in varying]
         scope.pop("client", None)
         return self._make(scope), varying
 
@@ -165,8 +149,8 @@ class Plans:
             return
         while len(kept) >= _MOST:
             oldest = next(iter(kept))
-            one = kept.pop(oldest)
-            if one.used:  # it has a second chance
-                one.used = False
-                kept[oldest] = one
+            left = kept.pop(oldest)
+            if left.used:  # it has a second chance
+                left.used = False
+                kept[oldest] = left
         kept[key] = plan

@@ -67,18 +67,18 @@ async def _preflight(cors: CORSMiddleware, exchange: Exchange) -> Reply:
     """Answer a preflight request, which has the method OPTIONS and needs no key."""
     headers = Headers(raw=exchange.scope["headers"])
     wanted = headers.get("access-control-request-headers", "")
-    others = [one for one in wanted.split(",") if _OF_CLIENTS.fullmatch(one.strip().lower())]
+    others = [name for name in wanted.split(",") if _OF_CLIENTS.fullmatch(name.strip().lower())]
     if others:
-        kept = ",".join(one for one in wanted.split(",") if one not in others)
+        kept = ",".join(name for name in wanted.split(",") if name not in others)
         headers = Headers({**headers, "access-control-request-headers": kept})
-    made = cors.preflight_response(headers)
-    if others and made.status_code == 200:
-        made.headers["access-control-allow-headers"] += "".join(
-            f", {one.strip()}" for one in others
-        )
-    text = made.body.decode() if isinstance(made.body, bytes) else ""
-    sent = {k: v for k, v in made.headers.items() if k not in ("content-type", "content-length")}
-    if made.status_code == 200:
-        return Reply(200, [text.encode()], made.headers["content-type"], {**sent, **SANDBOXED})
+    answer = cors.preflight_response(headers)
+    if others and answer.status_code == 200:
+        also = "".join(f", {name.strip()}" for name in others)
+        answer.headers["access-control-allow-headers"] += also
+    text = answer.body.decode() if isinstance(answer.body, bytes) else ""
+    sent = {k: v for k, v in answer.headers.items() if k not in ("content-type", "content-length")}
+    if answer.status_code == 200:
+        return Reply(200, [text.encode()], answer.headers["content-type"], {**sent, **SANDBOXED})
     exchange.line.code = "not_allowed"
-    return Reply(made.status_code, [error_json(text, "not_allowed")], headers={**sent, **SANDBOXED})
+    body = [error_json(text, "not_allowed")]
+    return Reply(answer.status_code, body, headers={**sent, **SANDBOXED})

@@ -106,6 +106,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _last: asyncio.Future[None] | None = None
     _tells: Cycle | None = None
     _is_ended = False
+    pipeline: deque[Any]  # of cycles alone
 
     def is_fresh(self, since: float) -> bool:
         """Return whether a request is being received, or the connection is newer than ``since`` and has had none."""
@@ -202,7 +203,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             return False
         if cycle.more_body and self.pipeline:  # the rest of its body never comes
             self.pipeline.popleft()
-            cycle = self.pipeline[0][0] if self.pipeline else self._answered
+            cycle = self.pipeline[0] if self.pipeline else self._answered
             self.cycle = cycle
         if not cycle.more_body and not cycle.response_complete:
             cycle.keep_alive = False
@@ -228,9 +229,9 @@ class _LimitedProtocol(HttpToolsProtocol):
                 data = b""
             else:
                 end = data.find(b"\r\n\r\n", 0, self._longest_head) + 4
-                found = self._plans.find(data[:end]) if end > 4 else None
-                if found is not None:
-                    end += self._begin_known(*found, data, end)
+                known = self._plans.find(data[:end]) if end > 4 else None
+                if known is not None:
+                    end += self._begin_known(*known, data, end)
                 elif end > 4:
                     self._new = None
                     self._parse(data[:end])
@@ -293,7 +294,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self._refuse_rest(*error.__context__.args)
             return
         logger.debug("a client of %s sent bytes that are no HTTP", self.client)
-        self.send_400_response(f"this is no request of HTTP: {error}")
+        self._refuse_rest(400, f"this is no request of HTTP: {error}", "http")
 
     def _read_again(self, rest: bytes) -> None:
         """Parse a request that asks for another protocol again without those headers. A server may ignore them.
@@ -306,10 +307,6 @@ class _LimitedProtocol(HttpToolsProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._parse(head + rest)
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer bytes that are no HTTP with 400, and close; see `_refuse_rest`."""
-        self._refuse_rest(400, msg, "http")
 
     def _refuse_rest(self, status: int, text: str, code: str) -> None:
         """Refuse a request that cannot be parsed or comes too late, and close.
@@ -356,7 +353,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if url.host is not None:  # RFC 9112, 3.2.2: it says the host, whatever the header says
             host = b"[%b]" % url.host if b":" in url.host else url.host
             own = (b"host", host if url.port is None else b"%b:%d" % (host, url.port))
-            self.headers = [own, *(one for one in self.headers if one[0] != b"host")]
+            self.headers = [own, *(header for header in self.headers if header[0] != b"host")]
         raw_path = url.path or b"/"  # a whole URL may have none
         path = raw_path.decode("ascii")
         self.scope |= {
@@ -384,15 +381,14 @@ class _LimitedProtocol(HttpToolsProtocol):
             tells = self._tells
             if before is tells and not tells.response_started and not self._is_ended:
                 tells.keep_alive = True  # the answer of this request says it now
-            self.pipeline.appendleft((cycle, self.app))
+            self.pipeline.appendleft(cycle)
             self._bound_pipeline()
         if self._last is not None:
             self._tell_by(cycle)
 
     def _bound_pipeline(self) -> None:
         """Pause reading where much waits behind the request that is answered. Else the end of the connection is noticed."""
-        cycles: Any = [cycle for cycle, _ in self.pipeline]
-        waiting = sum(cycle.size for cycle in cycles)
+        waiting = sum(cycle.size for cycle in self.pipeline)
         if len(self.pipeline) >= _MOST_PIPELINED or waiting > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
 
@@ -447,7 +443,6 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """End an answer: begin the next request that waits, or be idle."""
-        self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
         if self._unsent or self.transport.get_write_buffer_size():
@@ -469,7 +464,7 @@ class _LimitedProtocol(HttpToolsProtocol):
         if self.flow.read_paused:
             self.flow.resume_reading()
         if self.pipeline:
-            self._start(self.pipeline.pop()[0])
+            self._start(self.pipeline.pop())
         else:
             self._idle_since = self.loop.time()
             if self._idle is None:

@@ -21,8 +21,8 @@ from headrace_serve.errors import (
     NotBuiltError,
     UnavailableError,
     UnknownModelError,
-    UnsupportedError,
     error_json,
+    unsupported,
 )
 from headrace_serve.http import extensions as rest_extensions
 from headrace_serve.http import openapi
@@ -37,7 +37,7 @@ from headrace_serve.http.preflight import Origins
 from headrace_serve.http.tensors import HEADER_LENGTH, read_again, read_body, write_body
 from headrace_serve.http.waiting import receive, wait_for
 from headrace_serve.inference.parameters import TRACED, without_nulls
-from headrace_serve.inference.tensors import complete, place_outputs
+from headrace_serve.inference.tensors import complete
 from headrace_serve.keys import Keys
 from headrace_serve.models import described
 from headrace_serve.models.catalogue import build_models
@@ -170,9 +170,8 @@ class Routes:
         if self._origins is not None:
             preflight, added = self._origins.read(scope, headers)
             if preflight is not None:
-                return Plan(
-                    Endpoint(self.service, "other", preflight, None), scope, {}, headers, {}
-                )
+                endpoint = Endpoint(self.service, "other", preflight, None)
+                return Plan(endpoint, scope, {}, headers, {})
         written = _with_slashes(scope)
         for route in self.routes:
             match, child = route.matches(written)
@@ -184,12 +183,12 @@ class Routes:
     def takes(self, scope: Any) -> list[str]:
         """Return the methods that a path takes."""
         matched = [(route, *route.matches(scope)) for route in self.routes]
-        found = [
+        matched_methods = [
             route.methods or ()
             for route, match, child in matched
             if match is not Match.NONE and all(child["path_params"].values())
         ]
-        return sorted({method for methods in found for method in methods})
+        return sorted({method for methods in matched_methods for method in methods})
 
 
 _SLASH = "\x1f"
@@ -229,19 +228,19 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
         probe: bool = False,
     ) -> list[Route]:
         places = ("/v2/models/{model}", "/v2/models/{model}/versions/{version}")
-        return [route(method, f"{one}{end}", handler, right, probe=probe) for one in places]
+        return [route(method, f"{root}{end}", handler, right, probe=probe) for root in places]
 
-    def api_route(place: str, found: ApiRoute) -> Route:
+    def api_route(place: str, api: ApiRoute) -> Route:
         method, path = place.split()
         endpoint: Any = Endpoint(
             service,
             place,
-            handler_of(found),
-            found.right,
-            costs=method == "POST" or found.right is not None,
+            handler_of(api),
+            api.right,
+            costs=method == "POST" or api.right is not None,
             is_task=True,
             later="{model}" not in path,
-            error=found.error,
+            error=api.error,
         )
         if path.endswith("/{model}"):  # clients do not quote the slashes of a name
             path = f"{path[:-1]}:path}}"
@@ -253,7 +252,7 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
         route("GET", "/v2/health/ready", _ready, None, probe=True),
         *per_model("GET", "/ready", _model_ready, None, probe=True),
         route("POST", "/v2/repository/index", _index),
-        *(route(*one, own=True) for one in rest_extensions.REPOSITORY_ROUTES),
+        *(route(*row, own=True) for row in rest_extensions.REPOSITORY_ROUTES),
     ]
     if admin:
         return operating
@@ -271,9 +270,8 @@ def _table(service: Service, *, admin: bool) -> list[Route]:
         *per_model("GET", "", _metadata),
         *per_model("GET", "/config", _config),
         *per_model("GET", "/stats", _statistics),
-        *(api_route(*one) for one in service.apis.items()),
-        *(route(*one, own=True) for one in PAGE_ROUTES if service.live is not None),
-        *(route(*one, own=True) for one in rest_extensions.MEMORY_ROUTES),
+        *(api_route(*row) for row in service.apis.items()),
+        *(route(*row, own=True) for row in PAGE_ROUTES if service.live is not None),
         *(
             route(method, f"/v2/{place}", _unsupported)
             for place in _UNSUPPORTED
@@ -287,6 +285,7 @@ _DOCUMENTS = ("/docs", "/openapi.json", "/v2", "/v2/")
 
 _UNSUPPORTED = (
     "cudasharedmemory/{rest:path}",
+    "systemsharedmemory/{rest:path}",
     "trace/setting",
     "models/{model}/trace/setting",
     "logging",
@@ -369,10 +368,10 @@ class Endpoint:
         """Return the answer for an error."""
         refused = exchange.refused(error)
         after = self.service.retry_after_s(exchange.model, error) if refused.retry else 0
-        made = Reply.refused(refused, exchange.identifier or exchange.request_id, after)
+        reply = Reply.refused(refused, exchange.identifier or exchange.request_id, after)
         if self.error is not None:
-            made.parts = [orjson.dumps(self.error(refused.status, refused.code, refused.text))]
-        return made
+            reply.parts = [orjson.dumps(self.error(refused.status, refused.code, refused.text))]
+        return reply
 
 
 async def _infer(exchange: Exchange) -> Reply:
@@ -382,10 +381,10 @@ async def _infer(exchange: Exchange) -> Reply:
     body: Any = None if model is None else exchange.whole(most)
     if model is None or body is None:
         model, body = await receive(exchange, model, most)
-    found = read_again(body, length, model)
-    if found is None:
-        found = await read_body(body, length.decode("latin-1"), model, exchange)
-    asked, wanted = found
+    known = read_again(body, length, model)
+    if known is None:
+        known = await read_body(body, length.decode("latin-1"), model, exchange)
+    asked, wanted = known
     if asked.request is None or exchange.request_id or not TRACED.isdisjoint(exchange.wire.varying):
         complete(asked, exchange.request_id, exchange.headers, exchange.line)
     wire = exchange.wire
@@ -401,8 +400,6 @@ async def _infer(exchange: Exchange) -> Reply:
     again: Any = None if asked.outline is None else asked.outline.again
     if answer.body is not None:
         return Reply(200, answer.body, _OCTETS, again.headers, compressible=True)
-    if asked.places:
-        await place_outputs(answer, asked.places, service.access(exchange.hold))
     parts, size = await write_body(answer, wanted, None if answer.parameters else asked.outline)
     if size is None:
         return Reply.of_inference(parts, "application/json")
@@ -417,8 +414,8 @@ async def _openapi(exchange: Exchange) -> Reply:
     service = exchange.service
     below = exchange.scope.get("root_path", "")
     keyed = service.keys is not None
-    made = openapi.document(service.models, keyed=keyed, below=below, apis=service.apis)
-    return Reply.json(made)
+    document = openapi.document(service.models, keyed=keyed, below=below, apis=service.apis)
+    return Reply.json(document)
 
 
 async def _docs(exchange: Exchange) -> Reply:
@@ -496,8 +493,8 @@ async def _memory(exchange: Exchange) -> Reply:
     _dumping.append(None)
     dump = asyncio.ensure_future(_DUMPS.run(dump_of, [*exchange.service.models], asked[-1]))
     dump.add_done_callback(lambda _: _dumping.clear())
-    found = await exchange.while_connected(asyncio.shield(dump))
-    return Reply(200, [found], "application/x-ndjson")
+    rows = await exchange.while_connected(asyncio.shield(dump))
+    return Reply(200, [rows], "application/x-ndjson")
 
 
 async def _index(exchange: Exchange) -> Reply:
@@ -509,7 +506,7 @@ async def _index(exchange: Exchange) -> Reply:
 
 
 async def _unsupported(exchange: Exchange) -> Reply:
-    raise UnsupportedError(f"{exchange.scope['path']} is not supported by this server")
+    raise unsupported(exchange.scope["path"])
 
 
 async def _nothing(routes: Routes, exchange: Exchange) -> Reply:
@@ -517,14 +514,14 @@ async def _nothing(routes: Routes, exchange: Exchange) -> Reply:
     own = path.removeprefix(exchange.scope["root_path"])
     exchange.line.code = "route"
     docs, takes = f"{exchange.scope['root_path']}/docs", ", ".join(routes.takes(exchange.scope))
-    what = f"there is no route {method} {path}; {docs} lists the routes"
-    status, text = (405, f"{path} takes {takes}") if takes else (404, what)
+    problem = f"there is no route {method} {path}; {docs} lists the routes"
+    status, text = (405, f"{path} takes {takes}") if takes else (404, problem)
     # Clients of an API find the text in its form alone.
-    begins = [one for place, one in exchange.service.apis.items() if _first(place) == _first(own)]
-    made = error_json(text, "route")
+    begins = [api for place, api in exchange.service.apis.items() if _first(place) == _first(own)]
+    body = error_json(text, "route")
     if begins and begins[0].error is not None:
-        made = orjson.dumps(begins[0].error(status, "route", text))
-    return Reply(status, [made], headers={"allow": takes} if takes else None)
+        body = orjson.dumps(begins[0].error(status, "route", text))
+    return Reply(status, [body], headers={"allow": takes} if takes else None)
 
 
 def _first(place: str) -> str:

@@ -15,9 +15,9 @@ from headrace_serve.inference.messages import Asked, Encoded
 from headrace_serve.inference.parameters import flag, without_nulls
 from headrace_serve.inference.tensors import (
     check_number,
-    placed_input,
     read_form,
     read_outputs,
+    refuse_region,
     tensor_view,
 )
 from headrace_serve.outlines import Outline, PlainOutputs
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from headrace_serve.http.exchange import Exchange
     from headrace_serve.inference.messages import Answer, Tensor
     from headrace_serve.models.model import Model
-    from headrace_serve.shared_memory import Access, Place
 
 __all__ = ["HEADER_LENGTH", "Wanted", "read_again", "read_body", "write_body"]
 
@@ -37,6 +36,7 @@ HEADER_LENGTH = "inference-header-content-length"
 
 _DIGITS = 15
 _NONE: list[Encoded] = []
+_OF_INPUTS = ("name", "shape", "datatype", "parameters", "data")
 _KEYS = ("id", "model_name", "parameters", "inputs", "outputs")
 
 
@@ -85,11 +85,8 @@ async def read_body(
         exchange: The request.
 
     Raises:
-        InputError: The body is malformed, or names a region or place that does not exist.
-        UnsupportedError: The body names shared memory, which is not allowed.
-        BodyTooLargeError, OverloadedError: The inputs in shared memory have too many bytes.
+        InputError: The body is malformed, or names a region of shared memory.
     """
-    access, most_items = exchange.service.access(exchange.hold), exchange.limits.max_items
     length = len(body)
     if header_length:
         given = whole_number(header_length)
@@ -111,21 +108,21 @@ async def read_body(
             got=repr(document["model_name"])[:40],
         )
     parameters = without_nulls(_parameters("the request", document))
-    reader = _Reader(binary, access, model, most_items)
+    reader = _Reader(binary, model, exchange.limits.max_items)
     listed = _list("inputs", document, required=True)
     check_number("inputs", len(listed), model.signature.inputs)
-    inputs = [reader.tensor(one) for one in listed]
+    inputs = [reader.tensor(tensor) for tensor in listed]
     reader.end()
-    outputs, places, wanted, classes = _outputs(document, parameters, access, model)
+    outputs, wanted, classes = _outputs(document, parameters, model)
     identifier = document.get("id", "")
     if not isinstance(identifier, str):
         raise InputError("id", expected="a string", got=type(identifier).__name__)
-    asked = Asked(inputs, outputs, identifier, parameters, places=places, classes=classes)
-    plain = not (identifier or places or classes or any(one.parameters for one in inputs))
+    asked = Asked(inputs, outputs, identifier, parameters, classes=classes)
+    plain = not (identifier or classes or any(tensor.parameters for tensor in inputs))
     if len(reader.sizes) == len(inputs) and plain:
         said = [
-            (one.name, one.datatype, one.shape, size)
-            for one, size in zip(inputs, reader.sizes, strict=True)
+            (tensor.name, tensor.datatype, tensor.shape, size)
+            for tensor, size in zip(inputs, reader.sizes, strict=True)
         ]
         model.outlines.keep(head, Outline(said, outputs, dict(parameters), wanted))
     return asked, wanted
@@ -141,29 +138,29 @@ def _filled(outline: Outline, binary: memoryview) -> Asked:
     return Asked(inputs, outline.outputs, "", dict(outline.parameters), outline=outline)
 
 
-def _object(what: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
+def _object(where: str, value: Any, keys: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise InputError(what, expected="a JSON object", got=type(value).__name__)
-    found = without_nulls(value)
-    for key in found:
+        raise InputError(where, expected="a JSON object", got=type(value).__name__)
+    fields = without_nulls(value)
+    for key in fields:
         if key not in keys:
-            raise InputError(f"{what} has a key {key!r}", expected=", ".join(keys))
-    return found
+            raise InputError(f"{where} has a key {key!r}", expected=", ".join(keys))
+    return fields
 
 
 def _list(name: str, document: dict[str, Any], *, required: bool = False) -> list[Any]:
-    found = document.get(name, None if required else [])
-    if not isinstance(found, list):
-        got = "nothing" if found is None else type(found).__name__
+    listed = document.get(name, None if required else [])
+    if not isinstance(listed, list):
+        got = "nothing" if listed is None else type(listed).__name__
         raise InputError(name, expected="a list of objects", got=got)
-    return found
+    return listed
 
 
-def _parameters(what: str, document: dict[str, Any]) -> dict[str, Any]:
-    found = document.get("parameters", {})
-    if not isinstance(found, dict):
-        raise InputError(f"parameters of {what}", expected="an object", got=type(found).__name__)
-    return found
+def _parameters(where: str, document: dict[str, Any]) -> dict[str, Any]:
+    given = document.get("parameters", {})
+    if not isinstance(given, dict):
+        raise InputError(f"parameters of {where}", expected="an object", got=type(given).__name__)
+    return given
 
 
 class _Reader:
@@ -173,9 +170,8 @@ class _Reader:
         sizes: The number of bytes of each input that had binary data.
     """
 
-    def __init__(self, binary: memoryview, access: Access, model: Model, most_items: int) -> None:
+    def __init__(self, binary: memoryview, model: Model, most_items: int) -> None:
         self._binary = binary
-        self._access = access
         self._model = model
         self._most_items = most_items
         self._place = 0
@@ -183,21 +179,15 @@ class _Reader:
 
     def tensor(self, document: Any) -> Encoded:
         """Read one input."""
-        document = _object(
-            "an input", document, ("name", "shape", "datatype", "parameters", "data")
-        )
+        document = _object("an input", document, _OF_INPUTS)
         name = _name("an input", document)
         datatype, shape = read_form(
             self._model, name, document.get("datatype"), document.get("shape"), self._most_items
         )
         parameters = _parameters(f"input {name!r}", document)
-        place = self._access.place(f"input {name!r}", parameters)
+        refuse_region(f"input {name!r}", parameters)
         parameters = without_nulls(parameters)
         size = parameters.pop("binary_data_size", None)
-        if place is not None:
-            if size is not None or "data" in document:
-                raise InputError(f"input {name!r} has both data and a place in shared memory")
-            return placed_input(name, datatype, shape, place, self._access, parameters)
         if size is None:
             return Encoded(name, datatype, shape, document.get("data"), from_json, parameters)
         if "data" in document:
@@ -222,27 +212,27 @@ class _Reader:
             raise InputError(f"the body has {len(self._binary) - self._place} bytes of no input")
 
 
-def _name(what: str, document: dict[str, Any]) -> str:
+def _name(where: str, document: dict[str, Any]) -> str:
     name = document.get("name")
     if not isinstance(name, str):
-        raise InputError(f"name of {what}", expected="a string", got=repr(name)[:40])
+        raise InputError(f"name of {where}", expected="a string", got=repr(name)[:40])
     return name
 
 
 def _outputs(
-    document: dict[str, Any], parameters: dict[str, Any], access: Access, model: Model
-) -> tuple[list[str] | None, dict[str, Place], Wanted, dict[str, int]]:
+    document: dict[str, Any], parameters: dict[str, Any], model: Model
+) -> tuple[list[str] | None, Wanted, dict[str, int]]:
     binary: dict[str | None, bool] = {None: flag("binary_data_output", parameters)}
     listed = _list("outputs", document)
     check_number("outputs", len(listed), model.signature.outputs)
     asked = []
-    for one in listed:
-        said = _object("an output", one, ("name", "parameters"))
+    for output in listed:
+        said = _object("an output", output, ("name", "parameters"))
         name = _name("an output", said)
         asked.append((name, _parameters(f"output {name!r}", said)))
-    found, places, classes = read_outputs(asked, access, ("binary_data",))
-    binary |= {name: flag("binary_data", given) for name, given in found.items() if given}
-    return list(found) or None, places, Wanted(binary), classes
+    outputs, classes = read_outputs(asked, ("binary_data",))
+    binary |= {name: flag("binary_data", given) for name, given in outputs.items() if given}
+    return list(outputs) or None, Wanted(binary), classes
 
 
 def _json_values(answer: Answer, tensor: Tensor) -> Any:
@@ -283,9 +273,9 @@ async def write_body(
         InputError, NotJsonError, ItemError: The client wants an output as JSON, which cannot hold its elements.
     """
     elements = 0
-    for one in answer.outputs:
-        if one.datatype == "BYTES" or not wanted.is_binary(one.name):
-            elements += one.array.size
+    for tensor in answer.outputs:
+        if tensor.datatype == "BYTES" or not wanted.is_binary(tensor.name):
+            elements += tensor.array.size
     return await apart(elements, _written, answer, wanted, outline)
 
 
@@ -294,21 +284,20 @@ def _written(
 ) -> tuple[list[bytes | memoryview], int | None]:
     """Write the body of an answer; see `write_body`."""
     parts: list[bytes | memoryview] = []
-    described = [(one.name, one.datatype, one.shape, one.parameters) for one in answer.outputs]
+    described = [(out.name, out.datatype, out.shape, out.parameters) for out in answer.outputs]
     if outline is not None and outline.answered is not None and outline.answered[0] == described:
         head = outline.answered[1]
-        return [head, *[tensor_view(one) for one in answer.outputs]], len(head)
+        return [head, *[tensor_view(tensor) for tensor in answer.outputs]], len(head)
     outputs: list[dict[str, Any]] = []
     for tensor in answer.outputs:
         output: dict[str, Any] = {
             "name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)
         }  # fmt: skip
         parameters = dict(tensor.parameters)
-        # Triton's C++ clients take an output with parameters for one with binary data.
-        if wanted.is_binary(tensor.name) and not tensor.placed:
+        if wanted.is_binary(tensor.name):
             parts.append(tensor_view(tensor))
             parameters["binary_data_size"] = len(parts[-1])
-        elif not tensor.placed:
+        else:
             output["data"] = _json_values(answer, tensor)
         if parameters:
             output["parameters"] = parameters
@@ -322,7 +311,7 @@ def _written(
         document["parameters"] = answer.parameters
     header = orjson.dumps(document, option=orjson.OPT_SERIALIZE_NUMPY)
     # The number of bytes follows from the shapes, but for BYTES.
-    fixed = all(one.datatype != "BYTES" for one in answer.outputs)
+    fixed = all(tensor.datatype != "BYTES" for tensor in answer.outputs)
     if outline is not None and fixed and len(parts) == len(outputs):
         outline.answered = described, header
         outline.again = _again(answer, outline.outputs, header)
@@ -332,15 +321,15 @@ def _written(
 def _again(answer: Answer, wanted: list[str] | None, header: bytes) -> PlainOutputs | None:
     """Return how to write the same answer with other numbers. None where that is not all."""
     forms, ports = [], answer.model.signature.outputs
-    for one in answer.outputs:
+    for tensor in answer.outputs:
         if (
-            ports[one.name].optional
-            or one.datatype == "BF16"
-            or one.parameters
-            or one.array.dtype != DATATYPES[one.datatype]
+            ports[tensor.name].optional
+            or tensor.datatype == "BF16"
+            or tensor.parameters
+            or tensor.array.dtype != DATATYPES[tensor.datatype]
         ):
             return None
-        forms.append((one.array.dtype, one.array.shape))
+        forms.append((tensor.array.dtype, tensor.array.shape))
     whole = len(ports) == 1 and not answer.by_name
     names = list(ports) if wanted is None else wanted
     return PlainOutputs(None if whole else names, forms, header, {HEADER_LENGTH: str(len(header))})

@@ -81,11 +81,12 @@ async def wait_for(
 async def _timeout_us(exchange: Exchange, body: bytes) -> int | None:
     """Return the parameter ``timeout`` of a query, or of a body that is JSON. What is wrong is refused by who reads it."""
     query = parse_qs(exchange.scope["query_string"].decode("latin-1"))
-    found: Any = whole_number(query["timeout"][-1]) if "timeout" in query else None
+    timeout_us: Any = whole_number(query["timeout"][-1]) if "timeout" in query else None
     head = bytes(body[: whole_number(exchange.header(_HEADER_LENGTH))])
-    if found is None and b'"timeout"' in head:
+    if timeout_us is None and b'"timeout"' in head:
         with contextlib.suppress(InputError):
             document: Any = await exchange.parsed(head)
-            for one in (document, document.get("parameters")) if isinstance(document, dict) else ():
-                found = one.get("timeout", found) if isinstance(one, dict) else found
-    return found if type(found) is int and found > 0 else None
+            parts = [document, document.get("parameters")] if isinstance(document, dict) else []
+            for part in [each for each in parts if isinstance(each, dict)]:
+                timeout_us = part.get("timeout", timeout_us)
+    return timeout_us if type(timeout_us) is int and timeout_us > 0 else None

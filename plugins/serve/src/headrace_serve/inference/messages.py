@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from headrace_serve.models.model import Model
     from headrace_serve.outlines import Outline
     from headrace_serve.run_times import RunTimes
-    from headrace_serve.shared_memory import Place
 
 __all__ = ["Answer", "Asked", "Encoded", "Tensor"]
 
@@ -31,7 +30,6 @@ class Tensor:
         shape: The length of each axis.
         array: The elements. For BYTES, objects of type ``bytes`` or ``str``.
         parameters: The parameters of the tensor.
-        placed: Whether an output was written to shared memory, so that its elements are not sent.
     """
 
     name: str
@@ -39,7 +37,6 @@ class Tensor:
     shape: tuple[int, ...]
     array: NDArray[Any]
     parameters: dict[str, Any] = field(default_factory=dict)
-    placed: bool = False
 
 
 @dataclass(slots=True)
@@ -86,7 +83,6 @@ class Asked:
         id: The identifier of the request, ``""`` without one.
         parameters: The parameters of the request.
         timeout_s: The deadline of the gRPC call in seconds from now, or None.
-        places: The places in shared memory to which outputs are to be written, by the outputs' names.
         times: Records when the requests wait and run in the pipeline. None: it is not measured.
         classes: The number of classes that the client wants of outputs, by their names.
         client: The key of the client and the number of keys, as the ``context`` of the request has them. Empty without keys.
@@ -101,7 +97,6 @@ class Asked:
     id: str = ""
     parameters: dict[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
-    places: dict[str, Place] = field(default_factory=dict)
     times: RunTimes | None = None
     outline: Outline | None = None
     request_id: str = ""

@@ -53,9 +53,10 @@ def for_pipeline(asked: Asked) -> dict[str, Any]:
     """Return the parameters that are not the server's: those of the request, and under ``inputs`` those of each input."""
     if not asked.parameters and asked.outline is not None:
         return {}  # an outline is kept only of requests without parameters of inputs
-    found = {k: v for k, v in asked.parameters.items() if k not in _KNOWN and k not in SEQUENCES}
-    inputs = {one.name: one.parameters for one in asked.inputs if one.parameters}
-    return {**found, _OF_INPUTS: inputs} if inputs else found
+    others = asked.parameters.items()
+    parameters = {k: v for k, v in others if k not in _KNOWN and k not in SEQUENCES}
+    inputs = {tensor.name: tensor.parameters for tensor in asked.inputs if tensor.parameters}
+    return {**parameters, _OF_INPUTS: inputs} if inputs else parameters
 
 
 def without_nulls(document: dict[str, Any]) -> dict[str, Any]:
@@ -93,10 +94,10 @@ def with_trace(parameters: Mapping[str, Any], sent: Mapping[str, str]) -> dict[s
 
     A ``tracestate`` belongs to the ``traceparent`` beside it (W3C Trace Context, 3.3), and without it says nothing.
     """
-    found = {name: sent[name] for name in TRACE if name in sent}
+    parents = {name: sent[name] for name in TRACE if name in sent}
     if "traceparent" in parameters or "traceparent" not in sent:
-        found.pop("tracestate", None)
-    return {**found, **parameters}
+        parents.pop("tracestate", None)
+    return {**parents, **parameters}
 
 
 def flag(name: str, parameters: Mapping[str, Any]) -> bool:
@@ -122,8 +123,8 @@ def check_parameters(parameters: Mapping[str, Any], sequence_key: str | None = N
             hint = (
                 "A model takes sequences whose entry node is StateFul(KEY)[...] of headrace-flow."
             )
-            what = f"parameter {name!r}: sequences are not supported by this model"
-            raise InputError(what, hint=hint)
+            problem = f"parameter {name!r}: sequences are not supported by this model"
+            raise InputError(problem, hint=hint)
         if name == _OF_INPUTS:
             raise InputError(f"parameter {name!r}: the parameters of inputs have this name")
 
@@ -138,12 +139,12 @@ def of_sequence(parameters: Mapping[str, Any], key: str) -> dict[str, Any]:
     Raises:
         InputError: ``sequence_id`` is missing, 0, empty, or neither a number nor a text, or a flag is none.
     """
-    found = parameters.get("sequence_id", 0)
-    if isinstance(found, bool) or not isinstance(found, (int, str)) or not found:
+    identifier = parameters.get("sequence_id", 0)
+    if isinstance(identifier, bool) or not isinstance(identifier, (int, str)) or not identifier:
         wanted = "a number other than 0, or a text that is not empty: this model keeps the state of sequences"
-        raise InputError("parameter 'sequence_id'", expected=wanted, got=repr(found)[:40])
+        raise InputError("parameter 'sequence_id'", expected=wanted, got=repr(identifier)[:40])
     flags = {name: True for name in SEQUENCES[1:] if flag(name, parameters)}
-    return {key: found, **flags}
+    return {key: identifier, **flags}
 
 
 def call_arguments(
@@ -163,8 +164,8 @@ def call_arguments(
         times_s.append(limits.max_timeout_ms / 1e3)
     level = _whole("priority", given.get("priority", 0))
     for name in TRACE:
-        if not isinstance(found := given.get(name, ""), str):
-            raise InputError(f"parameter {name!r}", expected="a string", got=repr(found)[:40])
+        if not isinstance(value := given.get(name, ""), str):
+            raise InputError(f"parameter {name!r}", expected="a string", got=repr(value)[:40])
     return {
         "timeout": min(times_s) if times_s else None,
         "priority": priority_default - level if level else 0,

@@ -131,9 +131,8 @@ def begin_plain(
     traced = outline is None or parameters is not outline.parameters
     if asked.client or asked.times is not None or traced:
         add_context(request, parameters, asked.times, asked.client)
-    if (
-        asked.timeout_s is None and limits.max_timeout_ms is None
-    ):  # it has no parameters that would say so
+    # It has no parameters that would give it a time.
+    if asked.timeout_s is None and limits.max_timeout_ms is None:
         return Outcome(model.pipe, request)
     call = call_arguments(parameters, asked.timeout_s, limits, priority_default)
     return Outcome(model.pipe, request, **call)
@@ -142,7 +141,7 @@ def begin_plain(
 def answer_again(model: Model, asked: Asked, request: dict[str, Any]) -> Answer | None:
     """Return the answer of a request that has ended, where it differs from an earlier one in its numbers alone; else None."""
     outline = asked.outline
-    if outline is None or outline.again is None or asked.places or _RESPONSE_PARAMETERS in request:
+    if outline is None or outline.again is None or _RESPONSE_PARAMETERS in request:
         return None
     body = outline.again.parts(request["result"])
     if body is None:
@@ -162,7 +161,7 @@ async def begin(
     Raises:
         InputError: The inputs, outputs or parameters are wrong.
     """
-    elements = sum([one.elements for one in asked.inputs])
+    elements = sum([tensor.elements for tensor in asked.inputs])
     if elements > limits.max_elements:
         _check_elements(asked.inputs, limits)
     values = await apart(elements, _arrays, model, asked.inputs)
@@ -184,10 +183,7 @@ def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
     client = asked.client
     if model.signature.sequence_key is not None:
         fixed |= of_sequence(asked.parameters, model.signature.sequence_key)
-        client = {
-            **client,
-            SEQUENCES[1]: "required",
-        }  # as Triton does, where a backend leaves it open
+        client = {**client, SEQUENCES[1]: "required"}  # as in Triton, if a backend leaves it open
     add_context(fixed, asked.parameters, asked.times, client, for_pipeline(asked))
     return {**fixed, **(asked.fields or {})}
 
@@ -195,8 +191,8 @@ def _same_for_all_items(model: Model, asked: Asked) -> dict[str, Any]:
 def _at_the_edges(requests: Sequence[dict[str, Any]]) -> None:
     """Let only the first item of a request begin a sequence, and only the last one end it."""
     for flag_of, others in (("sequence_start", requests[1:]), ("sequence_end", requests[:-1])):
-        for one in others:
-            one.pop(flag_of, None)
+        for request in others:
+            request.pop(flag_of, None)
 
 
 def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -212,7 +208,7 @@ def request_of(model: Model, tensors: list[Tensor], more: Mapping[str, Any]) -> 
     """
     _check_inputs(model, tensors)
     ports = model.signature.inputs
-    values = {one.name: _as_said(ports[one.name], one.array) for one in tensors}
+    values = {tensor.name: _as_said(ports[tensor.name], tensor.array) for tensor in tensors}
     return made_request(model, values, more, 0)
 
 
@@ -263,13 +259,13 @@ async def _run_items(
     try:
         await model.pipe.call_async(requests, **call)
     except RequestsFailed as error:
-        failed = {i: one for i, one in enumerate(error.errors) if one is not None}
+        failed = {i: each for i, each in enumerate(error.errors) if each is not None}
         first, why = next(iter(failed.items()))
         none_left = len(failed) == len(requests)
         if not partial or (none_left and refusal(why).status in _PASSING):
             raise ItemError(first, why) from why
-        return {i: one["result"] for i, one in enumerate(requests) if i not in failed}, failed
-    return {i: one["result"] for i, one in enumerate(requests)}, {}
+        return {i: sent["result"] for i, sent in enumerate(requests) if i not in failed}, failed
+    return {i: sent["result"] for i, sent in enumerate(requests)}, {}
 
 
 def _written(
@@ -288,8 +284,8 @@ def _written(
         try:
             return tensors_of(model, list(results.values()), by_item=True, wanted=wanted)
         except RequestsFailed as error:
-            found = zip(list(results), error.errors, strict=True)
-            lost = {index: one for index, one in found if one is not None}
+            errors = zip(list(results), error.errors, strict=True)
+            lost = {index: failure for index, failure in errors if failure is not None}
             if not partial:
                 raise ItemError(*next(iter(lost.items()))) from error
         for index in lost:
@@ -309,11 +305,11 @@ def _errors_text(failed: dict[int, BaseException], *, debug: bool) -> str:
 def _arrays(model: Model, inputs: Sequence[Encoded]) -> dict[str, NDArray[Any]]:
     """Read the elements of the inputs, which may be other ones than the model has."""
     ports = model.signature.inputs
-    return {one.name: _as_said(ports.get(one.name), one.array()) for one in inputs}
+    return {tensor.name: _as_said(ports.get(tensor.name), tensor.array()) for tensor in inputs}
 
 
 def _check_elements(inputs: Sequence[Encoded], limits: Limits) -> None:
-    elements = sum(one.elements for one in inputs if one.datatype == "BYTES")
+    elements = sum(tensor.elements for tensor in inputs if tensor.datatype == "BYTES")
     if elements > limits.max_elements:
         raise InputError(
             f"the inputs of BYTES have {elements} elements together, which are more than the"
@@ -327,7 +323,7 @@ def check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> No
     Raises:
         ContractError: They are more than an answer may hold.
     """
-    elements = sum([one.array.size for one in outputs if one.datatype == "BYTES"])
+    elements = sum([tensor.array.size for tensor in outputs if tensor.datatype == "BYTES"])
     if elements > limits.max_elements:
         raise ContractError(
             f"the outputs of BYTES of model {model.name!r} have {elements} elements together",
@@ -337,15 +333,13 @@ def check_written(model: Model, outputs: Sequence[Tensor], limits: Limits) -> No
 
 async def with_classes(model: Model, outputs: list[Tensor], asked: Asked) -> list[Tensor]:
     """Return the outputs, with classes instead of the values of those for which the client has asked so."""
-    if not asked.classes:
+    counts = asked.classes
+    if not counts:
         return outputs
-    elements = sum(one.array.size for one in outputs if one.name in asked.classes)
+    elements = sum(tensor.array.size for tensor in outputs if tensor.name in counts)
 
     def work() -> list[Tensor]:
-        return [
-            classified(model, one, asked.classes[one.name]) if one.name in asked.classes else one
-            for one in outputs
-        ]
+        return [classified(model, t, counts[t.name]) if t.name in counts else t for t in outputs]
 
     return await apart(elements, work)
 
@@ -355,7 +349,7 @@ def _check_inputs(
 ) -> None:
     """Check the tensors against the signature."""
     ports = model.signature.inputs
-    found = set()
+    names = set()
     for tensor in inputs:
         port = ports.get(tensor.name)
         if port is None:
@@ -363,12 +357,12 @@ def _check_inputs(
                 f"model {model.name!r} has no input {tensor.name!r}",
                 hint=among(tensor.name, ports),
             )
-        if tensor.name in found:
+        if tensor.name in names:
             raise InputError(f"input {tensor.name!r} is there twice")
         _check(port, tensor)
-        found.add(tensor.name)
+        names.add(tensor.name)
     for name, port in ports.items():
-        if all_needed and name not in found and not port.optional:
+        if all_needed and name not in names and not port.optional:
             raise InputError(f"input {name!r} of model {model.name!r} is missing")
 
 
@@ -445,9 +439,9 @@ def _as_said(port: Port | None, array: NDArray[Any]) -> NDArray[Any]:
         array = array.reshape(_items_of(port, array.shape))
     if not port.text or array.dtype != object:
         return array
-    made = np.empty(array.shape, object)
+    texts = np.empty(array.shape, object)
     try:
-        made.reshape(-1)[:] = [value.decode("utf-8") for value in array.flat]
+        texts.reshape(-1)[:] = [value.decode("utf-8") for value in array.flat]
     except UnicodeDecodeError:
         raise InputError(f"input {port.name!r}: its elements are no UTF-8 text") from None
-    return made
+    return texts

@@ -63,7 +63,7 @@ def elements_of(value: Any, depth: int = 0) -> int:
     if isinstance(value, (list, tuple)) and value and depth < _DEEPEST:
         return len(value) * max(1, elements_of(value[0], depth + 1))
     if isinstance(value, dict) and depth < _DEEPEST:
-        return sum([elements_of(one, depth + 1) for one in value.values()])
+        return sum([elements_of(inner, depth + 1) for inner in value.values()])
     return 1
 
 
@@ -84,15 +84,15 @@ def tensors_of(
         RequestsFailed: The results of items have these errors.
     """
     names = list(model.signature.outputs)
-    found = []
+    tensors = []
     for name in _given(model, names if wanted is None else wanted, results):
         single = len(names) == 1
         if by_item:
             values = _each(partial(_part, model, name=name, single=single), results)
         else:
             values = [_part(model, results[0], name, single=single)]
-        found.append(_tensor(model, name, values, by_item=by_item))
-    return found
+        tensors.append(_tensor(model, name, values, by_item=by_item))
+    return tensors
 
 
 def _each(function: Callable[[Any], T], results: Iterable[Any]) -> list[T]:
@@ -101,18 +101,18 @@ def _each(function: Callable[[Any], T], results: Iterable[Any]) -> list[T]:
     Raises:
         RequestsFailed: The function has raised ContractError or NotJsonError.
     """
-    found: list[T] = []
+    arrays: list[T] = []
     errors: list[BaseException | None] = []
-    for one in results:
+    for result in results:
         error: BaseException | None = None
         try:
-            found.append(function(one))
+            arrays.append(function(result))
         except (ContractError, NotJsonError) as raised:
             error = raised
         errors.append(error)
-    if len(found) < len(errors):
+    if len(arrays) < len(errors):
         raise RequestsFailed(errors)
-    return found
+    return arrays
 
 
 def outputs_of(model: Model, result: Any) -> dict[str, Any]:
@@ -202,16 +202,13 @@ def _as_declared(port: Port, value: Any, *, item: bool) -> NDArray[Any] | None:
     array = _as_array(value, plain, axes)
     if array is None and plain == "BYTES" and len(axes) == (0 if item else 1):
         return None  # one element of JSON text
-    datatype = None if array is None else datatype_of(array)
-    if (
-        array is not None
-        and datatype in (plain, port.datatype)
-        and port.fits(array.shape, item=item)
-    ):
-        return array
-    got = (
-        type(value).__name__ if array is None else f"{datatype or array.dtype} {list(array.shape)}"
-    )
+    if array is None:
+        got = type(value).__name__
+    else:
+        datatype = datatype_of(array)
+        if datatype in (plain, port.datatype) and port.fits(array.shape, item=item):
+            return array
+        got = f"{datatype or array.dtype} {list(array.shape)}"
     raise ContractError(
         f"output {port.name!r} is declared as {port.datatype} {list(axes)}, and the result is {got}"
     )
@@ -235,12 +232,12 @@ def _as_array(value: Any, datatype: str, axes: tuple[int, ...]) -> NDArray[Any] 
             return np.empty([0, *(max(axis, 0) for axis in axes[1:])], DATATYPES[datatype])
         if datatype != "BYTES" and not _holds_arrays(value):
             with contextlib.suppress(InputError, ValueError, OverflowError):
-                found = from_numbers(datatype, value)
-                if found.size:
-                    return found
-        parts = [_as_array(one, datatype, axes[1:]) for one in value]
-        arrays = [one for one in parts if one is not None]
-        alike = len({one.shape for one in arrays}) == 1
+                array = from_numbers(datatype, value)
+                if array.size:
+                    return array
+        parts = [_as_array(element, datatype, axes[1:]) for element in value]
+        arrays = [part for part in parts if part is not None]
+        alike = len({array.shape for array in arrays}) == 1
         return np.stack(arrays) if alike and len(arrays) == len(value) else None
     if isinstance(value, (bool, int, float)) and datatype != "BYTES":
         with contextlib.suppress(InputError, ValueError, OverflowError):
@@ -260,7 +257,7 @@ def _holds_arrays(value: Any) -> bool:
 def _unequal(port: Port, arrays: Sequence[NDArray[Any]]) -> InputError:
     """Return the error for items whose results are no tensor together, because an axis of theirs differs in length."""
     first = arrays[0]
-    index, other = next((i, one) for i, one in enumerate(arrays) if one.shape != first.shape)
+    index, other = next((i, array) for i, array in enumerate(arrays) if array.shape != first.shape)
     return InputError(
         f"output {port.name!r} is {list(first.shape)} for item 0, and {list(other.shape)} for item"
         f" {index}, which are no tensor together",
@@ -275,7 +272,7 @@ def _as_text(value: Any, *, is_json: bool) -> str | bytes:
 
 def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
     """Join the arrays of items along a new first axis; the one-element arrays of text and bytes are concatenated."""
-    if arrays[0].dtype == object and arrays[0].ndim == 1 and all(len(one) == 1 for one in arrays):
+    if arrays[0].dtype == object and arrays[0].ndim == 1 and all(len(each) == 1 for each in arrays):
         return np.concatenate(arrays)
     return arrays[0][np.newaxis] if len(arrays) == 1 else np.stack(arrays)
 
@@ -299,7 +296,7 @@ def as_plain_array(value: Any) -> NDArray[Any] | None:
 
 
 def _texts(values: Any) -> bool:
-    return all(isinstance(one, (str, bytes)) for one in values)
+    return all(isinstance(value, (str, bytes)) for value in values)
 
 
 def _objects(values: Sequence[Any]) -> NDArray[Any]:
@@ -334,10 +331,8 @@ def as_json_text(value: Any) -> str:
         try:
             return write_json(value, strict=True)
         except TypeError:  # a value, or a key, that JSON has not: the whole is made plain, and iterators are read once
-            plain = _PLAIN.dump_python(
-                value, mode="json", fallback=_known_to_pydantic, warnings=False
-            )
-            return write_json(plain, strict=True)
+            how: Any = {"mode": "json", "fallback": _known_to_pydantic, "warnings": False}
+            return write_json(_PLAIN.dump_python(value, **how), strict=True)
     except FormatError as error:
         raise NotJsonError(f"the result cannot be written as JSON: {error}") from error
     except (TypeError, ValueError, RecursionError) as error:

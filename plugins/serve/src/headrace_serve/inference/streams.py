@@ -54,15 +54,15 @@ async def parts_of(
     held = StreamBytes(part_bytes)
     stream = model.pipe.stream_async(request, room=held.room, **call)
     try:
-        found = await anext(stream)
+        part = await anext(stream)
         while True:
             # The request itself is the last thing, unless a backend gives it as a part: then more follows.
-            more = await anext(stream, _END) if found is request else None
+            more = await anext(stream, _END) if part is request else None
             if more is _END:
                 break
-            yield False, found
+            yield False, part
             held.sent()
-            found = await anext(stream) if more is None else more
+            part = await anext(stream) if more is None else more
         yield True, request["result"]
     finally:
         held.end()
@@ -93,22 +93,19 @@ async def answers(
     by_item = model.signature.by_item
     if flag("partial", asked.parameters):
         raise InputError("parameter 'partial' is for answers without parts")
-    if asked.places:
-        what = f"outputs of {model.name!r} in shared memory: one place cannot hold several parts"
-        raise InputError(what, hint="Let the outputs be sent.")
     if by_item and (count := item_count(model, values)) != 1:
         raise InputError(f"{count} items", expected="one item, whose answer comes in parts")
     request = made_request(model, values, fixed, 0 if by_item else None)
     write = partial(tensors_of, model, by_item=by_item, wanted=asked.outputs)
     try:
         async with contextlib.aclosing(parts_of(model, request, call, part_bytes)) as parts:
-            async for is_last, found in parts:
-                if is_last and found is None:
+            async for is_last, part in parts:
+                if is_last and part is None:
                     yield True, None
                     continue
-                outputs = await apart(elements_of(found), write, [found])
+                outputs = await apart(elements_of(part), write, [part])
                 check_written(model, outputs, limits)
                 outputs = await with_classes(model, outputs, asked)
                 yield is_last, Answer(model, asked.id, outputs)
     except RequestsFailed as error:  # of the one item
-        raise ItemError(0, next(one for one in error.errors if one is not None)) from error
+        raise ItemError(0, next(failed for failed in error.errors if failed is not None)) from error

@@ -1,4 +1,4 @@
-"""Tensors, for both protocols: checks of shapes, elements as bytes, inputs and outputs in shared memory."""
+"""Tensors, for both protocols: checks of shapes and of the outputs that clients want, elements as bytes."""
 
 from __future__ import annotations
 
@@ -7,33 +7,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from headrace.errors import InputError
-from headrace_serve.aside import apart
-from headrace_serve.datatypes import check_size, raw_bytes
-from headrace_serve.errors import unknown_parameter
+from headrace_serve.datatypes import raw_bytes
+from headrace_serve.errors import NO_REGIONS, unknown_parameter
 from headrace_serve.inference.classification import CLASSIFICATION, class_count
-from headrace_serve.inference.messages import Encoded
 from headrace_serve.inference.parameters import with_trace, without_nulls
 from headrace_serve.outlines import COPIED_BYTES
 from headrace_tensors import DATATYPES, join_elements
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Container, Iterable, Mapping
 
     from headrace_serve.access_log import AccessLine
-    from headrace_serve.inference.messages import Answer, Asked, Tensor
+    from headrace_serve.inference.messages import Asked, Tensor
     from headrace_serve.models.model import Model
     from headrace_serve.models.signature import Port
-    from headrace_serve.shared_memory import Access, Place
 
 __all__ = [
     "check_items",
     "check_number",
     "complete",
     "elements_in",
-    "place_outputs",
-    "placed_input",
     "read_form",
     "read_outputs",
+    "refuse_region",
     "tensor_view",
 ]
 
@@ -58,9 +54,9 @@ def read_form(
         raise InputError(
             f"datatype of input {name!r}", expected=", ".join(DATATYPES), got=repr(datatype)[:40]
         )
-    found = _read_shape(name, shape)
-    check_items(model, name, found, most_items)
-    return datatype, found
+    axes = _read_shape(name, shape)
+    check_items(model, name, axes, most_items)
+    return datatype, axes
 
 
 def _read_shape(name: str, shape: Any) -> tuple[int, ...]:
@@ -94,7 +90,7 @@ def check_items(model: Model, name: str, shape: tuple[int, ...], most: int) -> N
         raise InputError(f"{shape[0]} items are more than the {most} that one request may hold")
 
 
-def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
+def check_number(kind: str, number: int, ports: Mapping[str, Port]) -> None:
     """Check the number of inputs or outputs of a request, before any of them is read.
 
     Raises:
@@ -102,61 +98,48 @@ def check_number(what: str, number: int, ports: Mapping[str, Port]) -> None:
     """
     most = max(_FEW, len(ports))
     if number > most:
-        raise InputError(f"the request has {number} {what}", expected=f"at most {most}")
+        raise InputError(f"the request has {number} {kind}", expected=f"at most {most}")
 
 
-def placed_input(
-    name: str,
-    datatype: str,
-    shape: tuple[int, ...],
-    place: Place,
-    access: Access,
-    parameters: dict[str, Any],
-) -> Encoded:
-    """Return an input that is in shared memory, with its other parameters.
+def refuse_region(where: str, parameters: Container[str]) -> None:
+    """Refuse a tensor that is in shared memory, by its parameters.
 
     Raises:
-        InputError: The size of the place does not fit datatype and shape, or a client has shortened the memory.
-        BodyTooLargeError, OverloadedError: The input has too many bytes.
+        InputError: It is.
     """
-    check_size(name, datatype, shape, place.byte_size)
-    return Encoded(name, datatype, shape, access.read(place), parameters=parameters)
+    if "shared_memory_region" in parameters:
+        raise InputError(f"{where} has a shared_memory_region; {NO_REGIONS}")
 
 
 def read_outputs(
-    asked: Iterable[tuple[str, dict[str, Any]]], access: Access, known: Collection[str] = ()
-) -> tuple[dict[str, dict[str, Any]], dict[str, Place], dict[str, int]]:
+    asked: Iterable[tuple[str, dict[str, Any]]], known: Collection[str] = ()
+) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
     """Read what a client says of the outputs that it wants.
 
     Args:
         asked: Name and parameters of each.
-        access: The shared memory.
         known: The parameters that the protocol has for outputs beside those of both.
 
     Returns:
-        By the names of the outputs: these parameters, the places in shared memory, and the numbers of classes.
+        By the names of the outputs: these parameters, and the numbers of classes.
 
     Raises:
         InputError: An output is there twice, or a parameter is wrong or unknown.
-        UnsupportedError: Shared memory is not allowed.
     """
-    found: dict[str, dict[str, Any]] = {}
-    places: dict[str, Place] = {}
+    parameters: dict[str, dict[str, Any]] = {}
     classes: dict[str, int] = {}
     for name, given in asked:
         where = f"output {name!r}"
-        if name in found:
+        if name in parameters:
             raise InputError(f"{where} is there twice")
-        place = access.place(where, given)
-        if place is not None:
-            places[name] = place
-        found[name] = left = without_nulls(given)
+        refuse_region(where, given)
+        parameters[name] = left = without_nulls(given)
         if CLASSIFICATION in left:
             classes[name] = class_count(where, left.pop(CLASSIFICATION))
         for key in left:
             if key not in known:
                 raise unknown_parameter(key, where, [*known, CLASSIFICATION])
-    return found, places, classes
+    return parameters, classes
 
 
 def complete(asked: Asked, request_id: str, sent: Mapping[str, str], line: AccessLine) -> None:
@@ -180,17 +163,4 @@ def tensor_view(tensor: Tensor) -> bytes | memoryview:
 
 def elements_in(tensors: Iterable[Tensor]) -> int:
     """Return the number of elements of BYTES, which Python writes one by one."""
-    return sum(one.array.size for one in tensors if one.datatype == "BYTES")
-
-
-async def place_outputs(answer: Answer, places: Mapping[str, Place], access: Access) -> None:
-    """Write the outputs that the client wants in shared memory to their places.
-
-    Raises:
-        InputError: An output does not fit its place, or a client has shortened the memory.
-    """
-    placed = [tensor for tensor in answer.outputs if tensor.name in places]
-    views = await apart(elements_in(placed), lambda: [tensor_view(one) for one in placed])
-    for tensor, view in zip(placed, views, strict=True):
-        access.regions.write(tensor.name, places[tensor.name], view)
-        tensor.placed = True
+    return sum(tensor.array.size for tensor in tensors if tensor.datatype == "BYTES")

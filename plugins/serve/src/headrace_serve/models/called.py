@@ -42,13 +42,13 @@ class CalledModels(Models):
         return counts
 
     def _of(self, pipe: Pipeline) -> Any:
-        found = self._called.get(pipe)
-        if found is None:
-            made = _Called(pipe)
+        called = self._called.get(pipe)
+        if called is None:
+            fresh = _Called(pipe)
             if (original := getattr(pipe, "original", None)) is not None:  # in an exchange
-                made.counts = self._of(original).counts
-            found = self._called.setdefault(pipe, made)
-        return found
+                fresh.counts = self._of(original).counts
+            called = self._called.setdefault(pipe, fresh)
+        return called
 
 
 class _Called:

@@ -53,7 +53,9 @@ class Catalogue:
         for model in models:
             self._models.setdefault(model.name, {})[model.version] = model
         places = {place: (0, int(place[1])) for place in self.loading}
-        gone = {(one.name, one.version): one.failed or one.unloaded > one.absent for one in self}
+        gone = {
+            (each.name, each.version): each.failed or each.unloaded > each.absent for each in self
+        }
         places |= {place: (2 - left, int(place[1])) for place, left in gone.items()}
         places |= {place: (2, int(place[1])) for place in self.lazy}
         self._greatest = dict(sorted(places, key=places.__getitem__))
@@ -71,9 +73,9 @@ class Catalogue:
             UnavailableError: It is being loaded for the first time.
         """
         chosen = version or self._greatest.get(name, "")
-        found = self._models.get(name, {}).get(chosen)
-        if found is not None:
-            return found
+        model = self._models.get(name, {}).get(chosen)
+        if model is not None:
+            return model
         if (name, chosen) in self.lazy:
             raise NotBuiltError(name, chosen)
         if (name, chosen) in self.loading:
@@ -92,9 +94,9 @@ class Catalogue:
         Raises:
             UnknownModelError, UnavailableError: As `find` raises them.
         """
-        found = self.find(name, version)
+        model = self.find(name, version)
         built = self._models[name]
-        return [found] if version else [built[one] for one in self.versions(name) if one in built]
+        return [model] if version else [built[n] for n in self.versions(name) if n in built]
 
     def has(self, name: str) -> bool:
         """Return whether there is a model of this name, built or not."""
@@ -107,7 +109,7 @@ class Catalogue:
 
     def is_loading(self, name: str) -> bool:
         """Return whether a version of a model is being loaded for the first time."""
-        return any(name == one for one, _ in self.loading)
+        return any(name == loading for loading, _ in self.loading)
 
     def get(self, name: str, version: str) -> Model | None:
         """Return a version of a model; None if there is no such version, or it is not built."""
@@ -115,13 +117,13 @@ class Catalogue:
 
     def versions(self, name: str) -> list[str]:
         """Return the versions of a model, the smallest first."""
-        late = {version for one, version in (*self.loading, *self.lazy) if one == name}
+        late = {version for known, version in (*self.loading, *self.lazy) if known == name}
         return sorted({*self._models.get(name, {}), *late}, key=int)
 
     def replaced(self, name: str, by: Catalogue) -> Catalogue:
         """Return a catalogue in which the versions of one model are those of another catalogue."""
-        kept = [one for one in self if one.name != name]
-        lazy = {place: one for place, one in self.lazy.items() if place[0] != name}
+        kept = [model for model in self if model.name != name]
+        lazy = {place: entry for place, entry in self.lazy.items() if place[0] != name}
         return Catalogue(
             [*kept, *by], held=self.held, loading=self.loading, lazy={**lazy, **by.lazy}
         )
@@ -129,7 +131,7 @@ class Catalogue:
     def extended(self, model: Model) -> Catalogue:
         """Return a catalogue that also has a model, in the place of the one of its version."""
         place, kept = (model.name, model.version), self.without(model)
-        lazy = {one: entry for one, entry in self.lazy.items() if one != place}
+        lazy = {other: entry for other, entry in self.lazy.items() if other != place}
         return Catalogue([*kept, model], held=self.held, loading=self.loading - {place}, lazy=lazy)
 
     def postponed(self, entries: Mapping[tuple[str, str], ModelEntry]) -> Catalogue:
@@ -139,7 +141,7 @@ class Catalogue:
 
     def without(self, model: Model) -> Catalogue:
         """Return a catalogue without a version of a model."""
-        kept = [one for one in self if (one.name, one.version) != (model.name, model.version)]
+        kept = [each for each in self if (each.name, each.version) != (model.name, model.version)]
         return Catalogue(kept, held=self.held, loading=self.loading, lazy=self.lazy)
 
     @property
@@ -153,21 +155,21 @@ class Catalogue:
 
         Models do not count that requests build, that others have no room for, that somebody has unloaded, or whose files were deleted.
         """
-        found: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         lazy = {place for place, entry in [*self.held.entries.items()] if entry.lazy}
         for name, versions in self._models.items():
-            lost = [one for one in versions.values() if one.failed or not one.unloaded]
-            lost = [one for one in lost if one.code != "memory"]
-            lost = [one for one in lost if (one.name, one.version) not in lazy]
-            if lost and not any(one.ready for one in versions.values()):
-                found[name] = lost[-1].reason or f"it is {lost[-1].pipe.stats()['state']}"
-        return found
+            lost = [model for model in versions.values() if model.failed or not model.unloaded]
+            lost = [model for model in lost if model.code != "memory"]
+            lost = [model for model in lost if (model.name, model.version) not in lazy]
+            if lost and not any(model.ready for model in versions.values()):
+                reasons[name] = lost[-1].reason or f"it is {lost[-1].pipe.stats()['state']}"
+        return reasons
 
     @property
     def live(self) -> bool:
         """Whether no process of a model ends more often than its ``restart_limit``."""
-        told = (one for model in self for one in model.stats().get("processes", {}).values())
-        return not any(one["failing"] for one in told)
+        told = (child for model in self for child in model.stats().get("processes", {}).values())
+        return not any(process["failing"] for process in told)
 
     def switch(self, before: Iterable[Model] = ()) -> None:
         """Let what was built take the place of what is held until now, whose pipelines close when their requests have ended.
@@ -224,7 +226,7 @@ def build_models(
         allow_import: Whether configurations may import code.
         may_be_none: Whether there may be no model, as in a watched folder, which gets them later.
         workers: Whether several processes answer, so that a model that keeps a state is refused. For the first catalogue.
-        memory: The memory that all models may take together. For the first catalogue.
+        memory: The memory that all models may take together. None: as ``before`` has it.
 
     Raises:
         ConfigError: A model, its configuration or a key is wrong. All are checked before any model is built.
@@ -242,20 +244,21 @@ def build_models(
             None if before is None else before.get,
             others=only is not None,
             lazy=only is None,
+            memory=None if before is None else memory,
         )
         lazy = _lazy(entries, built)
-        made = Catalogue(built, held=held, prepared=prepared, entries=entries, lazy=lazy)
+        catalogue = Catalogue(built, held=held, prepared=prepared, entries=entries, lazy=lazy)
     except BaseException:
         if before is None:
             held.models.close(timeout=2.0)
         raise
     if before is None:
-        made.switch()
-    return made
+        catalogue.switch()
+    return catalogue
 
 
 def _lazy(
     entries: Mapping[tuple[str, str], ModelEntry], built: Iterable[Model]
 ) -> dict[tuple[str, str], ModelEntry]:
-    there = {(one.name, one.version) for one in built}
+    there = {(model.name, model.version) for model in built}
     return {place: entry for place, entry in entries.items() if place not in there}

@@ -50,8 +50,8 @@ def model_metadata(models: Catalogue, model: Model) -> dict[str, Any]:
 
 
 def _tensor(port: Port) -> dict[str, Any]:
-    made = {"name": port.name, "datatype": port.datatype, "shape": list(port.shape)}
-    return {**made, "parameters": {"optional": True}} if port.optional else made
+    tensor = {"name": port.name, "datatype": port.datatype, "shape": list(port.shape)}
+    return {**tensor, "parameters": {"optional": True}} if port.optional else tensor
 
 
 def config(model: Model) -> dict[str, Any]:
@@ -66,9 +66,9 @@ def config(model: Model) -> dict[str, Any]:
     batched = signature.batched
     most = _UNBOUNDED if signature.max_rows is None else signature.max_rows
     fetched = {
-        one["address"]: {"string_value": f"{one['revision'] or ''} sha256={one['sha256']}".strip()}
-        for one in model.pipe.describe().get("fetched", ())
-        if "sha256" in one
+        ref["address"]: {"string_value": f"{ref['revision'] or ''} sha256={ref['sha256']}".strip()}
+        for ref in model.pipe.describe().get("fetched", ())
+        if "sha256" in ref
     }
     nodes = model.pipe.config.plan().nodes.items()
     auto = {
@@ -78,7 +78,7 @@ def config(model: Model) -> dict[str, Any]:
     }
     decoupled = {"model_transaction_policy": {"decoupled": True}} if model.decoupled else {}
     given = [replace(port, optional=False) for port in signature.outputs.values()]
-    made = _scheduling(model) | {
+    ours = _scheduling(model) | {
         **decoupled,
         **({"parameters": fetched | auto} if fetched or auto else {}),
         "name": model.name,
@@ -90,19 +90,19 @@ def config(model: Model) -> dict[str, Any]:
         "output": [_config_port(port, batched=batched) for port in given],
     }
     if model.configuration is None:
-        return made
+        return ours
     said = model.configuration
     if said["input"] and said["output"]:
         return {**said}
-    ports = {side: said[side] or made[side] for side in ("input", "output")}
-    return {**said, **ports, "max_batch_size": made["max_batch_size"]}  # the model completes them
+    ports = {side: said[side] or ours[side] for side in ("input", "output")}
+    return {**said, **ports, "max_batch_size": ours["max_batch_size"]}  # the model completes them
 
 
 def _scheduling(model: Model) -> dict[str, Any]:
     """Return the instances of the entry node, and how it batches, if it makes batches of several requests."""
     keys = model.entry_keys
     devices = keys["device"] if isinstance(keys["device"], list) else [keys["device"]]
-    on_gpu = any(str(one).startswith(("cuda", "gpu")) for one in devices)
+    on_gpu = any(str(device).startswith(("cuda", "gpu")) for device in devices)
     kind = "KIND_GPU" if on_gpu else "KIND_CPU"
     group = {"name": f"{model.name}_0", "kind": kind, "count": keys["instance_num"]}
     if model.signature.max_rows == 1 or not model.signature.batched:
@@ -118,8 +118,8 @@ def _config_port(port: Port, *, batched: bool) -> dict[str, Any]:
     without_rows = port.optional and port.batch_axis is None
     dims = port.shape[1:] if batched and not without_rows else port.shape
     kind = "TYPE_STRING" if port.datatype == "BYTES" else f"TYPE_{port.datatype}"
-    made = {"name": port.name, "data_type": kind, "dims": list(dims)}
-    return {**made, "optional": True} if port.optional else made
+    described = {"name": port.name, "data_type": kind, "dims": list(dims)}
+    return {**described, "optional": True} if port.optional else described
 
 
 def statistics(models: Iterable[Model]) -> dict[str, Any]:
@@ -142,17 +142,17 @@ def _statistics(model: Model) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
-        "last_inference": max(one.last_ns for one in every) // 1_000_000,
-        "inference_count": sum(one.inferences for one in every),
+        "last_inference": max(counts.last_ns for counts in every) // 1_000_000,
+        "inference_count": sum(counts.inferences for counts in every),
         "execution_count": first["batches"],
         "inference_stats": {
             "success": {
-                "count": sum(one.ok for one in every),
-                "ns": sum(one.ok_ns for one in every),
+                "count": sum(counts.ok for counts in every),
+                "ns": sum(counts.ok_ns for counts in every),
             },
             "fail": {
-                "count": sum(one.failed for one in every),
-                "ns": sum(one.failed_ns for one in every),
+                "count": sum(counts.failed for counts in every),
+                "ns": sum(counts.failed_ns for counts in every),
             },
             "queue": {"count": done, "ns": queue_ns},
             "compute_input": {"count": done, "ns": 0},

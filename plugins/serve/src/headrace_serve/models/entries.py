@@ -17,6 +17,7 @@ from headrace.errors import ConfigError, HeadraceError, Problem, SetupError, nea
 from headrace.plugins import read_text
 from headrace_formats import read_labels
 from headrace_models import Exchange, Memory, folder_models, is_shares
+from headrace_models.memory import read_bytes
 from headrace_serve.models.field_types import type_of
 from headrace_serve.models.manager import Later, ModelManager, leased
 from headrace_serve.tables import problem_of, read_tables
@@ -53,8 +54,10 @@ _STATISTICS = "stats"
 _NAMED = re.compile(
     r"(?P<name>[A-Za-z0-9][A-Za-z0-9_.-]*)(?::(?P<version>[^=:/\\]*))?=(?P<config>.+)", re.DOTALL
 )
+_OF_FILE = ("models", "memory")
 _OF_MEMORY = ("host", "min_stay_s")
-_DEVICE = re.compile(r"[a-z]+:[0-9]+")
+_KEYS_OF_MEMORY = "There are: host, min_stay_s, and devices such as cuda:0."
+_DEVICE = re.compile(r"cuda:[0-9]+")
 _EXPRESSION = re.compile(r"[A-Z]\w*$|[\w:-]+[\[(]|\[")
 """How a text begins that is an expression, and no path."""
 
@@ -173,14 +176,21 @@ class ModelEntry(_Entry):
     labels: dict[str, list[str]] | None = None
     """The labels of the classes of an output, by its name: a list of texts, or the path of a file with one on each line."""
 
+    @pydantic.field_validator("memory")
+    @classmethod
+    def _check_memory(cls, value: str | None) -> str | None:
+        if value is not None:
+            read_bytes(value, "model")
+        return value
+
     @pydantic.field_validator("labels", mode="before")
     @classmethod
     def _read_labels(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
         return {
-            name: _labels(one) if isinstance(one, (str, Path)) else one
-            for name, one in value.items()
+            name: _labels(labels) if isinstance(labels, (str, Path)) else labels
+            for name, labels in value.items()
         }
 
     @pydantic.field_validator("config")
@@ -232,8 +242,8 @@ class ModelEntry(_Entry):
     def limits(self) -> dict[str, float]:
         """The limits that the entry sets for this model, by name."""
         names = ("max_body_bytes", "max_items", "max_elements", "max_timeout_ms")
-        found = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in found.items() if value is not None}
+        limits = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in limits.items() if value is not None}
 
 
 def _labels(path: str | Path) -> list[str]:
@@ -268,25 +278,25 @@ def read_entries(
         ConfigError: A name or an entry is wrong, a version of a model is given twice, or there is no model.
         SetupError: The manager of models has failed.
     """
-    found: dict[tuple[str, str], ModelEntry] = {}
+    entries: dict[tuple[str, str], ModelEntry] = {}
     aliases: dict[str, Any] = {}
     problems: list[Problem] = []
     if isinstance(models, ModelManager):
         pairs = _managed(models, only)
     else:
-        pairs = [one for one in _pairs(models) if only in (None, one[0])]
+        pairs = [pair for pair in _pairs(models) if only in (None, pair[0])]
     if not pairs and not may_be_none:
         hint = (
             "A folder has NAME.toml or NAME/VERSION.toml, a serving file a table [models.NAME]."
             " With --watch or --allow repository a folder may be empty at first."
         )
         raise ConfigError(Problem("serve", "there is no model to serve", hint=hint))
-    refused = {name: one for name, _, one in pairs if isinstance(one, ConfigError)}
+    refused = {name: model for name, _, model in pairs if isinstance(model, ConfigError)}
     if failed is None:
-        problems += [one for error in refused.values() for one in error.problems]
+        problems += [problem for error in refused.values() for problem in error.problems]
     else:
         failed.update(refused)
-    for name, version, value in [one for one in pairs if one[0] not in refused]:
+    for name, version, value in [pair for pair in pairs if pair[0] not in refused]:
         if not _NAME.fullmatch(name) or name == _STATISTICS:
             hint = "Use A-Z a-z 0-9 _ . - in parts with a / between, and not 'stats' alone: NAME=CONFIG."
             problems.append(Problem("serve", f"{name!r} is no name of a model", hint=hint))
@@ -299,14 +309,14 @@ def read_entries(
         except pydantic.ValidationError as error:
             problems += _problems(name, error)
             continue
-        if (name, entry.version) in found:
+        if (name, entry.version) in entries:
             problems.append(
                 Problem("serve", f"version {entry.version} of model {name!r} is there twice")
             )
-        found[name, entry.version] = entry
+        entries[name, entry.version] = entry
     if problems:
         raise ConfigError(problems)
-    return found, aliases if only is None else {}
+    return entries, aliases if only is None else {}
 
 
 def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
@@ -315,49 +325,58 @@ def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
     The configuration of such a model has ``repository``, its folder, and ``again(name=None, override=None)``. That returns what
     the folder says of a model by now, or of all, as `headrace.hookspecs.headrace_readers` does. ``override`` is a configuration of a request.
     """
-    found = (one.config for one in entries.values())
-    return [*{one.repository: one.again for one in found if hasattr(one, "again")}.values()]
+    configs = (entry.config for entry in entries.values())
+    return [*{each.repository: each.again for each in configs if hasattr(each, "again")}.values()]
 
 
-def read_models(texts: Sequence[str], file: str | None) -> dict[str, Any]:
+def read_models(
+    texts: Sequence[str], file: str | None, problems: list[Problem] | None = None
+) -> dict[str, Any]:
     """Read the models that the command line names, as texts and in a TOML file with tables ``[models.NAME]``.
 
     Relative paths in the file start from the folder of the file. The returned dict is an argument for
     `read_entries`.
 
+    Args:
+        texts: The texts.
+        file: The file, whose table ``[memory]`` is checked, too.
+        problems: Gets all that is wrong in the file, and the models without a mistake are returned. None: that is raised.
+
     Raises:
         ConfigError: The file cannot be read, has another shape, or a model is named twice.
     """
-    found: dict[str, Any] = {}
-    problems = []
+    models: dict[str, Any] = {}
+    wrong: list[Problem] = [] if problems is None else problems
     for name, version, config in _of_texts(texts):
         place = name if version is None else f"{name}:{version}"
-        if place in found:
-            problems.append(Problem("serve", f"{place!r} is named twice"))
-        found[place] = config
+        if place in models:
+            wrong.append(Problem("serve", f"{place!r} is named twice"))
+        models[place] = config
     if file is not None:
-        for name, entry in _read_file(Path(file)).items():
-            if name in found:
-                problems.append(Problem("serve", f"{name!r} is named by {file} too"))
-            found[name] = entry
-    if problems:
-        raise ConfigError(problems)
-    return found
+        for name, entry in _read_file(Path(file), wrong).items():
+            if name in models:
+                wrong.append(Problem("serve", f"{name!r} is named by {file} too"))
+            models[name] = entry
+    if wrong and problems is None:
+        raise ConfigError(wrong)
+    return models
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, problems: list[Problem]) -> dict[str, Any]:
+    """Return the models of a file in which nothing is wrong, and add what is wrong in the others and in ``[memory]``."""
     document = read_tables(path)
-    tables = document.get("models")
-    wrong = ", ".join(key for key in document if key not in ("models", "memory"))
-    if wrong or not isinstance(tables, dict):
-        what = f"it may hold only tables [models.NAME] and [memory]{wrong and f', not {wrong}'}"
-        raise ConfigError(Problem("serve", what, file=str(path)))
-    problems = []
-    for name, table in tables.items():
+    tables, right = document.get("models"), {}
+    for key in [key for key in document if key not in _OF_FILE]:
+        text = "it may hold only tables [models.NAME] and [memory]"
+        near = nearest(key, _OF_FILE)
+        problems.append(Problem("serve", text, path=key, file=str(path), suggestion=near))
+    if not problems and not isinstance(tables, dict):
+        problems.append(Problem("serve", "it has no table [models.NAME]", file=str(path)))
+    for name, table in tables.items() if isinstance(tables, dict) else ():
         if not isinstance(table, dict) or "config" not in table:
             hint = f"It has: {', '.join(table)}." if table and isinstance(table, dict) else None
-            what = f"[models.{name}] needs a key `config`"
-            problems.append(Problem("serve", what, file=str(path), hint=hint))
+            text = f"[models.{name}] needs a key `config`"
+            problems.append(Problem("serve", text, file=str(path), hint=hint))
         else:
             if isinstance(table["config"], str):
                 table["config"] = str(path.parent / table["config"])
@@ -366,10 +385,13 @@ def _read_file(path: Path) -> dict[str, Any]:
                 table["labels"] = {
                     k: str(path.parent / v) if isinstance(v, str) else v for k, v in labels.items()
                 }
-            problems += _wrong_in(name, table, path)
-    if problems:
-        raise ConfigError(problems)
-    return tables
+            wrong = _wrong_in(name, table, path)
+            problems += wrong
+            if not wrong:
+                right[name] = table
+    if "memory" in document:
+        problems += _wrong_memory(document["memory"], str(path))
+    return right
 
 
 def read_memory(file: str | None, parts: int = 1) -> Memory | None:
@@ -386,28 +408,34 @@ def read_memory(file: str | None, parts: int = 1) -> Memory | None:
     if "memory" not in document:
         return None
     table = document["memory"]
-    if not isinstance(table, dict):
-        what = 'it is a table [memory], as in "cuda:0" = "20 GiB"'
-        raise ConfigError(Problem("serve", what, path="memory", file=file))
-    problems = [
-        Problem(
-            "serve",
-            "there is no such key",
-            path=f"memory.{key}",
-            file=file,
-            suggestion=nearest(key, _OF_MEMORY),
-            hint="There are: host, min_stay_s, and devices such as cuda:0.",
-        )
-        for key in table
-        if key not in _OF_MEMORY and not _DEVICE.fullmatch(key)
-    ]
-    if problems:
+    if problems := _wrong_memory(table, file):
         raise ConfigError(problems)
-    stay = {key: table.pop(key) for key in ("min_stay_s",) if key in table}
-    try:
-        return Memory(table, **stay, parts=parts)
-    except ConfigError as error:
-        raise ConfigError([replace(one, file=file) for one in error.problems]) from None
+    return Memory(**_memory_settings(table), parts=parts)
+
+
+def _memory_settings(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of `Memory` for a table ``[memory]``."""
+    budget = {key: value for key, value in table.items() if key != "min_stay_s"}
+    return {"budget": budget, **{key: table[key] for key in table.keys() - budget}}
+
+
+def _wrong_memory(table: Any, file: str | None) -> list[Problem]:
+    if not isinstance(table, dict):
+        text = 'it is a table [memory], as in "cuda:0" = "20 GiB"'
+        return [Problem("serve", text, path="memory", file=file)]
+    problems: list[Problem] = []
+    for key, value in table.items():
+        place: Any = {"path": f"memory.{key}", "file": file}
+        if key not in _OF_MEMORY and not _DEVICE.fullmatch(key):
+            near, hint = nearest(key, _OF_MEMORY), _KEYS_OF_MEMORY
+            text = "there is no such key"
+            problems.append(Problem("serve", text, **place, suggestion=near, hint=hint))
+            continue
+        try:
+            Memory(**_memory_settings({key: value}))
+        except ConfigError as error:
+            problems += [replace(problem, **place) for problem in error.problems]
+    return problems
 
 
 def _wrong_in(name: str, table: dict[str, Any], path: Path) -> list[Problem]:
@@ -427,10 +455,10 @@ def _pairs(models: Any) -> list[tuple[str, str | None, Any]]:
         items: Mapping[str, Any] = models
         return [(*_split(name), value) for name, value in items.items()]
     listed = list(models) if isinstance(models, Iterable) else [models]
-    for one in listed:
-        if not isinstance(one, (str, Path)):
+    for model in listed:
+        if not isinstance(model, (str, Path)):
             hint = "They are a list of texts [NAME[:VERSION]=]CONFIG, or a dict of configurations by name."
-            raise ConfigError(Problem("serve", f"{one!r:.80} names no model", hint=hint))
+            raise ConfigError(Problem("serve", f"{model!r:.80} names no model", hint=hint))
     return _of_texts(listed)
 
 
@@ -440,7 +468,7 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
     Raises:
         SetupError: The manager has raised an error, or gives no versions by name.
     """
-    found: list[tuple[str, str | None, Any]] = []
+    models: list[tuple[str, str | None, Any]] = []
     try:
         states: Any = manager.status() if hasattr(manager, "status") else {}
         for name, versions in manager.versions().items():
@@ -450,17 +478,17 @@ def _managed(manager: ModelManager, only: str | None) -> list[tuple[str, str | N
             for version in versions:
                 late = only is None and known.get(version, {}).get("state", "ready") != "ready"
                 if late:
-                    found.append((name, version, Later(manager)))
+                    models.append((name, version, Later(manager)))
                     continue
                 with leased(manager, name, version) as (pipe, _):
-                    found.append((name, version, pipe))
+                    models.append((name, version, pipe))
     except HeadraceError:
         raise
     except Exception as error:
-        what = f"the manager of models failed: {type(error).__name__}: {error}"
+        text = f"the manager of models failed: {type(error).__name__}: {error}"
         hint = "versions() gives {name: [version, ...]}, and pipeline(name, version) a headrace.Pipeline."
-        raise SetupError(what, hint=hint) from error
-    return found
+        raise SetupError(text, hint=hint) from error
+    return models
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -470,15 +498,15 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def _of_texts(texts: Iterable[Any]) -> list[tuple[str, str | None, Any]]:
     """Return name, version and model of each text; of a folder those of all models in it."""
-    found: list[tuple[str, str | None, Any]] = []
+    models: list[tuple[str, str | None, Any]] = []
     for named in map(str, texts):
         text = str(headrace.plugins.located(named))
         there = os.path.exists(text)  # noqa: PTH110 - False for texts too long for a path
         if there and (os.path.isdir(text) or headrace.plugins.reads(text)):  # noqa: PTH112
-            found += [(*_split(name), one) for name, one in _models_in(text).items()]
+            models += [(*_split(name), model) for name, model in _models_in(text).items()]
         else:
-            found.append(_of_text(text))
-    return found
+            models.append(_of_text(text))
+    return models
 
 
 def _models_in(folder: str) -> dict[str, Any]:
@@ -520,6 +548,6 @@ def _problems(name: str, error: pydantic.ValidationError, file: str | None = Non
         "request": FieldEntry,
     }
     return [
-        problem_of(name, one, kinds.get(one["loc"][0] if one["loc"] else "", ModelEntry), file)
-        for one in error.errors()
+        problem_of(name, each, kinds.get(each["loc"][0] if each["loc"] else "", ModelEntry), file)
+        for each in error.errors()
     ]

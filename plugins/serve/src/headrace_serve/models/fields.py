@@ -81,9 +81,9 @@ class Fields:
             InputError: The body is no JSON.
             FieldError: A field is missing, unknown, or of another type.
         """
-        found = loads(body)  # pydantic takes NaN, and infinity for 1e400
+        value = loads(body)  # pydantic takes NaN, and infinity for 1e400
         if body.count(b":") > _MANY:
-            self._check_names(found)
+            self._check_names(value)
         try:
             return {**self._defaults, **self._type.validate_json(body)}
         except pydantic.ValidationError as error:
@@ -105,13 +105,13 @@ class Fields:
         except pydantic.ValidationError as error:
             raise self._wrong(error) from None
 
-    def _check_names(self, found: Any) -> None:
+    def _check_names(self, value: Any) -> None:
         """Refuse unknown fields before pydantic makes an error for each.
 
         Raises:
             FieldError: There are some.
         """
-        unknown = [name for name in found if name not in self._types] if type(found) is dict else []
+        unknown = [name for name in value if name not in self._types] if type(value) is dict else []
         if unknown:
             more = len(unknown) - _MOST_SAID
             lines = [self._unknown(name) for name in unknown[:_MOST_SAID]]
@@ -146,11 +146,11 @@ class Fields:
             prefix: Begins the names of those schemas.
         """
         template = f"#/components/schemas/{prefix}.{{model}}"
-        found = self._type.json_schema(ref_template=template)
+        schema = self._type.json_schema(ref_template=template)
         for name, default in self._defaults.items():
-            found["properties"][name]["default"] = default
-        others = {f"{prefix}.{name}": one for name, one in found.pop("$defs", {}).items()}
-        return found, others
+            schema["properties"][name]["default"] = default
+        others = {f"{prefix}.{name}": kind for name, kind in schema.pop("$defs", {}).items()}
+        return schema, others
 
     def _wrong(self, error: pydantic.ValidationError) -> InputError | FieldError:
         if error.error_count() > _MANY:  # pydantic would make an object of each
@@ -158,31 +158,31 @@ class Fields:
                 f"{error.error_count()} values of the body are wrong; send fewer to be told which"
             )
         lines = []
-        for one in error.errors(include_url=False)[:_MOST_SAID]:
-            if one["type"] == "json_invalid":
-                return InputError(f"the body is no JSON: {one['ctx']['error']}")
-            where = ".".join(map(str, one["loc"]))[:80]
-            if not one["loc"]:
+        for detail in error.errors(include_url=False)[:_MOST_SAID]:
+            if detail["type"] == "json_invalid":
+                return InputError(f"the body is no JSON: {detail['ctx']['error']}")
+            where = ".".join(map(str, detail["loc"]))[:80]
+            if not detail["loc"]:
                 lines.append(f"the body: expected an object with {', '.join(self.names)}")
-            elif one["type"] == "extra_forbidden":
+            elif detail["type"] == "extra_forbidden":
                 lines.append(self._unknown(where))
-            elif one["type"] == "missing":
+            elif detail["type"] == "missing":
                 lines.append(f"field {where!r} is missing")
             else:
-                got = f"{one['input']!r:.40}"
-                lines.append(f"field {where!r}: {one['msg']}, got {got}")
+                got = f"{detail['input']!r:.40}"
+                lines.append(f"field {where!r}: {detail['msg']}, got {got}")
         return FieldError("; ".join(lines))
 
 
 def _adapter(said: dict[str, Any]) -> pydantic.TypeAdapter[dict[str, Any]]:
     """Return what reads an object of JSON with these fields."""
     typed: Any = TypedDict  # type checkers know it with fields that stand in the code alone
-    made = typed("Request", said)
-    made.__pydantic_config__ = pydantic.ConfigDict(
+    fields = typed("Request", said)
+    fields.__pydantic_config__ = pydantic.ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, title="Request",
         val_json_bytes="base64", ser_json_bytes="base64",
     )  # fmt: skip
-    return pydantic.TypeAdapter(made)
+    return pydantic.TypeAdapter(fields)
 
 
 def _ending(kind: Any) -> Any:
@@ -204,8 +204,8 @@ def read_fields(entry: ModelEntry, config: headrace.PipelineConfig, node: str) -
     if entry.request is not None:
         said = entry.request.items()
         return Fields([
-            Field(name, type_of(one.type), one.needed, one.default, one.description)
-            for name, one in said
+            Field(name, type_of(field.type), field.needed, field.default, field.description)
+            for name, field in said
         ])  # fmt: skip
     reads = None if entry.body is not None else _reads(config, node)
     if reads is None:
@@ -236,9 +236,9 @@ def check_keys(
     given = {port.key for port in ports.values()}
     for key in _needed(element):
         if key not in given and key not in NO_INPUTS:
-            what = f"model {name!r}: {element.name} reads the key {key!r}, which no input has"
-            has = ", ".join(f"{one.name} = {one.key!r}" for one in ports.values())
-            raise SetupError(what, hint=f'Give one of them `key = "{key}"`; their keys are {has}.')
+            text = f"model {name!r}: {element.name} reads the key {key!r}, which no input has"
+            has = ", ".join(f"{port.name} = {port.key!r}" for port in ports.values())
+            raise SetupError(text, hint=f'Give one of them `key = "{key}"`; their keys are {has}.')
 
 
 def _needed(element: headrace.plugins.Element) -> list[str]:
@@ -246,22 +246,22 @@ def _needed(element: headrace.plugins.Element) -> list[str]:
     reads: Any = element.cls.reads
     if isinstance(reads, type):
         return sorted(getattr(reads, "__required_keys__", ()))
-    found: list[str] = []
+    names: list[str] = []
     for key in (reads,) if isinstance(reads, str) else reads:
         value: Any = key
         if key.startswith("{") and key.endswith("}"):
             value = getattr(element.options, key[1:-1], None)
             value = list(value.values()) if isinstance(value, dict) else value
-        found += (
+        names += (
             [value]
             if isinstance(value, str)
-            else [one for one in value or () if isinstance(one, str)]
+            else [text for text in value or () if isinstance(text, str)]
         )
-    return found
+    return names
 
 
 def _fields_of(reads: type) -> list[Field]:
-    found = []
+    fields = []
     required: frozenset[str] = getattr(reads, "__required_keys__", frozenset())
     for name, hint in get_type_hints(reads, include_extras=True).items():
         needed = name in required
@@ -269,11 +269,11 @@ def _fields_of(reads: type) -> list[Field]:
             needed = get_origin(hint) is Required
             hint = get_args(hint)[0]
         if needed or name not in NO_INPUTS:
-            found.append(Field(name, hint, needed))
-    wrong = [field.name for field in found if field.name in NO_INPUTS]
+            fields.append(Field(name, hint, needed))
+    wrong = [field.name for field in fields if field.name in NO_INPUTS]
     if wrong:
         raise TypeError(f"the key {wrong[0]!r} is reserved")
-    return found
+    return fields
 
 
 def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Element | None:

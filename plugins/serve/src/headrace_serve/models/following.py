@@ -98,8 +98,8 @@ class Following:
     def follow(self, *sources: Any) -> None:
         """Hear of the changes of these from now on, and of no others."""
         stops = self._stops
-        self.sources = [one for one in sources if hasattr(one, "subscribe")]
-        self._stops = [one.subscribe(partial(self._changed, one)) for one in self.sources]
+        self.sources = [source for source in sources if hasattr(source, "subscribe")]
+        self._stops = [source.subscribe(partial(self._changed, source)) for source in self.sources]
         for stop in stops:
             stop()
 
@@ -127,13 +127,14 @@ class Following:
 
     def aliases(self) -> dict[str, dict[str, float]]:
         """Return the shares of each alias."""
-        known = [one.status().items() for one in self.sources]
-        return {name: one["shares"] for each in known for name, one in each if one.get("shares")}
+        return {name: about["shares"] for name, about in self._told() if about.get("shares")}
 
     def exchanges(self) -> dict[str, dict[str, Any]]:
         """Return how the exchange of each model goes, or how its last one has ended."""
-        known = [one.status().items() for one in self.sources]
-        return {name: told for each in known for name, one in each if (told := one.get("exchange"))}
+        return {name: told for name, about in self._told() if (told := about.get("exchange"))}
+
+    def _told(self) -> list[tuple[str, dict[str, Any]]]:
+        return [item for source in self.sources for item in source.status().items()]
 
     def look(self) -> None:
         """Serve what has changed between the building of the catalogue and `follow`."""
@@ -168,7 +169,7 @@ class Following:
                     leased(source, name, version) as (pipe, use),
                 ):
                     self._put(name, version, pipe, use)
-        for model in [one for one in self._service.models if one.name == name]:
+        for model in [each for each in self._service.models if each.name == name]:
             about = known.get(model.version, {})
             gone = not about or model.version == replaced or about.get("deleted", False)
             failed = not gone and about["state"] == "failed"
@@ -271,7 +272,7 @@ class Following:
         entry = catalogue.lazy.get((name, version))
         if entry is not None and isinstance(entry.config, Later):
             return entry.config.manager
-        mine = [one for one in self.sources if _status(one, name, version)]
+        mine = [source for source in self.sources if _status(source, name, version)]
         return mine[0] if mine else catalogue.held.models
 
 
@@ -285,5 +286,5 @@ def is_deleted(source: Any, name: str, version: str) -> bool:
 
 
 def _status(source: Any, name: str, version: str) -> dict[str, Any]:
-    found: dict[str, Any] = source.status().get(name, {}).get("versions", {}).get(version, {})
-    return found
+    status: dict[str, Any] = source.status().get(name, {}).get("versions", {}).get(version, {})
+    return status

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import threading
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ClosedError, ConfigError, HeadraceError, Problem
 from headrace_models import Models
+from headrace_models.devices import check_devices
 from headrace_serve.access_log import logger as access_logger
 from headrace_serve.models.called import CalledModels
 from headrace_serve.models.entries import ModelEntry, read_entries, repositories
@@ -38,11 +40,16 @@ class Held:
         models: The pipelines, by name and version.
         entries: What is served under each name and version. A version that is not among them is served as it
             describes itself.
+
+    Raises:
+        SetupError: The memory names a device that is not here.
     """
 
     def __init__(
         self, *, allow_import: bool = True, workers: bool = False, memory: Memory | None = None
     ) -> None:
+        if memory is not None:
+            check_devices(memory.budget_bytes)
         self._workers, self._allow_import, self._memory = workers, allow_import, memory
         self.models = CalledModels(
             {},
@@ -63,6 +70,7 @@ class Held:
         *,
         others: bool = False,
         lazy: bool = True,
+        memory: Memory | None = None,
     ) -> tuple[list[Model], Prepared]:
         """Check all configurations, then build all pipelines that no request builds. Nothing takes requests yet.
 
@@ -72,13 +80,36 @@ class Held:
             before: Gives the model that is served until now under a name and a version.
             others: Whether the other models stay.
             lazy: Whether those that a request builds stay so, unless they are built already. If not, they are built now.
+            memory: The budget from now on. None: as it is.
 
         Returns:
             The models, and what `Prepared.switch` lets take the requests.
 
         Raises:
-            ConfigError, SetupError, PluginError, UnknownModelError: As `headrace_models.Models.prepare` raises them.
+            ConfigError, SetupError, PluginError, UnknownModelError: As `headrace_models.Models.prepare` raises them. The memory
+                is as it was. ConfigError also if ``memory`` has other devices.
         """
+        budget = copy.copy(self._memory)
+        try:
+            if memory is not None:
+                _check_same_devices(budget, memory)
+            if memory is not None and self._memory is not None:
+                self._memory.set_as(memory)
+            return self._prepare(entries, aliases, before, others=others, lazy=lazy)
+        except BaseException:
+            if self._memory is not None and budget is not None:
+                self._memory.set_as(budget)
+            raise
+
+    def _prepare(
+        self,
+        entries: Entries,
+        aliases: Mapping[str, Any],
+        before: Callable[[str, str], Model | None] | None,
+        *,
+        others: bool,
+        lazy: bool,
+    ) -> tuple[list[Model], Prepared]:
         late = [
             f"{name}:{version}"
             for (name, version), entry in entries.items()
@@ -87,7 +118,7 @@ class Held:
         for entry in entries.values():
             _check_exchange(entry, workers=self._workers, allow_import=self._allow_import)
         kept = {} if before is None else _exchanged(entries, before)
-        fresh = {place: one for place, one in entries.items() if place not in kept}
+        fresh = {place: each for place, each in entries.items() if place not in kept}
         _set_memory(self._memory, {**(self.entries if others else {}), **entries})
         self._here.entries = entries
         try:
@@ -103,16 +134,16 @@ class Held:
         finally:
             self._here.entries = None
         try:
-            made = [model for place in kept if before is not None and (model := before(*place))]
+            models = [model for place in kept if before is not None and (model := before(*place))]
             for place, entry in fresh.items():
                 pipe = prepared.pipelines.get(place)
                 if pipe is not None or isinstance(entry.config, headrace.Pipeline):
                     now = None if before is None else before(*place)
-                    made.append(self._model(*place, entry, now, pipe))
+                    models.append(self._model(*place, entry, now, pipe))
         except BaseException:
             prepared.close()
             raise
-        return made, prepared
+        return models, prepared
 
     def load(
         self, entries: Entries, aliases: Mapping[str, Any], failed: dict[str, HeadraceError]
@@ -130,10 +161,10 @@ class Held:
         Raises:
             ClosedError: `models` are closed.
         """
-        self.prepare({place: one for place, one in entries.items() if one.lazy}, {})[1].switch()
+        self.prepare({place: each for place, each in entries.items() if each.lazy}, {})[1].switch()
         self.entries = dict(entries)
         _set_memory(self._memory, entries)
-        for (name, version), entry in sorted(entries.items(), key=lambda one: not one[1].keep):
+        for (name, version), entry in sorted(entries.items(), key=lambda item: not item[1].keep):
             if isinstance(entry.config, headrace.Pipeline):
                 yield self._model(name, version, entry)
             elif not entry.lazy:
@@ -171,7 +202,7 @@ class Held:
     def _now(self, name: str) -> Entries:
         """Return what is served, of a model that a plugin reads as its repository says by now."""
         tables = [again(name) for again in repositories(self.entries)]
-        fresh = {key: one for each in tables for key, one in each.items()}
+        fresh = {key: entry for each in tables for key, entry in each.items()}
         return {**self.entries, **read_entries(fresh, may_be_none=True)[0]}
 
     def _model(
@@ -214,8 +245,8 @@ def _check_exchange(entry: ModelEntry, *, workers: bool, allow_import: bool) -> 
     if entry.exchange is not None:
         entry.exchange.judge(allow_import=allow_import)
         if workers:
-            what = "with --workers each process would come to a verdict of its own on an exchange"
-            raise ConfigError(Problem("serve", what, hint="Serve the model with one process."))
+            text = "with --workers each process would come to a verdict of its own on an exchange"
+            raise ConfigError(Problem("serve", text, hint="Serve the model with one process."))
 
 
 @contextlib.contextmanager
@@ -249,14 +280,14 @@ def _refuse_state(config: PipelineConfig) -> None:
     plan = config.plan()
     trees = [(name, tree) for name, node in plan.nodes.items() for tree in node.trees]
     for place, tree in trees:
-        for one in tree.walk():
-            if one.stateful:
-                what = f"{one.name} keeps a state in its process, and with --workers the next request may reach another one"
+        for backend in tree.walk():
+            if backend.stateful:
+                text = f"{backend.name} keeps a state in its process, and with --workers the next request may reach another one"
                 hint = (
                     "Serve it with one process, or with several, each without --workers, behind a proxy that sends"
                     " all requests of a session to the same one (docs/streams.md)."
                 )
-                raise ConfigError(Problem("serve", what, path=place, hint=hint))
+                raise ConfigError(Problem("serve", text, path=place, hint=hint))
 
 
 def _adapted(given: Any, config: PipelineConfig, *, workers: bool) -> PipelineConfig:
@@ -277,6 +308,19 @@ def _configs(entries: Entries) -> dict[str, Any]:
     }
 
 
+def _check_same_devices(now: Memory | None, new: Memory) -> None:
+    """Check that a new budget bounds the devices of the one from the start.
+
+    Raises:
+        ConfigError: It does not.
+    """
+    before, after = [sorted(each.budget_bytes) if each else [] for each in (now, new)]
+    if before != after:
+        text = f"its devices were {before or 'none'} at the start, and are {after or 'none'}"
+        hint = "A reload changes sizes. For other devices start the server again."
+        raise ConfigError(Problem("serve", text, path="memory", hint=hint))
+
+
 def _set_memory(memory: Memory | None, entries: Entries) -> None:
     """Tell the budget what the entries say of pipelines that are built here.
 
@@ -284,15 +328,21 @@ def _set_memory(memory: Memory | None, entries: Entries) -> None:
         ConfigError: A size is wrong, or there is no budget.
     """
     of_models = {title.partition(":")[0] for title in _configs(entries)}
-    built = [(name, one) for (name, _), one in entries.items() if name in of_models]
-    sizes = {name: one.memory for name, one in built if one.memory is not None}
-    keep = [name for name, one in built if one.keep]
-    idle_unload_s = {name: one.idle_unload_s for name, one in built if one.idle_unload_s}
+    built = [(name, entry) for (name, _), entry in entries.items() if name in of_models]
+    sizes = {name: entry.memory for name, entry in built if entry.memory is not None}
+    keep = [name for name, entry in built if entry.keep]
+    idle_unload_s = {name: entry.idle_unload_s for name, entry in built if entry.idle_unload_s}
     if memory is not None:
         memory.set_models(sizes, keep, idle_unload_s)
-    elif named := [*sizes, *keep, *idle_unload_s]:
-        what = f"model {named[0]!r} has `memory`, `keep` or `idle_unload_s`, and there is no budget"
-        raise ConfigError(Problem("serve", what, hint='Add [memory] with host = "8 GiB".'))
+    elif named := {*sizes, *keep, *idle_unload_s}:
+        text = "model {!r} has `memory`, `keep` or `idle_unload_s`, and there is no budget"
+        hint = 'Add [memory] with host = "8 GiB".'
+        raise ConfigError(
+            [
+                Problem("serve", text.format(name), path=f"models.{name}", hint=hint)
+                for name in sorted(named)
+            ]
+        )
 
 
 def check_models(
@@ -313,11 +363,13 @@ def check_models(
         Their entries, and the shares of each alias.
 
     Raises:
-        ConfigError: A model, its configuration or a key is wrong.
+        ConfigError: A model, a key or the memory is wrong. ``failed`` has the errors of configurations even so.
         UnknownModelError: An alias names no model.
     """
     entries, aliases = read_entries(models, may_be_none=may_be_none, failed=failed)
-    check_keys_of(keys, entries, {*aliases, *failed})
+    general: dict[str, HeadraceError] = {}
+    with _collecting(general, "keys"):
+        check_keys_of(keys, entries, {*aliases, *failed})
     adapt = partial(_adapted, workers=workers)
     with Models({}, adapt=adapt, allow_import=allow_import) as checked:
         for title, config in _configs(entries).items():
@@ -325,10 +377,14 @@ def check_models(
             with _collecting(failed, title), _placing_keys():
                 checked.check({title: config})
                 _check_exchange(entries[name, version], workers=workers, allow_import=allow_import)
-    _set_memory(memory, entries)
-    if memory is not None and not failed:
-        checked = Models({}, adapt=adapt, allow_import=allow_import, memory=memory)
-        checked.check(_configs(entries))  # closing it would close the budget
+    right = {place: entry for place, entry in entries.items() if ":".join(place) not in failed}
+    with _collecting(general, "memory"):
+        _set_memory(memory, right)
+        if memory is not None:
+            checked = Models({}, adapt=adapt, allow_import=allow_import, memory=memory)
+            checked.check(_configs(right))  # closing it would close the budget
+    if general:
+        raise together(general)
     for entry in entries.values():
         if workers and isinstance(entry.config, headrace.Pipeline):
             _refuse_state(entry.config.config)
@@ -337,10 +393,18 @@ def check_models(
 
 @contextlib.contextmanager
 def _placing_keys() -> Iterator[None]:
-    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes."""
+    """Say of a key of a model, such as ``preload``, that is written in the configuration of its pipeline, where it goes.
+
+    A serving file that is given as a configuration is one problem.
+    """
     try:
         yield
     except ConfigError as error:
+        for problem in error.problems:
+            if (problem.path, problem.code) == ("models", "missing_option"):
+                text = "[models] is a table of a serving file, and this is read as a pipeline"
+                hint = f"Write --models {problem.file}."
+                raise ConfigError(replace(problem, message=text, hint=hint)) from None
         error.problems = tuple(map(_placed, error.problems))
         raise
 

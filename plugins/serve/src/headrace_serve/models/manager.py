@@ -51,8 +51,8 @@ class ModelManager(Protocol):
 def leased(manager: Any, name: str, version: str) -> Iterator[tuple[headrace.Pipeline, Any]]:
     """Give the pipeline of a version, and the version, if the manager tells it, which then may leave for another model."""
     if isinstance(manager, Models):
-        with manager.lease_version(f"{name}:{version}") as found:
-            yield found.pipe, found
+        with manager.lease_version(f"{name}:{version}") as leased_version:
+            yield leased_version.pipe, leased_version
     else:
         yield manager.pipeline(name, version), None
 
@@ -76,8 +76,8 @@ def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:
     headrace.PipelineConfig.load(
         {"backend": "Identity", "import": [module]}, allow_import=allow_import
     )
-    found: Any = getattr(sys.modules[module], name, None)
-    if not isinstance(found, ModelManager):
+    manager: Any = getattr(sys.modules[module], name, None)
+    if not isinstance(manager, ModelManager):
         raise ConfigError(
             Problem(
                 "serve",
@@ -85,4 +85,4 @@ def load_manager(path: str, *, allow_import: bool = True) -> ModelManager:
                 hint="It has the methods versions() and pipeline(name, version).",
             )
         )
-    return found
+    return manager

@@ -107,7 +107,7 @@ class Model:
         plan = self.pipe.config.plan()
         self.signature = read_signature(*described(self.pipe, plan), entry)
         self.entry = plan.roots[0]
-        self.entry_keys = {k: one.value for k, one in plan.nodes[self.entry].keys.items()}
+        self.entry_keys = {k: key.value for k, key in plan.nodes[self.entry].keys.items()}
         self.entry_keys["instance_num"] = plan.nodes[self.entry].instance_num
         self.queue_size = int(self.entry_keys["queue_size"])
         self.timed = is_timed(self.pipe)
@@ -180,5 +180,5 @@ class Model:
 def _check_labels(name: str, entry: ModelEntry, signature: Signature) -> None:
     for output in entry.labels or ():
         if output not in signature.outputs:
-            what = f"model {name!r} has labels for an output {output!r}, which it does not have"
-            raise SetupError(what, hint=among(output, signature.outputs))
+            text = f"model {name!r} has labels for an output {output!r}, which it does not have"
+            raise SetupError(text, hint=among(output, signature.outputs))

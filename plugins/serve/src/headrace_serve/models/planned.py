@@ -22,10 +22,10 @@ def described(pipe: Pipeline, plan: Plan) -> tuple[Any, list[Any]]:
         SetupError: There are several nodes at which requests may enter, and clients cannot choose one.
     """
     if len(plan.roots) > 1:
-        what = (
+        text = (
             f"the pipeline has several nodes at which requests may enter: {', '.join(plan.roots)}"
         )
-        raise SetupError(what, hint="Serve a configuration for each.")
+        raise SetupError(text, hint="Serve a configuration for each.")
     nodes = pipe.describe()["nodes"]
     reached, todo = {*plan.roots}, [*plan.roots]
     while todo:

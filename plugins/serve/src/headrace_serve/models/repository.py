@@ -132,8 +132,8 @@ class Repository:
         """Run ``work`` after earlier loads and unloads, and to its end even if the client goes away."""
         if self._waiting >= _MOST_WAITING:
             work.close()
-            what = "other models are being loaded"
-            raise OverloadedError(what, queue_size=_MOST_WAITING, waiting=self._waiting)
+            text = "other models are being loaded"
+            raise OverloadedError(text, queue_size=_MOST_WAITING, waiting=self._waiting)
 
         if self._service.models.is_loading(name):
             work.close()
@@ -227,8 +227,8 @@ class Repository:
 
 
 def _refused(parameter: str) -> NotAllowedError:
-    what = f"parameter {parameter[:80]!r}: configurations and files of requests are refused"
-    return NotAllowedError(f"{_FAILED}{what}, because they are code")
+    text = f"parameter {parameter[:80]!r}: configurations and files of requests are refused"
+    return NotAllowedError(f"{_FAILED}{text}, because they are code")
 
 
 def _fresh(service: Served, name: str, config: Any) -> Any:
@@ -240,7 +240,7 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
     """
     entries = service.models.held.entries
     again = repositories(entries)
-    if not again and name not in {one for one, _ in entries}:  # its folder was empty at the start
+    if not again and name not in {n for n, _ in entries}:  # its folder was empty at the start
         again = repositories(read_entries(service.given, may_be_none=True)[0])
     if config is not None and not again:
         raise _refused("config")
@@ -248,10 +248,10 @@ def _fresh(service: Served, name: str, config: Any) -> Any:
         override = None if config is None else loads(str(config).encode())
         if config is not None and not isinstance(override, dict):
             raise InputError(expected="an object", got=type(override).__name__)  # noqa: TRY301
-        found = [one for each in again for one in each(name, override).items()]
-        if not found and config is not None:
+        models = [model for each in again for model in each(name, override).items()]
+        if not models and config is not None:
             raise _refused("config")
-        return dict(found) or service.given
+        return dict(models) or service.given
     except ConfigError as error:
         if config is None:
             raise

@@ -118,18 +118,18 @@ def read_signature(
     """
     outputs = None if entry is None else entry.outputs
     if entry is not None and entry.inputs is not None:
-        taken = {name: _said_input(name, one, entry) for name, one in entry.inputs.items()}
+        taken = {name: _said_input(name, said, entry) for name, said in entry.inputs.items()}
     else:
         taken = _read([root], "inputs", first=True) or _default_inputs()
         for name, port in taken.items():
             if port.key in NO_INPUTS:
-                what = f"input {name!r} of the model is the key {port.key!r} of a request, which is reserved"
-                raise SetupError(what, hint=f'Give it another key: inputs = {{{name} = "..."}}.')
+                text = f"input {name!r} of the model is the key {port.key!r} of a request, which is reserved"
+                raise SetupError(text, hint=f'Give it another key: inputs = {{{name} = "..."}}.')
     if outputs is not None:
         _check_outputs(outputs, _read(ends, "outputs", first=False))
         given = {
-            name: Port(name, one.datatype, tuple(one.shape), declared=True, optional=one.optional)
-            for name, one in outputs.items()
+            name: Port(name, out.datatype, tuple(out.shape), declared=True, optional=out.optional)
+            for name, out in outputs.items()
         }
     else:
         given = _read(ends, "outputs", first=False) or {"result": Port("result", "BYTES", (-1,))}
@@ -151,30 +151,30 @@ def _check_outputs(said: Mapping[str, Any], built: Mapping[str, Port]) -> None:
     """Check that the backend which describes its outputs has those that the entry declares, if these are several."""
     for name in said if built and len(said) > 1 else ():
         if name not in built:
-            what = f"the entry declares an output {name!r}, which the model does not have"
-            raise SetupError(what, hint=among(name, built))
+            text = f"the entry declares an output {name!r}, which the model does not have"
+            raise SetupError(text, hint=among(name, built))
 
 
 def _default_inputs() -> dict[str, Port]:
     return {"data": Port("data", "BYTES", (-1,), each=True)}
 
 
-def _said_input(name: str, one: InputEntry, entry: ModelEntry) -> Port:
-    axis = 0 if one.batched else None
-    shape = tuple(one.shape)
-    key, optional = entry.key_of(name), one.optional
-    return Port(name, one.datatype, shape, key, one.by_item, axis, optional=optional)
+def _said_input(name: str, declared: InputEntry, entry: ModelEntry) -> Port:
+    axis = 0 if declared.batched else None
+    shape = tuple(declared.shape)
+    key, optional = entry.key_of(name), declared.optional
+    return Port(name, declared.datatype, shape, key, declared.by_item, axis, optional=optional)
 
 
 def _of_items(given: dict[str, Port]) -> dict[str, Port]:
     """Return the outputs of a model that is called per item, with the items as their first axis, as declared ones have them."""
-    made = {}
+    outputs = {}
     for name, port in given.items():
         axis = port.batch_axis
         shape = port.shape if axis is None else (*port.shape[:axis], *port.shape[axis + 1 :])
         known = (-1, *shape) if axis is not None else port.shape
-        made[name] = replace(port, shape=known, batch_axis=None)
-    return made
+        outputs[name] = replace(port, shape=known, batch_axis=None)
+    return outputs
 
 
 def _read(nodes: Sequence[Any], side: str, *, first: bool) -> dict[str, Port]:
@@ -187,18 +187,18 @@ def _read(nodes: Sequence[Any], side: str, *, first: bool) -> dict[str, Port]:
         return {}
     element = elements[0] if first else elements[-1]
     built = element["built"] if isinstance(element["built"], dict) else {}
-    found = _ports(built.get(side))
-    if first and (found or not built.get(side)):
-        keys_read = {port.key for port in found.values()} | NO_INPUTS
+    ports = _ports(built.get(side))
+    if first and (ports or not built.get(side)):
+        keys_read = {port.key for port in ports.values()} | NO_INPUTS
         for name, port in _ports(built.get("optional_inputs")).items():
-            if name not in found and port.key not in keys_read:
-                found[name] = replace(port, optional=True)
-    return found
+            if name not in ports and port.key not in keys_read:
+                ports[name] = replace(port, optional=True)
+    return ports
 
 
 def _ports(about_all: Any) -> dict[str, Port]:
     """Return the ports that a backend describes; ``{}`` where it means something else."""
-    found: dict[str, Port] = {}
+    ports: dict[str, Port] = {}
     try:
         described = _DESCRIBED.validate_python(about_all or {})
     except pydantic.ValidationError:
@@ -210,8 +210,8 @@ def _ports(about_all: Any) -> dict[str, Port]:
         axis = about.batch_axis if about.batched and about.batch_axis < len(about.shape) else None
         shape = tuple(-1 if n is None else n for n in about.shape)
         text = datatype == "BYTES"
-        found[name] = Port(name, datatype, shape, about.key, batch_axis=axis, text=text)
-    return found
+        ports[name] = Port(name, datatype, shape, about.key, batch_axis=axis, text=text)
+    return ports
 
 
 class _Described(pydantic.BaseModel):
@@ -236,7 +236,7 @@ def _elements(tree: Mapping[str, Any], named: dict[str, Any]) -> Iterator[Mappin
     if tree["name"] in _NOTHING and (not tree["children"] or tree["name"] not in THROUGH):
         return
     if tree["name"] == "IoC":
-        named.update({one.get("instance", one["name"]): one for one in tree["children"][:-1]})
+        named.update({each.get("instance", each["name"]): each for each in tree["children"][:-1]})
     inner = _inner(tree)
     for child in inner:
         yield from _elements(child, named)

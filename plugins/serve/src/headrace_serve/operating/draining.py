@@ -73,8 +73,8 @@ async def answered(state: ServerState, ends: float) -> None:
 async def _take_last_requests(connections: Sequence[Any]) -> None:
     """Receive the requests of clients that do not know yet about the shutdown."""
     since = asyncio.get_running_loop().time() - _RECENT_S
-    fresh = [one.last_request() for one in connections if one.is_fresh(since)]
-    used = [one.last_request() for one in connections if one.is_used(since)]
+    fresh = [connection.last_request() for connection in connections if connection.is_fresh(since)]
+    used = [connection.last_request() for connection in connections if connection.is_used(since)]
     if used:
         await asyncio.wait(used, timeout=_NEXT_S)
     if fresh:
@@ -101,9 +101,8 @@ async def stop_grpc(server: Any, port: int | None, service: Service, timeout: fl
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(counters.idle("grpc"), timeout + _GRACE_S)
     ends = time.monotonic() + _RECENT_S
-    await asyncio.sleep(
-        _QUIET_S
-    )  # those who watch the health are told, and hear the end of their streams
+    # Those who watch the health are told, and hear the end of their streams.
+    await asyncio.sleep(_QUIET_S)
     while (now := time.monotonic()) < ends and now - counters.began_s["grpc"] < _QUIET_S:
         await asyncio.sleep(_QUIET_S)
     while service.unsent_bytes and time.monotonic() < ends + _GRACE_S:
@@ -116,15 +115,15 @@ def _end_sockets(port: int | None) -> None:
     """End all connections of a port, and let it listen no more. gRPC keeps these sockets to itself; not on Windows."""
     opened = Path("/dev/fd")
     with socket.socket() as unused:
-        for number in [int(one.name) for one in opened.iterdir()] if opened.is_dir() else ():
+        for number in [int(entry.name) for entry in opened.iterdir()] if opened.is_dir() else ():
             with contextlib.suppress(OSError):  # it is no socket, or is closed
-                one = socket.socket(fileno=number)
+                opened_socket = socket.socket(fileno=number)
                 try:
-                    if one.getsockname()[1:2] != (port,):
+                    if opened_socket.getsockname()[1:2] != (port,):
                         continue
-                    if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                    if opened_socket.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                         os.dup2(unused.fileno(), number, inheritable=False)
                     else:
-                        one.shutdown(socket.SHUT_RDWR)
+                        opened_socket.shutdown(socket.SHUT_RDWR)
                 finally:
-                    one.detach()
+                    opened_socket.detach()

@@ -61,17 +61,8 @@ class HttpPort:
         self._limits, self._counters = service.limits, service.counters
         answers = application(service, admin=admin)
         plans = Plans(service, answers.table.plan)
-        self._config = Config(
-            answers,
-            lifespan="off",
-            http=protocol_class(service, plans),
-            ws="none",
-            log_config=None,
-            access_log=False,
-            date_header=False,
-            server_header=False,
-            proxy_headers=False,
-        )
+        protocol: Any = protocol_class(service, plans)
+        self._config = Config(answers, lifespan="off", http=protocol, ws="none", log_config=None)
         self._config.load()
         self._context: ssl.SSLContext | None = None
         self._begun: set[asyncio.Task[None]] = set()
@@ -107,8 +98,9 @@ class HttpPort:
             task.add_done_callback(self._begun.discard)
 
     def _connection(self) -> Any:
-        made: Any = self._config.http_protocol_class
-        return made(config=self._config, server_state=self.state, app_state={}, _loop=self._loop)
+        protocol: Any = self._config.http_protocol_class
+        config, state = self._config, self.state
+        return protocol(config=config, server_state=state, app_state={}, _loop=self._loop)
 
     async def _begin(self, accepted: socket.socket, context: ssl.SSLContext | None) -> None:
         """Make the connection of a socket, which the protocol refuses beyond the limit if it has no TLS."""
@@ -129,8 +121,8 @@ class HttpPort:
         self._listener.close()
         if self._begun:
             _, late = await asyncio.wait(self._begun, timeout=_LAST_S)
-            for one in late:
-                one.cancel()
+            for connection in late:
+                connection.cancel()
 
     async def close(self) -> None:
         """Close all connections, and give their clients a moment to take the last bytes."""

@@ -49,9 +49,8 @@ def below_init(serve: Callable[[], int]) -> int:
         os.setpgid(0, 0)  # Ctrl-C reaches process 1 alone, which passes it on once
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return serve()
-    signal.set_wakeup_fd(
-        -1
-    )  # the command line's, which would send the signal again to a thread in native code
+    # That of the command line would send the signal again to a thread in native code.
+    signal.set_wakeup_fd(-1)
     for number in passed_on:
         signal.signal(number, lambda number, _: os.kill(child, number))
     signal.pthread_sigmask(signal.SIG_SETMASK, before)

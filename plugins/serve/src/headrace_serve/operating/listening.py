@@ -85,10 +85,7 @@ async def open_grpc(
         options.append(("grpc.keepalive_time_ms", _ms(limits.grpc_keepalive_s)))
     least_ms = _ms(limits.grpc_min_ping_interval_s)
     options += [
-        (
-            "grpc.keepalive_permit_without_calls",
-            1,
-        ),  # else a ping of an idle client ends its connection
+        ("grpc.keepalive_permit_without_calls", 1),  # else a ping of an idle client ends it
         ("grpc.keepalive_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
         ("grpc.http2.ping_timeout_ms", _ms(limits.grpc_keepalive_timeout_s)),
         ("grpc.http2.min_ping_interval_without_data_ms", least_ms),
@@ -157,8 +154,8 @@ def not_listening(host: str, port: int, error: OSError, option: str = "--port") 
 
 def reaches_others(host: str) -> bool:
     """Return whether other machines may reach a server that listens on an address."""
-    found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return not all(ip_address(one[4][0]).is_loopback for one in found)
+    addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    return not all(ip_address(address[4][0]).is_loopback for address in addresses)
 
 
 def check_ui(host: str, *, served: bool, keyed: bool) -> None:
@@ -173,9 +170,9 @@ def check_ui(host: str, *, served: bool, keyed: bool) -> None:
         ConfigError: Other machines reach the address, and need no key.
     """
     if served and not keyed and reaches_others(host):
-        what = f"the live page on {host!r} without keys: everybody who reaches this address could run its load test"
+        problem = f"the live page on {host!r} without keys: everybody who reaches this address could run its load test"
         hint = "Give --keys, or leave --host at 127.0.0.1 and reach the page through a tunnel."
-        raise ConfigError(Problem("serve", what, hint=hint))
+        raise ConfigError(Problem("serve", problem, hint=hint))
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
@@ -237,8 +234,8 @@ def bound(host: str, port: int, *, shared: bool, left: bool = True) -> socket.so
     Raises:
         OSError: The socket cannot be bound to the address.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    family, kind, protocol, _, address = found[0]
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = addresses[0]
     listener = socket.socket(family, kind, protocol)
     try:
         if sys.platform != "win32":

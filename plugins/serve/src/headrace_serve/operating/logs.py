@@ -35,7 +35,7 @@ def quoted(text: str) -> str:
     """Return a text in one line that cannot steer a terminal: ends of lines and other characters of control as escapes."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _told(error: traceback.TracebackException) -> Iterator[str]:
@@ -49,8 +49,8 @@ def _told(error: traceback.TracebackException) -> Iterator[str]:
     yield "Traceback (most recent call last):"
     yield "".join(error.stack.format()).rstrip("\n")
     yield quoted("".join(error.format_exception_only()).rstrip("\n"))
-    for one in getattr(error, "exceptions", None) or ():
-        yield from _told(one)
+    for inner in getattr(error, "exceptions", None) or ():
+        yield from _told(inner)
 
 
 class _Text(logging.Formatter):
@@ -86,20 +86,20 @@ class _Json(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the object of a record: time, level, logger, message or the fields of the access log, exception."""
         when = datetime.fromtimestamp(record.created, timezone.utc)
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "time": when.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
             **self._fixed,
         }
         if record.name != access_logger.name:
-            found["message"] = record.getMessage()
-        found |= getattr(record, "fields", {})
+            fields["message"] = record.getMessage()
+        fields |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            found["exception"] = f"{type(error).__name__}: {error}"
-            found["traceback"] = "".join(traceback.format_exception(*record.exc_info))
-        return json.dumps(found, default=str)
+            fields["exception"] = f"{type(error).__name__}: {error}"
+            fields["traceback"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(fields, default=str)
 
 
 class _Stderr(QueueHandler):

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from headrace.errors import ClosedError, HeadraceError
+from headrace_models import Memory
 from headrace_serve.operating.allocator import keep_freed_memory
 from headrace_serve.operating.init_process import HANGUP
 from headrace_serve.operating.listening import reaches_others
@@ -41,7 +42,7 @@ _TWICE_S = 0.2
 """The same signal once more within so many seconds is no second one: ``timeout`` sends it to its child and to the group."""
 
 _OTHER_FILES = 1024
-"""Files that are open beside connections: those of models, their processes, regions of shared memory."""
+"""Files that are open beside connections: those of models and their processes."""
 
 
 def run(
@@ -184,7 +185,7 @@ def opening(connections: int) -> Iterator[None]:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    limits = [one for one in (connections + _OTHER_FILES, hard) if one != resource.RLIM_INFINITY]
+    limits = [n for n in (connections + _OTHER_FILES, hard) if n != resource.RLIM_INFINITY]
     raises = soft != resource.RLIM_INFINITY and soft < min(limits)
     if raises:
         with contextlib.suppress(OSError, ValueError):
@@ -301,7 +302,7 @@ def _reloading(
 def _reload(server: Server, settings: Settings, who: str) -> None:
     try:
         with server.counting_reload():
-            server.reload(**settings.read())
+            server.reload(**settings.read(), memory=settings.memory() or Memory({}))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it is, the old pipelines go on
         text = (
             str(error)

@@ -120,7 +120,7 @@ class Server:
             tls: The files of TLS, for both protocols. None: without TLS.
             priority_default: The priority of requests that give none. 1 is the most urgent.
             allow: The parts of the protocol to turn on, which are off by default: ``repository`` (requests load and
-                unload models), ``shared-memory`` (tensors are in system shared memory).
+                unload models).
             allow_import: Whether configurations may import code.
             cors_origins: Origins (``https://host[:port]``, or ``*``) whose pages may read answers in a browser.
             allow_hosts: More hosts that the header ``Host`` may name. If there are any, no others may, besides names of this
@@ -213,11 +213,8 @@ class Server:
         if failed and self._exits:  # the others are built to say all that is wrong
             held = Held(**how)
             with held.models:
-                [
-                    *held.load(
-                        {p: e for p, e in entries.items() if ":".join(p) not in failed}, {}, failed
-                    )
-                ]
+                rest = {p: e for p, e in entries.items() if ":".join(p) not in failed}
+                list(held.load(rest, {}, failed))
             raise together(failed)
         self._unbuilt = entries
         lazy = {place: entry for place, entry in entries.items() if entry.lazy}
@@ -242,7 +239,7 @@ class Server:
 
     def threads(self) -> dict[str, int]:
         """Return how many threads the instances of each model and their libraries may run, by ``name:version``."""
-        return {f"{one.name}:{one.version}": one.threads for one in self._service.models}
+        return {f"{model.name}:{model.version}": model.threads for model in self._service.models}
 
     def start(self) -> None:
         """Listen, and build the models that are not built yet, one after the other. Return when all take requests.
@@ -297,8 +294,8 @@ class Server:
                 service.call(partial(service.put, model))
             if failed and self._exits:
                 raise together(failed)
-            built = {(one.name, one.version) for one in service.models}
-            late = {place: one for place, one in entries.items() if place not in built}
+            built = {(served.name, served.version) for served in service.models}
+            late = {place: entry for place, entry in entries.items() if place not in built}
             for title in failed.keys() - {":".join(place) for place in late}:  # others are logged
                 logger.warning("model %r is not served: %s", title, failed[title])
 
@@ -334,7 +331,13 @@ class Server:
         work.close()
         raise ClosedError("the server does not run")
 
-    def reload(self, models: Any = None, *, keys: Keys | str | Path | None = None) -> None:
+    def reload(
+        self,
+        models: Any = None,
+        *,
+        keys: Keys | str | Path | None = None,
+        memory: Memory | None = None,
+    ) -> None:
         """Read the configurations, the file of keys and the certificates again, and serve with these.
 
         New pipelines are built while the old ones serve. If one cannot be built, the old ones stay. Requests
@@ -345,6 +348,7 @@ class Server:
             models: The models to serve from now on. None: the same as before, read again.
             keys: The keys that clients need from now on, or the path of their file. None: the same as before.
                 A file is read again.
+            memory: The memory from now on, of the same devices. None: the same as before.
 
         Raises:
             ConfigError, SetupError, PluginError: As `headrace.pipe` raises them. Nothing has changed.
@@ -364,6 +368,7 @@ class Server:
                 service.models,
                 keys=known,
                 allow_import=service.allow_import,
+                memory=memory,
                 may_be_none=may_come_later(given, self._watch, self._allow),
             )
             try:

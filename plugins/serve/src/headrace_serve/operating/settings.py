@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ConfigError, Problem
+from headrace_models import Memory
 from headrace_serve.allowing import check_allowed, check_hosts, check_origins
 from headrace_serve.keys import Keys
 from headrace_serve.limits import Limits
@@ -20,7 +22,7 @@ from headrace_serve.routes import routes_of
 from headrace_serve.tls import Tls
 
 if TYPE_CHECKING:
-    from headrace_models import Memory
+    from headrace.errors import HeadraceError
     from headrace_serve.everywhere import Everywhere
     from headrace_serve.operating.logs import LogFormat
 
@@ -101,10 +103,10 @@ class Settings:
     @classmethod
     def from_json(cls, text: str) -> Settings:
         """Return the settings that `to_json` has written."""
-        found = json.loads(text)
+        values = json.loads(text)
         for name in ("models", "allow", "cors_origins", "allow_hosts", "apis"):
-            found[name] = tuple(found[name])
-        return cls(**{**found, "limits": Limits(**found["limits"])})
+            values[name] = tuple(values[name])
+        return cls(**{**values, "limits": Limits(**values["limits"])})
 
     def shared(
         self, port: int, grpc_port: int | None, admin_port: int | None = None, processes: int = 1
@@ -122,33 +124,53 @@ class Settings:
         Raises:
             ConfigError: A file is wrong.
         """
-        given: Any
-        if self.manager is None:
-            given = read_models(self.models, self.models_file) or self.models
-        else:
-            given = load_manager(self.manager, allow_import=self.allow_import)
-        return {"models": given, "keys": None if self.keys is None else Keys.load(self.keys)}
+        return {"models": self._given(), "keys": self._keys()}
 
-    def check(self) -> None:
-        """Check everything that needs no pipeline to be built, for several processes.
+    def _given(self, problems: list[Problem] | None = None) -> Any:
+        """Return the models, as `Server` takes them. ``problems`` is that of `read_models`."""
+        if self.manager is not None:
+            return load_manager(self.manager, allow_import=self.allow_import)
+        return read_models(self.models, self.models_file, problems) or self.models
+
+    def _keys(self) -> Keys | None:
+        return None if self.keys is None else Keys.load(self.keys)
+
+    def check(self) -> list[str]:
+        """Check everything that needs no pipeline to be built, no port and no device.
+
+        Returns:
+            The models, by ``name:version``.
 
         Raises:
-            ConfigError: A setting, a file or a configuration is wrong.
+            ConfigError: A setting, a file or a configuration is wrong. It has all problems of models and their file.
         """
         check_allowed(self.allow)
         check_origins(self.cors_origins)
         check_hosts(self.allow_hosts)
         routes_of(self.apis)
-        read: Any = {**self.read(), "allow_import": self.allow_import, "workers": True}
-        read["memory"] = self._memory()
-        late = may_come_later(read["models"], self._watched(), self.allow)
-        failed: dict[str, Any] = {}
-        check_models(**read, may_be_none=late, failed=failed)
-        if failed and self.exit_on_error and not self.watch:
-            raise together(failed)
         tls = self._tls()
         if tls is not None:
             tls.read()
+        problems: list[Problem] = []
+        failed: dict[str, HeadraceError] = {}
+        models = self._given(problems)
+        late = may_come_later(models, self._watched(), self.allow) or bool(problems)
+        how: Any = {"allow_import": self.allow_import, "workers": self.processes > 1}
+        how["memory"] = Memory({})
+        with contextlib.suppress(ConfigError):  # it is among the problems
+            how["memory"] = self.memory()
+        how["keys"] = None if problems else self._keys()
+        entries: Any = {}
+        try:
+            entries, _ = check_models(models, **how, may_be_none=late, failed=failed)
+        except ConfigError as error:
+            problems += error.problems
+        told = failed if self.exit_on_error and not self.watch else {}
+        if problems:
+            told = {"": ConfigError(problems), **told}
+        if told:
+            raise together(told)
+        return [":".join(place) for place in entries]
 
     def server(
         self,
@@ -166,15 +188,20 @@ class Settings:
             everywhere=everywhere,
             listen_first=listen_first,
             watch=self._watched(),
-            memory=self._memory(),
+            memory=self.memory(),
         )
 
-    def _memory(self) -> Memory | None:
+    def memory(self) -> Memory | None:
+        """Read the budget of the models, the part of this process. None: there is none.
+
+        Raises:
+            ConfigError: It is wrong.
+        """
         return read_memory(self.models_file, self.processes)
 
     def _watched(self) -> bool | str:
         """Return the argument ``watch`` of the server: the first folder of models, if files are watched."""
-        folders = (one for one in self.models if Path(one).is_dir())
+        folders = (path for path in self.models if Path(path).is_dir())
         return self.watch and next(folders, True)
 
     def _tls(self) -> Tls | None:

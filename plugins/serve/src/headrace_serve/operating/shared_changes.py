@@ -32,8 +32,7 @@ class SharedChanges:
         self._waiting: deque[tuple[int, int, Message]] = deque()
         self._current: tuple[int, int, Message] | None = None
         self._open: set[int] = set()
-        self._refusals: dict[int, Message | None] = {}
-        self._regions: dict[str, Message] = {}
+        self._refusal: Message | None = None
         self._unloaded: dict[str, Message] = {}
 
     def received(self, number: int, message: Message) -> None:
@@ -59,8 +58,7 @@ class SharedChanges:
     def _join(self, number: int) -> None:
         """Send the earlier changes to a process that is about to listen; from now on it makes every change."""
         self._members.add(number)
-        before = [*self._regions.values(), *self._unloaded.values()]
-        self._send(number, {"before": before})
+        self._send(number, {"before": [*self._unloaded.values()]})
         if self._current is not None:
             self._open.add(number)
             self._send(number, {"change": self._current[2]})
@@ -69,37 +67,26 @@ class SharedChanges:
         if self._current is not None or not self._waiting:
             return
         self._current = self._waiting.popleft()
-        self._open, self._refusals = set(self._members), {}
+        self._open, self._refusal = set(self._members), None
         for number in sorted(self._members):
             self._send(number, {"change": self._current[2]})
 
     def _answer(self, number: int, refusal: Message | None) -> None:
         self._open.discard(number)
-        self._refusals[number] = refusal
+        self._refusal = self._refusal or refusal  # the first that came
         if self._open or self._current is None:
             return
         (origin, ask, change), self._current = self._current, None
-        refused = [one for _, one in sorted(self._refusals.items()) if one is not None]
-        if not refused:
+        if self._refusal is None:
             self._note(change)
-        elif change["what"] == "register" and len(refused) < len(self._refusals):
-            undo = {"what": "unregister", "name": change["name"]}
-            for other in sorted(self._members):
-                self._send(other, {"undo": undo})
         if origin in self._members:
-            self._send(origin, {"answer": ask, "refusal": refused[0] if refused else None})
+            self._send(origin, {"answer": ask, "refusal": self._refusal})
         self._next()
 
     def _note(self, change: Message) -> None:
         """Keep a change if a process that starts later has to make it too; drop those that it cancels."""
         name = change["name"]
         match change["what"]:
-            case "register":
-                self._regions[name] = change
-            case "unregister" if name:
-                self._regions.pop(name, None)
-            case "unregister":
-                self._regions.clear()
             case "unload":
                 self._unloaded[name] = change
             case "load":

@@ -105,7 +105,7 @@ class Supervisor:
         """Run until all processes have ended; give the exit status."""
         for worker in self.workers.values():
             self._begin(worker)
-        while self._ends is None or any(one.process is not None for one in self.workers.values()):
+        while self._ends is None or any(each.process is not None for each in self.workers.values()):
             try:
                 kind, *about = self._events.get(timeout=self._until_due())
             except queue.Empty:
@@ -127,7 +127,7 @@ class Supervisor:
         worker.process = self._start(worker.number)
 
     def _until_due(self) -> float | None:
-        times = [one.due for one in self.workers.values() if one.due is not None]
+        times = [worker.due for worker in self.workers.values() if worker.due is not None]
         if self._look_due is not None:
             times.append(self._look_due)
         if self._ends is not None:
@@ -174,7 +174,7 @@ class Supervisor:
         if worker.reload and worker.process is not None and HANGUP is not None:
             worker.reload = False
             worker.process.send_signal(HANGUP)
-        if not self.served and all(one.ready for one in self.workers.values()):
+        if not self.served and all(each.ready for each in self.workers.values()):
             self.served = True
             self._all_ready()
             if self._answer_s is not None:

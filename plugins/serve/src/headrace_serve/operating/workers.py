@@ -68,7 +68,7 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
             for option, port in wanted.items()
         ]
         held = taken.pop_all()
-    ports: list[Any] = [None if one is None else one.getsockname()[1] for one in sockets]
+    ports: list[Any] = [each and each.getsockname()[1] for each in sockets]
     shared = settings.shared(ports[0], ports[1], ports[2], count)
     cores = usable_cpus()
     each = max(1, cores // count)
@@ -118,13 +118,13 @@ def run_workers(settings: Settings, count: int, listening: Listening | None = No
 
 def _check_platform(settings: Settings) -> None:
     if settings.ui:
-        what = "--ui with --workers: the page shows one process, and a browser would reach another one each time"
+        problem = "--ui with --workers: the page shows one process, and a browser would reach another one each time"
         hint = "Serve with one process, or look at /metrics, which names the worker of each sample."
-        raise ConfigError(Problem("serve", what, hint=hint))
+        raise ConfigError(Problem("serve", problem, hint=hint))
     if not REUSES_PORTS:
-        what = "--workers needs Linux, whose kernel spreads connections over processes"
+        problem = "--workers needs Linux, whose kernel spreads connections over processes"
         hint = "Serve with one process, and take cores by Process[X] in the pipeline."
-        raise ConfigError(Problem("serve", what, hint=hint))
+        raise ConfigError(Problem("serve", problem, hint=hint))
 
 
 def _held(host: str, port: int, option: str) -> Any:
@@ -198,12 +198,8 @@ def _spawn(
                     told.release()
                     continue
                 threads.update(message.get("ready", ()))
-                events.put(
-                    next(
-                        ((kind, number) for kind in ("ready", "pong") if kind in message),
-                        ("message", number, message),
-                    )
-                )
+                kind = next((kind for kind in ("ready", "pong") if kind in message), None)
+                events.put(("message", number, message) if kind is None else (kind, number))
         status = process.wait()
         with contextlib.suppress(BrokenPipeError):
             stdin.close()

@@ -44,9 +44,7 @@ class Examples:
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder)
         if not self._folder.is_dir():
-            hint = (
-                "Make it, or name another one: the live page offers the pictures and texts in it."
-            )
+            hint = "Make it, or name another: the live page offers the pictures and texts in it."
             raise ConfigError(
                 Problem("serve", f"the folder of examples {str(folder)!r} is not there", hint=hint)
             )
@@ -89,7 +87,7 @@ class Examples:
 
     def _found(self) -> dict[str, tuple[Path, int]]:
         """Return path and size of the examples by name; a name from outside can only be one of these."""
-        found: dict[str, tuple[Path, int]] = {}
+        files: dict[str, tuple[Path, int]] = {}
         with suppress(OSError):  # the folder is gone
             for path in sorted(self._folder.iterdir()):
                 if path.suffix.lower() not in _KINDS or path.name.startswith("."):
@@ -98,7 +96,7 @@ class Examples:
                     continue
                 size = path.stat().st_size
                 if 0 < size <= _MOST_BYTES:
-                    found[path.name] = path, size
-                if len(found) == _MOST:
+                    files[path.name] = path, size
+                if len(files) == _MOST:
                     break
-        return found
+        return files

@@ -40,23 +40,23 @@ def edges_of(plan: Mapping[str, Any]) -> list[dict[str, Any]]:
         plan: The answer of `headrace.explain`.
     """
     nodes = plan["nodes"]
-    found = [
+    edges = [
         {"from": name, "to": to, "keys": _keys(nodes[to], name)}
         for name, node in nodes.items()
         for to in node["next"]
     ]
-    found += [
+    edges += [
         {"from": source, "to": name, "keys": _keys(node, source)}
         for name, node in nodes.items()
         for source in node["links"].get("map", {})
         if name not in nodes[source]["next"]
     ]
-    found += [
+    edges += [
         {"from": name, "to": to, "keys": "Repost"}
         for name, node in nodes.items()
         for to in node["links"].get("reposts", ())
     ]
-    return found
+    return edges
 
 
 def _keys(node: Mapping[str, Any], source: str) -> str:

@@ -78,7 +78,7 @@ def limit_of(
     uses = f"this process uses {used:.1f} of {processors} processors"
     if crowded and not full:  # then it is others that use them
         uses += ", which other programs use too"
-    most = max(loads, key=lambda one: (one.waiting >= 1 and one.busy >= _FULL, one.waiting))
+    most = max(loads, key=lambda load: (load.waiting >= 1 and load.busy >= _FULL, load.waiting))
     if most.waiting >= 1 and most.busy >= _FULL:
         advice = _advice(most, about[most.name], samples[-1].nodes[most.name].get("advice"), uses)
         if full:
@@ -94,7 +94,7 @@ def limit_of(
         if timeout_ms and not _is_full(most, about[most.name]):
             advice = f"A batch waits up to {timeout_ms:g} ms for company: lower batching_timeout if that is too long."
         return Limit(None, f"{_waits(most)} at {most.name}, though {busy}. {advice}")
-    most = max(loads, key=lambda one: one.busy)
+    most = max(loads, key=lambda load: load.busy)
     if most.busy >= _FULL:
         busy = f"{_their(most)} busy for {_percent(most.busy)} of the time"
         return Limit(None, f"{most.name} is about to be the limit: {busy}. Nothing waits yet.")
@@ -111,26 +111,26 @@ def running_of(samples: Sequence[Sample]) -> list[tuple[str, int, float]]:
     Args:
         samples: At least one. The first is the oldest.
     """
-    last, found = samples[-1], []
+    last, running = samples[-1], []
     for name, node in last.nodes.items():
-        for index, one in enumerate(node["instances"]):
+        for index, instance in enumerate(node["instances"]):
             since_s = last.at_s
             for sample in reversed(samples):
                 before = sample.nodes.get(name, {}).get("instances", ())[index : index + 1]
-                same = before and before[0]["busy"] and before[0]["batches"] == one["batches"]
-                if not one["busy"] or not same:
+                same = before and before[0]["busy"] and before[0]["batches"] == instance["batches"]
+                if not instance["busy"] or not same:
                     break
                 since_s = sample.at_s
             if since_s < last.at_s:
-                found.append((name, index, since_s))
-    return found
+                running.append((name, index, since_s))
+    return running
 
 
 def _is_idle(before: Sample, now: Sample) -> bool:
     """Return whether nothing runs or waits, and nothing has come since the sample before."""
     return not any(
         node["waiting"]
-        or any(one["busy"] for one in node["instances"])
+        or any(instance["busy"] for instance in node["instances"])
         or (name in before.nodes and node["submitted"] != before.nodes[name]["submitted"])
         for name, node in now.nodes.items()
     )
@@ -139,25 +139,23 @@ def _is_idle(before: Sample, now: Sample) -> bool:
 def _load(
     name: str, samples: Sequence[Sample], seconds: float, begun: Mapping[tuple[str, int], float]
 ) -> _Load:
-    series = [one.nodes[name] for one in samples if name in one.nodes]
+    series = [sample.nodes[name] for sample in samples if name in sample.nodes]
     first, last = series[0], series[-1]
     histogram, before = last["batch_size"]["histogram"], first["batch_size"]["histogram"]
     sizes = {int(size): count - before.get(size, 0) for size, count in histogram.items()}
     batches = sum(sizes.values())
     busy = [
         _share(
-            [one["instances"][index] for one in series if index < len(one["instances"])],
+            [node["instances"][index] for node in series if index < len(node["instances"])],
             seconds,
             samples[-1].at_s - begun.get((name, index), samples[-1].at_s),
         )
         for index in range(len(last["instances"]))
-        if not last["instances"][index].get(
-            "wide"
-        )  # which is busy only in a node that else is idle
+        if not last["instances"][index].get("wide")  # busy only in a node that else is idle
     ]
     return _Load(
         name,
-        waiting=sum(one["waiting"] for one in series) / len(series),
+        waiting=sum(node["waiting"] for node in series) / len(series),
         busy=sum(busy) / len(busy),
         instances=len(busy),
         batch=sum(size * count for size, count in sizes.items()) / batches if batches else 0.0,

@@ -70,7 +70,7 @@ class RecentBatches:
 
     def since(self, number: int) -> list[tuple[Any, ...]]:
         """Return the kept batches after the one of that number: (number, node, instance, size, started, ended, failed)."""
-        return [one for one in self._kept.copy() if one[0] > number]
+        return [batch for batch in self._kept.copy() if batch[0] > number]
 
 
 class _Watched:
@@ -192,7 +192,7 @@ class LivePage:
         return {
             "now": self._clock(),
             "models": shown,
-            "failures": [one for one in self._failures if one["number"] > last],
+            "failures": [failure for failure in self._failures if failure["number"] > last],
             "load": self.load.state(since.get("load", 0)),
         }
 
@@ -226,8 +226,8 @@ class LivePage:
             self._expiry = None
         self.load.stop()
         watched, self._watched = self._watched, {}
-        for one in watched.values():
-            one.stop()
+        for watch in watched.values():
+            watch.stop()
 
     async def end(self) -> None:
         """Stop all of it, and wait until nothing of it runs."""

@@ -116,7 +116,7 @@ class LoadTest:
 
         A bucket is a quarter of a second: its end, requests, failures, and the latencies p50, p95 and the longest, in ms.
         """
-        later = [one for one in self._buckets if one["number"] > since]
+        later = [bucket for bucket in self._buckets if bucket["number"] > since]
         path = None if self._replay is None else self._replay.path
         return {
             "clients": len(self._clients),

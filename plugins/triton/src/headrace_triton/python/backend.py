@@ -29,10 +29,10 @@ _OTHERS = ("request_id", "context", "sequence_id", "sequence_start", "sequence_e
 def _checked_config(text: str) -> str:
     """Check that a text is the JSON of a model's configuration."""
     try:
-        found = json.loads(text)
+        config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"it is no JSON: {error}") from error
-    completed(found)
+    completed(config)
     return text
 
 
@@ -101,8 +101,8 @@ class TritonPython(headrace.Backend):
         optional = optional_names(config)
         kinds: Any = dict.fromkeys(_OTHERS, NotRequired[Any])
         kinds |= {
-            one["name"]: NotRequired[Any] if one["name"] in optional else Any
-            for one in config["input"]
+            port["name"]: NotRequired[Any] if port["name"] in optional else Any
+            for port in config["input"]
         }
         self.reads = TypedDict("Reads", kinds)  # type: ignore[misc]
         self.max = config["max_batch_size"] or 1

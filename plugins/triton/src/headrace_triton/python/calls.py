@@ -86,11 +86,11 @@ class _Node:
             self._tell(self._places)
 
     def _tell(self, places: list[Any]) -> None:
-        for one in places:
+        for place in places:
             if self._unready:
-                one.away(takes_batches=True)
+                place.away(takes_batches=True)
             else:
-                one.back()
+                place.back()
 
 
 class _Open:
@@ -126,8 +126,8 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
         if isinstance(asked, Readiness):
             return node.note(asked)
         if isinstance(asked, Cancel):
-            found = open_calls.get(asked.number)
-            return None if found is None else found.give_up()
+            opened = open_calls.get(asked.number)
+            return None if opened is None else opened.give_up()
         if isinstance(asked, IsReady) and models is not None:
             return _is_ready(models.status().get(asked.name), asked.version)
         return question.unwanted
@@ -135,8 +135,8 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
     def answer(question: Question) -> None:
         call = question.content
         if models is None and isinstance(call, (IsReady, ModelCall)):
-            what = f"model {call.name!r} is asked for, and there are none beside this pipeline"
-            raise ContractError(what, hint="Serve it with the other models.")
+            problem = f"model {call.name!r} is asked for, and there are none beside this pipeline"
+            raise ContractError(problem, hint="Serve it with the other models.")
         if not isinstance(call, ModelCall):
             question.send(told(question, call), True, None)
             return
@@ -164,7 +164,7 @@ def answers(context: headrace.InitContext) -> Callable[[Question], object]:
 def _is_ready(model: Mapping[str, Any] | None, version: str) -> bool:
     """Return whether a model, as ``status()`` of the models has it, takes requests."""
     versions = {} if model is None else model.get("versions", {})
-    states = [one["state"] for number, one in versions.items() if version in ("", number)]
+    states = [entry["state"] for number, entry in versions.items() if version in ("", number)]
     return "ready" in states or (model is not None and not version and "shares" in model)
 
 

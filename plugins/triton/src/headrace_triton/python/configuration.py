@@ -17,13 +17,13 @@ def completed(config: Any) -> dict[str, Any]:
     """
     if not isinstance(config, dict):
         raise ValueError("the configuration of a model is an object")  # noqa: TRY004 - pydantic reports it
-    made = {"max_batch_size": 0, "input": [], "output": [], **config}
-    if not isinstance(made.get("name"), str):
+    complete = {"max_batch_size": 0, "input": [], "output": [], **config}
+    if not isinstance(complete.get("name"), str):
         raise ValueError("the configuration of a model has a name")  # noqa: TRY004 - pydantic reports it
     for side in ("input", "output"):
-        made[side] = [{"dims": [], "optional": False, **one} for one in made[side]]
-        for one in made[side]:
-            if not one.get("name") or one.get("data_type") not in DATATYPES:
-                raise ValueError(f"an {side} has a name and a data_type, got {one}")
-            one["dims"] = [*map(int, one["dims"])]  # JSON may have them as text
-    return made
+        complete[side] = [{"dims": [], "optional": False, **port} for port in complete[side]]
+        for port in complete[side]:
+            if not port.get("name") or port.get("data_type") not in DATATYPES:
+                raise ValueError(f"an {side} has a name and a data_type, got {port}")
+            port["dims"] = [*map(int, port["dims"])]  # JSON may have them as text
+    return complete

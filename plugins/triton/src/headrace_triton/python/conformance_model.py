@@ -12,5 +12,6 @@ class TritonPythonModel:
 
     def execute(self, requests: Any) -> Any:
         """Answer each request."""
-        tensors = [pb_utils.Tensor("OUT", one.inputs()[0].as_numpy() * 2) for one in requests]
-        return [pb_utils.InferenceResponse([one], parameters={"times": 2}) for one in tensors]
+        arrays = [request.inputs()[0].as_numpy() for request in requests]
+        tensors = [pb_utils.Tensor("OUT", array * 2) for array in arrays]
+        return [pb_utils.InferenceResponse([tensor], parameters={"times": 2}) for tensor in tensors]

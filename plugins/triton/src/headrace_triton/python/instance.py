@@ -99,19 +99,19 @@ class Instance:
         if is_elsewhere():
             end_children_with_this()
         module = headrace.plugins.import_file(file)
-        made: Any = getattr(module, "TritonPythonModel", None)
-        if not hasattr(made, "execute"):
+        model: Any = getattr(module, "TritonPythonModel", None)
+        if not hasattr(model, "execute"):
             raise SetupError(f"{file} has no class TritonPythonModel with a method `execute`")
-        if hasattr(made, "auto_complete_config"):
+        if hasattr(model, "auto_complete_config"):
             given = interface.ModelConfig(json.dumps(config))
-            config = completed(made.auto_complete_config(given).as_dict())
+            config = completed(model.auto_complete_config(given).as_dict())
         self.config = config
         self._decoupled = interface.using_decoupled_model_transaction_policy(config)
         self._inputs, self._outputs = ports_seen(config, "input"), ports_seen(config, "output")
         _instances.add(self)
         before = _running.set(self)
         try:
-            self._model = made()
+            self._model = model()
             if hasattr(self._model, "initialize"):
                 self._model.initialize(self._arguments(file))
             if hasattr(self._model, "is_ready"):
@@ -165,14 +165,14 @@ class Instance:
         try:
             asked = [*filter(None, map(self._asked, incoming))]
             if asked:
-                self._execute([one for one in incoming if not one.over], asked)
+                self._execute([arrival for arrival in incoming if not arrival.over], asked)
             del asked  # a request that the model has dropped as well ends by its sender
-            if is_elsewhere() and not all(one.over for one in incoming):
+            if is_elsewhere() and not all(arrival.over for arrival in incoming):
                 self.waits = True
                 self._wait_for(incoming)
         except BaseException:  # as of sys.exit: the batch has its outcome
-            for one in incoming:
-                self._forget(one)
+            for arrival in incoming:
+                self._forget(arrival)
             raise
         finally:
             self._thread, self.waits = 0, False
@@ -185,15 +185,15 @@ class Instance:
         )
         return Incoming(self, request, limits)
 
-    def _asked(self, one: Incoming) -> InferenceRequest | None:
+    def _asked(self, arrival: Incoming) -> InferenceRequest | None:
         """Return a request as the model sees it. None for one that has ended, since an input is wrong."""
-        request, (deadline, priority) = one.request, one.limits
+        request, (deadline, priority) = arrival.request, arrival.limits
         try:
             tensors = tensors_of(self._inputs, request)
         except InputError as error:
-            one.end(None, error)
+            arrival.end(None, error)
             return None
-        sender = ResponseSender(one, decoupled=self._decoupled)
+        sender = ResponseSender(arrival, decoupled=self._decoupled)
         self._senders.add(sender)
         context = request.get("context") or {}
         return InferenceRequest(
@@ -208,7 +208,7 @@ class Instance:
             priority=priority,
             trace=InferenceTrace({name: context[name] for name in _TRACE if name in context}),
             sender=sender,
-            incoming=one,
+            incoming=arrival,
         )
 
     def _execute(self, incoming: list[Incoming], asked: list[InferenceRequest]) -> None:
@@ -222,8 +222,8 @@ class Instance:
                     return
                 given = future.result()
         except Exception as error:  # noqa: BLE001 - it is the outcome of each request that has none
-            for one in incoming:
-                one.end(None, error)
+            for arrival in incoming:
+                arrival.end(None, error)
         else:
             self._take(incoming, given)
 
@@ -232,25 +232,25 @@ class Instance:
         error: Any = ClosedError("the model was closed") if done.cancelled() else done.exception()
         if error is None:
             return self._take(incoming, done.result())
-        for one in incoming:
-            one.end(None, error)
+        for arrival in incoming:
+            arrival.end(None, error)
         return None
 
     def _take(self, incoming: list[Incoming], answers: Any) -> None:
         """Give requests what ``execute`` has returned."""
         if answers is None:
-            for one in incoming:
-                if not self._decoupled and not one.taken:
-                    one.end(None, ContractError("execute gave None", hint=_RESPONSES))
+            for arrival in incoming:
+                if not self._decoupled and not arrival.taken:
+                    arrival.end(None, ContractError("execute gave None", hint=_RESPONSES))
             return
         count = len(answers) if isinstance(answers, (list, tuple)) else type(answers).__name__
         if count != len(incoming):
-            what = f"execute gave {count} for {len(incoming)} requests"
-            for one in incoming:
-                one.end(None, ContractError(what, hint=_RESPONSES))
+            problem = f"execute gave {count} for {len(incoming)} requests"
+            for arrival in incoming:
+                arrival.end(None, ContractError(problem, hint=_RESPONSES))
             return
-        for one, answer in zip(incoming, answers, strict=True):
-            one.answer(answer)
+        for arrival, answer in zip(incoming, answers, strict=True):
+            arrival.answer(answer)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         """Return the event loop of this instance, which runs in a thread of its own."""
@@ -270,37 +270,38 @@ class Instance:
 
     def _wait_for(self, incoming: list[Incoming]) -> None:
         """Wait until all requests of a batch have ended, or nobody waits for them."""
-        for one in incoming:
-            while not one.over:
-                until = one.limits[0]
+        for arrival in incoming:
+            while not arrival.over:
+                until = arrival.limits[0]
                 left = _LOOK_S if until is None else min(_LOOK_S, until - time.monotonic())
                 with self.ended:
-                    self.ended.wait_for(partial(getattr, one, "over"), left)
+                    self.ended.wait_for(partial(getattr, arrival, "over"), left)
                 if until is not None and time.monotonic() >= until:
-                    one.end(None, DeadlineExceededError("the model sent no last response in time"))
-                elif not one.over and self.is_unwanted(one):
-                    one.end(None, ClosedError("nobody waits for the request any more"))
+                    problem = "the model sent no last response in time"
+                    arrival.end(None, DeadlineExceededError(problem))
+                elif not arrival.over and self.is_unwanted(arrival):
+                    arrival.end(None, ClosedError("nobody waits for the request any more"))
 
-    def _outcome(self, one: Incoming) -> Any:
+    def _outcome(self, arrival: Incoming) -> Any:
         """Return the outcome of a request: None, an error, or PENDING."""
-        with one.turn:
-            one.kept = not one.over
-        if one.kept:
-            self._context.request.on_end(one.request, lambda _: self._forget(one))
+        with arrival.turn:
+            arrival.kept = not arrival.over
+        if arrival.kept:
+            self._context.request.on_end(arrival.request, lambda _: self._forget(arrival))
             return PENDING
-        self._open.discard(one)
-        if one.error is None:
-            one.request["result"] = one.result
-            self._tell_parameters(one)
-        return one.error
+        self._open.discard(arrival)
+        if arrival.error is None:
+            arrival.request["result"] = arrival.result
+            self._tell_parameters(arrival)
+        return arrival.error
 
-    def _tell_parameters(self, one: Incoming) -> None:
-        if one.parameters:
-            one.request[RESPONSE_PARAMETERS] = one.parameters
+    def _tell_parameters(self, arrival: Incoming) -> None:
+        if arrival.parameters:
+            arrival.request[RESPONSE_PARAMETERS] = arrival.parameters
 
-    def _forget(self, one: Incoming) -> None:
-        one.end(None, ClosedError("the request has ended"))
-        self._open.discard(one)
+    def _forget(self, arrival: Incoming) -> None:
+        arrival.end(None, ClosedError("the request has ended"))
+        self._open.discard(arrival)
 
     # What requests and their senders ask of their instance, from any thread.
 
@@ -336,14 +337,14 @@ class Instance:
         """Ask what answers this instance, where the models of the server are, and wait for the answer."""
         came: SimpleQueue[tuple[Any, Any]] = SimpleQueue()
 
-        def take(found: Any, _: bool, error: Exception | None) -> None:
-            came.put((found, error))
+        def take(answer: Any, _: bool, error: Exception | None) -> None:
+            came.put((answer, error))
 
         self._ask(content, request, take)
-        found, error = came.get()
+        answer, error = came.get()
         if error is not None:
             raise error
-        return found
+        return answer
 
     def _ask(self, content: Any, request: Request | None, take: Any, thread: int = 0) -> None:
         if is_elsewhere():
@@ -354,8 +355,8 @@ class Instance:
     def call(self, asked: InferenceRequest, take: Any) -> Callable[[], object]:
         """Begin a call of another model. Return what gives it up."""
         running = [*self._open]
-        ends = [one.limits[0] for one in running]
-        until = max([inf if one is None else one for one in ends], default=inf)
+        ends = [arrival.limits[0] for arrival in running]
+        until = max([inf if end is None else end for end in ends], default=inf)
         if asked.timeout():
             until = min(until, time.monotonic() + asked.timeout() / 1e6)
         fixed: dict[str, Any] = {"request_id": asked.request_id()} if asked.request_id() else {}
@@ -366,17 +367,15 @@ class Instance:
             fixed["context"] = context
         if asked.correlation_id():
             flags = {"sequence_start": asked.flags() & 1, "sequence_end": asked.flags() & 2}
-            fixed |= {
-                "sequence_id": asked.correlation_id(),
-                **{k: True for k, v in flags.items() if v},
-            }
+            fixed |= {"sequence_id": asked.correlation_id()}
+            fixed |= {key: True for key, is_set in flags.items() if is_set}
         content = calls.ModelCall(
             asked.model_name(),
             asked.model_version(),
-            {one.name(): one.on_cpu() for one in asked.inputs()},
+            {tensor.name(): tensor.on_cpu() for tensor in asked.inputs()},
             asked.requested_output_names(),
             until if until < inf else None,
-            max([one.limits[1] for one in running], default=0),
+            max([arrival.limits[1] for arrival in running], default=0),
             fixed,
             number := uuid4().hex,
         )
@@ -402,10 +401,10 @@ class Instance:
                 self._loop.call_soon_threadsafe(self._loop.stop)
 
 
-def _change(one: metrics.Change) -> float:
+def _change(change: metrics.Change) -> float:
     """Change a number of a model, where the numbers are."""
     try:
-        return float(_current().asked(one) if is_elsewhere() else metrics.change(one))
+        return float(_current().asked(change) if is_elsewhere() else metrics.change(change))
     except ValueError as error:
         raise TritonModelException(str(error)) from None
 
@@ -418,9 +417,9 @@ def _current() -> Instance:
     instance, every = _running.get(), [*_instances]
     if instance is None:
         if len(every) != 1:
-            what = "this thread belongs to no model: several run in this process"
+            problem = "this thread belongs to no model: several run in this process"
             hint = "Start it by contextvars.copy_context().run, or let the model live in Process."
-            raise TritonModelException(f"{what}. {hint}")
+            raise TritonModelException(f"{problem}. {hint}")
         instance = every[0]
     return instance
 

@@ -76,8 +76,8 @@ class Logger:
 
 def __getattr__(name: str) -> Any:
     hint = NOT_HERE.get(name)
-    what = f"module 'triton_python_backend_utils' has no attribute {name!r}"
-    raise AttributeError(what if hint is None else f"{what} here. {hint}")
+    problem = f"module 'triton_python_backend_utils' has no attribute {name!r}"
+    raise AttributeError(problem if hint is None else f"{problem} here. {hint}")
 
 
 def is_model_ready(model_name: str, model_version: str = "") -> bool:
@@ -101,7 +101,7 @@ def get_model_dir() -> str:
 
 
 def _named(tensors: list[Tensor], name: str) -> Tensor | None:
-    return next((one for one in tensors if one.name() == name), None)
+    return next((tensor for tensor in tensors if tensor.name() == name), None)
 
 
 def get_input_tensor_by_name(inference_request: InferenceRequest, name: str) -> Tensor | None:
@@ -116,7 +116,7 @@ def get_output_tensor_by_name(inference_response: InferenceResponse, name: str) 
 
 def _by_name(side: str) -> Callable[[Mapping[str, Any], str], dict[str, Any] | None]:
     def find(model_config: Mapping[str, Any], name: str) -> dict[str, Any] | None:
-        return next((one for one in model_config.get(side, ()) if one["name"] == name), None)
+        return next((port for port in model_config.get(side, ()) if port["name"] == name), None)
 
     return find
 
@@ -149,18 +149,18 @@ def serialize_byte_tensor(input_tensor: np.ndarray[Any, Any]) -> bytes | None:
     """Return elements of text as bytes, each behind its length in 4 bytes. None for an array of numbers."""
     if input_tensor.dtype.kind not in "OS":
         return None
-    texts = [one if isinstance(one, bytes) else str(one).encode() for one in input_tensor.flat]
-    return b"".join(struct.pack("<I", len(one)) + one for one in texts)
+    texts = [text if isinstance(text, bytes) else str(text).encode() for text in input_tensor.flat]
+    return b"".join(struct.pack("<I", len(text)) + text for text in texts)
 
 
 def deserialize_bytes_tensor(encoded_tensor: bytes) -> np.ndarray[Any, Any]:
     """Return the elements that `serialize_byte_tensor` has written, as ``object [N]``."""
-    found, at = [], 0
+    texts, at = [], 0
     while at < len(encoded_tensor):
         (size,) = struct.unpack_from("<I", encoded_tensor, at)
-        found.append(encoded_tensor[at + 4 : at + 4 + size])
+        texts.append(encoded_tensor[at + 4 : at + 4 + size])
         at += 4 + size
-    return np.array(found, dtype=object)
+    return np.array(texts, dtype=object)
 
 
 class ModelConfig:
@@ -211,15 +211,15 @@ class ModelConfig:
                 f"an {side} with {sorted(port)}: name, data_type and dims are expected"
             )
         ports = self._config.setdefault(side, [])
-        for one in ports:
-            if one["name"] == port["name"]:
+        for known in ports:
+            if known["name"] == port["name"]:
                 for key in ("data_type", "dims"):
-                    if one.get(key) not in (None, [], "TYPE_INVALID", port[key]):
-                        said = f"the configuration has {one[key]}"
+                    if known.get(key) not in (None, [], "TYPE_INVALID", port[key]):
+                        said = f"the configuration has {known[key]}"
                         raise self._wrong(f"{side} {port['name']!r}: {key} {port[key]}, {said}")
-                one.update(port)
+                known.update(port)
                 return
         ports.append(dict(port))
 
-    def _wrong(self, what: str) -> ValueError:
-        return ValueError(f"auto_complete_config of model {self._config.get('name')!r}: {what}")
+    def _wrong(self, problem: str) -> ValueError:
+        return ValueError(f"auto_complete_config of model {self._config.get('name')!r}: {problem}")

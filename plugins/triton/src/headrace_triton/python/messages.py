@@ -123,9 +123,9 @@ class InferenceResponse:
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self._tensors = [*output_tensors]
-        for one in self._tensors:
-            if not isinstance(one, Tensor):
-                got = type(one).__name__
+        for tensor in self._tensors:
+            if not isinstance(tensor, Tensor):
+                got = type(tensor).__name__
                 raise TritonModelException(f"outputs of a response are tensors, got {got}")
         self._error = error if isinstance(error, TritonError | None) else TritonError(error)
         self._parameters = _as_json(parameters)
@@ -188,8 +188,8 @@ class Incoming:
     def answer(self, response: Any) -> None:
         """End it with a response."""
         if not isinstance(response, InferenceResponse):
-            what = f"execute gave {type(response).__name__} in place of an InferenceResponse"
-            return self.end(None, ContractError(what))
+            problem = f"execute gave {type(response).__name__} in place of an InferenceResponse"
+            return self.end(None, ContractError(problem))
         if (error := response.error()) is not None:
             return self.end(None, error.as_error())
         self.parameters = json.loads(response.parameters())
@@ -250,10 +250,9 @@ class ResponseSender:
     def __del__(self) -> None:
         if self._incoming.over:
             return
-        what = "the model has dropped a request without an answer"
-        self._incoming.end(
-            None, ContractError(what, hint="Send the final flag, or return a response.")
-        )
+        problem = "the model has dropped a request without an answer"
+        hint = "Send the final flag, or return a response."
+        self._incoming.end(None, ContractError(problem, hint=hint))
 
 
 class ResponseIterator:
@@ -286,7 +285,7 @@ class ResponseIterator:
                 return InferenceResponse(error=TritonError.of(error))
             if value:
                 return InferenceResponse(
-                    [Tensor(name, as_bytes(one)) for name, one in value.items()]
+                    [Tensor(name, as_bytes(array)) for name, array in value.items()]
                 )
         raise StopIteration
 
@@ -296,11 +295,11 @@ class ResponseIterator:
 
     def only(self) -> InferenceResponse:
         """Wait for all, and return the one that a model gives which is not decoupled."""
-        found: list[InferenceResponse] = [*self]
-        if len(found) == 1 or (found and found[-1].has_error()):
-            return found[-1]
-        what = f"the model gave {len(found)} responses: call exec(decoupled=True)"
-        return InferenceResponse(error=TritonError(what, TritonError.UNSUPPORTED))
+        responses: list[InferenceResponse] = [*self]
+        if len(responses) == 1 or (responses and responses[-1].has_error()):
+            return responses[-1]
+        problem = f"the model gave {len(responses)} responses: call exec(decoupled=True)"
+        return InferenceResponse(error=TritonError(problem, TritonError.UNSUPPORTED))
 
 
 class InferenceRequest:
@@ -391,8 +390,9 @@ class InferenceRequest:
             TritonModelException: They ask for the request once more.
         """
         if flags != RELEASE_ALL:
-            what = "a request is released once: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE is not here"
-            raise TritonModelException(what)
+            raise TritonModelException(
+                "a request is released once: TRITONSERVER_REQUEST_RELEASE_RESCHEDULE is not here"
+            )
 
     def trace(self) -> InferenceTrace:
         """Return the trace to which it belongs. A call that gets it is a part of that."""

@@ -66,8 +66,8 @@ class MetricFamily:
 
     def __init__(self, name: str, description: str, kind: str) -> None:
         if kind not in _VERBS or not _NAME.fullmatch(name):
-            what = f"a metric {name!r} of the kind {kind!r}"
-            raise _wrong(f"{what}: a name of letters, digits, _ and :, and one of {[*_VERBS]}")
+            metric = f"a metric {name!r} of the kind {kind!r}"
+            raise _wrong(f"{metric}: a name of letters, digits, _ and :, and one of {[*_VERBS]}")
         self._change = Change(name, kind, description, None)
         self.send(self._change)
 
@@ -84,17 +84,17 @@ class MetricFamily:
             TritonModelException: A label has another name than Prometheus allows, or the buckets are wrong.
         """
         change, bounds = self._change, tuple(map(float, buckets or ()))
-        if wrong := [one for one in labels or () if not _LABEL.fullmatch(one)]:
+        if wrong := [label for label in labels or () if not _LABEL.fullmatch(label)]:
             raise _wrong(f"{wrong[0]!r} is no name of a label: letters, digits and _")
         if (buckets is not None) is not (change.kind == HISTOGRAM):
             needs = "needs `buckets`" if buckets is None else "has no `buckets`"
             raise _wrong(f"the {change.kind} {change.family!r} {needs}")
-        if any(one >= other for one, other in pairwise(bounds)):
+        if any(bound >= other for bound, other in pairwise(bounds)):
             raise _wrong(f"buckets of {change.family!r} ascend, got {[*bounds]}")
-        found = tuple(sorted((labels or {}).items()))
-        made = Metric(change._replace(labels=found, buckets=bounds))
-        MetricFamily.send(made.change)
-        return made
+        pairs = tuple(sorted((labels or {}).items()))
+        metric = Metric(change._replace(labels=pairs, buckets=bounds))
+        MetricFamily.send(metric.change)
+        return metric
 
 
 class Metric:
@@ -149,12 +149,11 @@ class Metric:
         return float(MetricFamily.send(change._replace(verb=verb, value=float(value))) or 0.0)
 
 
-def _wrong(what: str) -> Exception:
-    from headrace_triton.python.tensors import (
-        TritonModelException,
-    )  # it needs numpy, the server does not
+def _wrong(problem: str) -> Exception:
+    # It needs numpy, and the server does not.
+    from headrace_triton.python.tensors import TritonModelException
 
-    return TritonModelException(what)
+    return TritonModelException(problem)
 
 
 # In the process of the server.
@@ -207,7 +206,7 @@ class _Families:
         self._kinds: dict[str, tuple[str, str]] = {}
         self._numbers: dict[str, dict[Any, _Number]] = {}
 
-    def change(self, one: Change) -> float:
+    def change(self, told: Change) -> float:
         """Change a number; return it.
 
         Raises:
@@ -216,14 +215,14 @@ class _Families:
         with self._lock:
             if not self._kinds and find_spec("prometheus_client"):
                 import_module("prometheus_client").REGISTRY.register(self)
-            kind, _ = self._kinds.setdefault(one.family, (one.kind, one.text))
-            if kind != one.kind:
-                raise ValueError(f"the metrics {one.family!r} are a {kind}, not a {one.kind}")
-            numbers = self._numbers.setdefault(one.family, {})
-            if one.labels is None:
+            kind, _ = self._kinds.setdefault(told.family, (told.kind, told.text))
+            if kind != told.kind:
+                raise ValueError(f"the metrics {told.family!r} are a {kind}, not a {told.kind}")
+            numbers = self._numbers.setdefault(told.family, {})
+            if told.labels is None:
                 return 0.0
-            number = numbers.setdefault(one.labels, _Number(one.buckets))
-            number.change(one.verb, one.value)
+            number = numbers.setdefault(told.labels, _Number(told.buckets))
+            number.change(told.verb, told.value)
             return number.value
 
     def describe(self) -> list[Any]:
@@ -235,20 +234,20 @@ class _Families:
         from prometheus_client.metrics_core import Metric as Family
 
         with self._lock:
-            found = [
+            samples = [
                 (name, *self._kinds[name], labels, sample)
                 for name, rows in self._numbers.items()
                 for labels, number in rows.items()
                 for sample in number.samples(name, self._kinds[name][0])
             ]
-        made: dict[str, Any] = {}
-        for name, kind, text, labels, (title, more, value) in found:
+        families: dict[str, Any] = {}
+        for name, kind, text, labels, (title, more, value) in samples:
             whole = kind == COUNTER and not name.endswith("_total")
-            if name not in made:
-                made[name] = Family(name if whole or kind != COUNTER else name[:-6], text, kind)
-                made[name].type = _Kind(kind) if whole else kind
-            made[name].add_sample(title, {**dict(labels), **more}, value)
-        yield from made.values()
+            if name not in families:
+                families[name] = Family(name if whole or kind != COUNTER else name[:-6], text, kind)
+                families[name].type = _Kind(kind) if whole else kind
+            families[name].add_sample(title, {**dict(labels), **more}, value)
+        yield from families.values()
 
 
 change: Final = _Families().change

@@ -35,19 +35,14 @@ def missing_names(code: bytes) -> Iterator[Found]:
         SyntaxError: It is no Python of this version. ValueError: it has a zero byte.
     """
     nodes = [*ast.walk(ast.parse(code))]
-    modules = {
-        one.asname or one.name
-        for node in nodes
-        if isinstance(node, ast.Import)
-        for one in node.names
-        if one.name == _MODULE
-    }
+    imports = (alias for node in nodes if isinstance(node, ast.Import) for alias in node.names)
+    modules = {alias.asname or alias.name for alias in imports if alias.name == _MODULE}
     for node in nodes:
         if not isinstance(node, (ast.ImportFrom, ast.Attribute)):
             continue
         names: list[str] = []
         if isinstance(node, ast.ImportFrom):
-            names = [one.name for one in node.names] if node.module == _MODULE else []
+            names = [alias.name for alias in node.names] if node.module == _MODULE else []
         elif isinstance(node.value, ast.Name) and node.value.id in modules:
             names = [node.attr]
         for name in names:

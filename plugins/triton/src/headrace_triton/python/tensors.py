@@ -66,8 +66,8 @@ class Tensor:
             got = type(array).__name__
             raise TritonModelException(f"tensor {name!r}: a numpy array is expected, got {got}")
         if array.dtype.kind in "UV":
-            what = f"tensor {name!r} is of dtype {array.dtype}: text needs dtype object"
-            raise TritonModelException(what)
+            problem = f"tensor {name!r} is of dtype {array.dtype}: text needs dtype object"
+            raise TritonModelException(problem)
         self._name, self._array = name, np.asarray(array)
 
     @classmethod
@@ -81,9 +81,9 @@ class Tensor:
     @classmethod
     def _of(cls, name: str, array: Any) -> Tensor:
         """Return the tensor of an array of the CPU, or of another library on a GPU."""
-        made = cls.__new__(cls)
-        made._name, made._array = name, array
-        return made
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._array = name, array
+        return tensor
 
     def name(self) -> str:
         """Return the name."""
@@ -131,12 +131,12 @@ class Tensor:
 
 def as_bytes(array: Any) -> np.ndarray[Any, Any]:
     """Return an input as a model takes it: elements of text are ``bytes``."""
-    found = np.asarray(array)
-    if found.dtype.kind not in "OSU":
-        return found
-    made = np.empty(found.shape, object)
-    made.reshape(-1)[:] = [one.encode() if isinstance(one, str) else one for one in found.flat]
-    return made
+    values = np.asarray(array)
+    if values.dtype.kind not in "OSU":
+        return values
+    texts = np.empty(values.shape, object)
+    texts.reshape(-1)[:] = [x.encode() if isinstance(x, str) else x for x in values.flat]
+    return texts
 
 
 class Port(NamedTuple):
@@ -163,10 +163,10 @@ class Port(NamedTuple):
             and (kind is not np.object_ or dtype.kind != "S")
         ):
             return False
-        found = array.shape
-        return found == dims or (
-            len(found) == len(dims)
-            and all(want in (-1, has) for want, has in zip(dims, found, strict=True))
+        shape = array.shape
+        return shape == dims or (
+            len(shape) == len(dims)
+            and all(want in (-1, has) for want, has in zip(dims, shape, strict=True))
         )
 
     def converted(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -175,21 +175,21 @@ class Port(NamedTuple):
         if kind in (None, np.object_) or not np.can_cast(array.dtype, kind, "same_kind"):
             return array
         with np.errstate(over="ignore"):
-            made = array.astype(kind)
-        same = made == array if made.dtype.kind in "iu" else np.isfinite(made) | ~np.isfinite(array)
-        return made if same.all() else array
+            cast = array.astype(kind)
+        same = cast == array if cast.dtype.kind in "iu" else np.isfinite(cast) | ~np.isfinite(array)
+        return cast if same.all() else array
 
 
 def ports_seen(config: Mapping[str, Any], side: str) -> dict[str, Port]:
     """Return the ports of a configuration by name: those of ``input``, or of ``output``."""
-    made = {}
-    for one in config[side]:
-        dims = one["reshape"].get("shape", ()) if "reshape" in one else one["dims"]
+    ports = {}
+    for port in config[side]:
+        dims = port["reshape"].get("shape", ()) if "reshape" in port else port["dims"]
         wanted = [-1] * (config["max_batch_size"] > 0) + [*map(int, dims)]
-        expected = f"{one['data_type']} {wanted}"
-        kind = NUMPY.get(one["data_type"])
-        made[one["name"]] = Port(kind, tuple(wanted), bool(one.get("optional")), expected)
-    return made
+        expected = f"{port['data_type']} {wanted}"
+        kind = NUMPY.get(port["data_type"])
+        ports[port["name"]] = Port(kind, tuple(wanted), bool(port.get("optional")), expected)
+    return ports
 
 
 def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Tensor]:
@@ -198,7 +198,7 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
     Raises:
         InputError: One is missing, or has another datatype or shape.
     """
-    found = []
+    tensors = []
     for name, port in ports.items():
         if name in request:
             array = as_bytes(request[name])
@@ -207,10 +207,10 @@ def tensors_of(ports: Mapping[str, Port], request: Mapping[str, Any]) -> list[Te
                 raise InputError(key=name, expected=port.expected, got=got)
             if not array.flags.writeable:  # bytes of a client; a model may work in place
                 array = array.copy()
-            found.append(Tensor._of(name, array))  # its array is one that `Tensor` takes
+            tensors.append(Tensor._of(name, array))  # its array is one that `Tensor` takes
         elif not port.optional:
             raise InputError(key=name, expected="an array", got="nothing")
-    return found
+    return tensors
 
 
 def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str
     Raises:
         ContractError: One is not among the outputs, or has another datatype or shape.
     """
-    found = {}
+    outputs = {}
     for tensor in tensors:
         name, array = tensor.name(), tensor.on_cpu()
         port = ports.get(name)
@@ -227,17 +227,16 @@ def outputs_of(ports: Mapping[str, Port], tensors: Sequence[Tensor]) -> dict[str
             hint = f"The configuration has {', '.join(ports) or 'none'}."
             raise ContractError(f"the model gave an output {name!r}", hint=hint)
         if not port.fits(array) and not port.fits(array := port.converted(array)):
-            what = f"the output {name!r} is {array.dtype} {[*array.shape]}"
-            raise ContractError(what, hint=f"The configuration says {port.expected}.")
-        found[name] = _as_text(array) if array.dtype.kind == "O" else array
-    return found
+            problem = f"the output {name!r} is {array.dtype} {[*array.shape]}"
+            raise ContractError(problem, hint=f"The configuration says {port.expected}.")
+        outputs[name] = _as_text(array) if array.dtype.kind == "O" else array
+    return outputs
 
 
 def _as_text(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an output of text, in which other elements are told as ``str`` tells them."""
     if {*map(type, array.flat)} <= {bytes, str}:
         return array
-    texts = [one if isinstance(one, (bytes, str)) else str(one) for one in array.flat]
-    made = np.empty(array.shape, object)
-    made.reshape(-1)[:] = texts
-    return made
+    texts = np.empty(array.shape, object)
+    texts.reshape(-1)[:] = [x if isinstance(x, (bytes, str)) else str(x) for x in array.flat]
+    return texts

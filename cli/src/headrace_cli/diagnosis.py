@@ -1,4 +1,4 @@
-"""``headrace plugins doctor``: imports everything that plugins offer, so that one failure stops nothing."""
+"""Imports everything that plugins offer, so that one failure stops nothing, and finds their problems."""
 
 from __future__ import annotations
 
@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from headrace.plugins import Plugin
 
-HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
-"""Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
-
 _LAST = ("duplicate", "modified", "outdated_certificate", "unknown_plugin")
 """Kinds of findings that come after all others, because the first finding about a plugin is its state."""
 
@@ -52,21 +49,21 @@ def examined(among: Sequence[Plugin] | None = None) -> tuple[list[Finding], list
     ]
     imported = {plugin.distribution for plugin in examined}
     # For imported plugins, the failed imports show more precisely than the metadata which library is missing.
-    found = [
-        one
-        for one in findings()
-        if not (one.backend and one.distribution in imported and one.kind == "missing_dependency")
+    problems = [
+        f
+        for f in findings()
+        if not (f.backend and f.distribution in imported and f.kind == "missing_dependency")
     ]
     owners = _Owners()
     for plugin in examined:
-        found += [
+        problems += [
             *_lacking_libraries(plugin),
             *_overlaps(plugin, owners),
             *_not_importable(plugin),
         ]
-    found += [*wrong_offers(examined), *outdated(plugins)]
-    found.sort(key=lambda one: _LAST.index(one.kind) + 1 if one.kind in _LAST else 0)
-    return found, with_states(plugins, found)
+    problems += [*wrong_offers(examined), *outdated(plugins)]
+    problems.sort(key=lambda f: _LAST.index(f.kind) + 1 if f.kind in _LAST else 0)
+    return problems, with_states(plugins, problems)
 
 
 def _lacking_libraries(plugin: Plugin) -> Iterator[Finding]:
@@ -127,7 +124,7 @@ class _Owners:
                 self._by_package = {}
         wanted = set(map(_name, requires))
         for package, brought in self._by_package.items():
-            names = sorted({str(canonicalize_name(one)) for one in brought})
+            names = sorted({str(canonicalize_name(distribution)) for distribution in brought})
             # Several distributions may share a namespace package, which has no file of its own.
             if len(names) > 1 and wanted & set(names) and _has_a_file(package):
                 yield package, names
