@@ -198,6 +198,12 @@ class EngineRules:
         found = answers(pipe, *({"data": np.ones((1, n), F32)} for n in lengths))
         assert [y.shape for y in found] == [(1, n // 4) for n in lengths]
 
+    def test_crop_names_the_input_that_an_output_is_cut_like(self, start):
+        found = answers(start(NEG, *RAGGED, ragged="pad", crop={"y": "x"}), *ragged(4, 6))
+        assert [y.tolist() for y in found] == [[-1] * 4, [-1] * 6]
+        with pytest.raises(SetupError, match="`crop` names 'x_'"):
+            start(NEG, *RAGGED, ragged="pad", crop={"y": "x_"})
+
     @pytest.mark.parametrize(
         ("kind", "value", "fits"),
         [(T.UINT8, 7, True), (T.UINT8, 0.5, False), (T.UINT8, 256, False), (T.INT64, -1, True),

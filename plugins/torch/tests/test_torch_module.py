@@ -368,7 +368,7 @@ def test_the_source_of_a_package_tells_what_it_takes(tmp_path):
         Port("image", (None, 3, 8, None), torch.float16, ((3, 1, 640),)),
         Port("ids", (None, None), torch.int64, ((1, 5, 9),)),
     )
-    assert (found.rows, found.least, found.most) == (None, 3, 8)
+    assert (found.rows, found.low_rows, found.high_rows) == (None, 3, 8)
     layouts = packages.layouts_of(path, ["image", "ids"])
     assert layouts == [torch.channels_last, torch.contiguous_format]
     fixed = package(checks_of(0, "Float", {0: 4, 1: 2}, {0: 2, 1: 1}))

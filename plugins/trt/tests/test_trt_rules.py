@@ -32,3 +32,4 @@ class TestGatheredRules(TestRules):
     expression = GATHERED
     test_each_input_is_padded_with_its_value_and_outputs_are_cut_again = None
     test_a_padded_sample_gets_as_many_frames_as_alone = None
+    test_crop_names_the_input_that_an_output_is_cut_like = None

@@ -143,14 +143,14 @@ class CatSplit(headrace.Backend):
         alive = [batch[i] for i in left]
         filled = fill_up(alive, self._infer)
         short: Outcomes = [self._too_few(alive)] * len(alive)
-        found = short if filled is None else self._once(filled)
-        for i, error in zip(left, found, strict=False):  # without the fillers
+        result = short if filled is None else self._once(filled)
+        for i, error in zip(left, result, strict=False):  # without the fillers
             outcomes[i] = error
         return True
 
     def _too_few(self, alive: list[Request]) -> BatchRangeError:
         weight, least, most = _weight(alive), self._infer.min, self._infer.max
-        what = f"only a weight of {weight} is left for infer, whose min is {least}: the other items of the batch failed"
+        problem = f"only a weight of {weight} is left for infer, whose min is {least}: the other items of the batch failed"
         return BatchRangeError(
-            what, weight=weight, min=least, max=most, hint="Send smaller weights."
+            problem, weight=weight, min=least, max=most, hint="Send smaller weights."
         )

@@ -150,14 +150,14 @@ def nudged(row: Any, part: float, seed: int) -> Any:
     import numpy as np
 
     generator = np.random.default_rng(seed)
-    made = dict(row)
-    for name, value in made.items():
+    changed_row = dict(row)
+    for name, value in changed_row.items():
         if isinstance(value, np.ndarray) and value.dtype.kind in "fc":
             least = 4 * float(np.finfo(value.dtype).eps)
             drawn = generator.uniform(-1, 1, value.shape) * max(part, least)
             with np.errstate(all="ignore"):
-                made[name] = (value * (1 + drawn)).astype(value.dtype)
-    return made
+                changed_row[name] = (value * (1 + drawn)).astype(value.dtype)
+    return changed_row
 
 
 class _Compared:
@@ -182,10 +182,10 @@ class _Compared:
         self.results.append(self._results([self._rows[number] for number in numbers]))
 
     def _results(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        found = self._run(rows)
-        if len(found) != len(rows):
-            raise ValueError(f"a run of {len(rows)} rows has given {len(found)} results")
-        made = [{name: _array(value) for name, value in one.items()} for one in found]
+        outputs = self._run(rows)
+        if len(outputs) != len(rows):
+            raise ValueError(f"a run of {len(rows)} rows has given {len(outputs)} results")
+        made = [{name: _array(value) for name, value in one.items()} for one in outputs]
         return [{name: one for name, one in row.items() if one is not None} for row in made]
 
     def verdict(self, name: str, sizes: tuple[int, ...]) -> RowVerdict:
@@ -206,16 +206,16 @@ class _Compared:
                         furthest[far] = (ratio, before, here)
         if not furthest:
             return RowVerdict("equal", sizes)
-        found: dict[str, tuple[_Where, _Where]] = {}
+        seen: dict[str, tuple[_Where, _Where]] = {}
         for ratio, before, here in sorted(furthest.values(), reverse=True):
             judged = self._judge(name, before, here) if ratio > 1 else "noise"
-            found.setdefault(judged, (before, here))
+            seen.setdefault(judged, (before, here))
             if judged == "dependent":
                 break
         verdict: Literal["dependent", "random", "noise"] = (
-            "dependent" if "dependent" in found else "random" if "random" in found else "noise"
+            "dependent" if "dependent" in seen else "random" if "random" in seen else "noise"
         )
-        before, here = found[verdict]
+        before, here = seen[verdict]
         _, text = _apart(self._one(name, before), self._one(name, here))
         return RowVerdict(verdict, sizes, len(self.numbers[here[0]]), here[1], text)
 
@@ -334,8 +334,8 @@ def _apart(one: Any, other: Any, whole: Any = None) -> tuple[float, str]:
     if one is None or other is None:
         return (0.0, "") if one is other else (_INFINITE, "it is not always there")
     if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
-        what = [f"{array.dtype} {list(array.shape)}" for array in (one, other)]
-        return _INFINITE, f"{what[0]}, and {what[1]}"
+        descriptions = [f"{array.dtype} {list(array.shape)}" for array in (one, other)]
+        return _INFINITE, f"{descriptions[0]}, and {descriptions[1]}"
     if not one.size:
         return 0.0, ""
     if one.dtype.kind not in "fc":

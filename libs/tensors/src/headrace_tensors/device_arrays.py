@@ -82,10 +82,10 @@ class ArrayKind:
 
     def of_shape(self, shape: tuple[int, ...]) -> ArrayKind:
         """Return the kind of arrays of another shape; if its rows have the same shape, it shares their kind."""
-        made = ArrayKind(self.cuda, self.stream, self.ordinal, self.dtype, shape)
+        kind = ArrayKind(self.cuda, self.stream, self.ordinal, self.dtype, shape)
         if self._row is not None and self._row.shape == shape[1:]:
-            made._row = self._row
-        return made
+            kind._row = self._row
+        return kind
 
     @property
     def row(self) -> ArrayKind:
@@ -96,9 +96,9 @@ class ArrayKind:
 
     def array(self, pointer: int, owner: Any) -> DeviceArray:
         """Return the array at an address; the array keeps ``owner`` alive."""
-        made = DeviceArray.__new__(DeviceArray)
-        made._kind, made.pointer, made._owner = self, pointer, owner
-        return made
+        array = DeviceArray.__new__(DeviceArray)
+        array._kind, array.pointer, array._owner = self, pointer, owner
+        return array
 
 
 class DeviceArray:
@@ -192,13 +192,13 @@ class DeviceArray:
     def rows(self) -> list[DeviceArray]:
         """Return every row of the first axis; no copy."""
         kind, owner = self._kind.row, self._owner
-        pointer, step, new, made = self.pointer, kind.nbytes, DeviceArray.__new__, []
+        pointer, step, new, arrays = self.pointer, kind.nbytes, DeviceArray.__new__, []
         for _ in range(self._kind.shape[0]):
             row = new(DeviceArray)
             row._kind, row._owner, row.pointer = kind, owner, pointer
-            made.append(row)
+            arrays.append(row)
             pointer += step
-        return made
+        return arrays
 
     @staticmethod
     def of_rows(rows: Sequence[Any]) -> DeviceArray | None:
@@ -227,11 +227,11 @@ class DeviceArray:
 
     def get(self) -> NDArray[Any]:
         """Copy the array to the host, wait for the copy, and give it as a numpy array."""
-        made = np.empty(self.shape, numpy_dtype(self.dtype))
+        array = np.empty(self.shape, numpy_dtype(self.dtype))
         cuda, stream = self._kind.cuda, self._kind.stream
         with stream.lock:
-            cuda.read(made, self.pointer, stream.handle, self.ordinal)
-        return made
+            cuda.read(array, self.pointer, stream.handle, self.ordinal)
+        return array
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
@@ -337,9 +337,9 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
             )
     if has_device and hasattr(value, "__dlpack__"):
         capsule = value.__dlpack__(stream=stream)
-        found = dlpack.read_capsule(capsule)
-        pointer, shape, dtype, owner = found.pointer, found.shape, found.dtype, (value, capsule)
-        in_order = found.contiguous
+        taken = dlpack.read_capsule(capsule)
+        pointer, shape, dtype, owner = taken.pointer, taken.shape, taken.dtype, (value, capsule)
+        in_order = taken.contiguous
     else:
         about = getattr(value, "__cuda_array_interface__", None)
         if about is None:
@@ -351,9 +351,9 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
         if about.get("stream") not in (None, stream, PER_THREAD):
             order_behind(stream, int(about["stream"]), ordinal)
     if not in_order or not dtype:
-        what = "has a dtype that numpy lacks" if in_order else "is not contiguous"
+        reason = "has a dtype that numpy lacks" if in_order else "is not contiguous"
         raise InputError(
-            f"the array on the device {what}",
+            f"the array on the device {reason}",
             expected="memory in C order, of a dtype of numpy's",
             got=f"{dtype or type(value).__name__} {list(shape)}",
             hint="ContiguousTensor of headrace-torch puts it into that order.",

@@ -83,9 +83,9 @@ class DeviceCopies(ABC):
 def _driver_copy() -> Callable[[int, int, int, int], int] | None:
     """Return the driver's ``cuMemcpyAsync``, called with the interpreter lock held; None without a driver."""
     try:
-        found = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
+        function = ctypes.PyDLL("libcuda.so.1").cuMemcpyAsync
     except (OSError, AttributeError):
         return None
-    found.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
-    found.restype = ctypes.c_int
-    return found
+    function.argtypes = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p)
+    function.restype = ctypes.c_int
+    return function

@@ -73,7 +73,7 @@ def _streams_of(value: Any) -> Iterable[CallerStream]:
         inside = value.values() if kind is dict else value
         if _passed.issuperset(map(type, inside)):
             return ()
-        return {stream for one in inside for stream in _streams_of_array(one)}
+        return {stream for element in inside for stream in _streams_of_array(element)}
     return _streams_of_array(value)
 
 
@@ -155,12 +155,14 @@ def marks_of(
 
     The default streams are among them if a value may be an array of another library on a device.
     """
-    found: set[AnyMark] = set()
-    if _default_streams and not all(_passed.issuperset(map(type, one.values())) for one in batch):
-        found.update(_default_streams.values())
+    marks: set[AnyMark] = set()
+    if _default_streams and not all(
+        _passed.issuperset(map(type, request.values())) for request in batch
+    ):
+        marks.update(_default_streams.values())
     if Mark.made:
-        found.update(mark for request in batch for mark in entered(request) or ())
-    return found
+        marks.update(mark for request in batch for mark in entered(request) or ())
+    return marks
 
 
 def wait_for_callers(
@@ -238,9 +240,9 @@ class Mark:
         try:
             event = home.pop()
         except IndexError:
-            made = ctypes.c_void_p()
-            _check(driver, "cuEventCreate", driver.cuEventCreate(byref(made), _DISABLE_TIMING))
-            event = made.value or 0
+            created = ctypes.c_void_p()
+            _check(driver, "cuEventCreate", driver.cuEventCreate(byref(created), _DISABLE_TIMING))
+            event = created.value or 0
         _check(driver, "cuEventRecord", driver.cuEventRecord(event, handle))
         self._event, self._home = event, home
         Mark.made = True
@@ -385,12 +387,12 @@ def _primary(driver: Any, ordinal: int) -> int:
 def _check(driver: Any, call: str, number: int) -> None:
     if not number:
         return
-    found = ctypes.c_char_p()
-    driver.cuGetErrorName(number, byref(found))
-    what = f"{call} says {(found.value or b'error').decode()} ({number})"
+    name = ctypes.c_char_p()
+    driver.cuGetErrorName(number, byref(name))
+    problem = f"{call} says {(name.value or b'error').decode()} ({number})"
     if is_lost(number=number):
         raise InstanceLostError(
-            f"{what}: the device can run nothing more in this process",
+            f"{problem}: the device can run nothing more in this process",
             hint="Start the process again; CUDA_LAUNCH_BLOCKING=1 shows which call it was.",
         )
-    raise BackendError(what)
+    raise BackendError(problem)

@@ -58,9 +58,9 @@ def group_items(
     for name in batched:
         brought = [item.tensors.get(name) for item in items]
         if by_shape:
-            columns.append([one if one is None else shape_of(one) for one in brought])
+            columns.append([tensor if tensor is None else shape_of(tensor) for tensor in brought])
         else:
-            columns.append([one is not None for one in brought])
+            columns.append([tensor is not None for tensor in brought])
     groups: dict[object, list[int]] = {}
     for position, key in enumerate(zip(*columns, strict=True)):
         groups.setdefault(key, []).append(position)

@@ -39,8 +39,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
         raise InputError(
             f"numpy has no {name}", hint="`pip install ml_dtypes` brings it; or use a device array."
         ) from error
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-    return found
+    dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return dtype
 
 
 def is_plain(value: Any) -> bool:
@@ -92,17 +92,17 @@ def host_array(value: Any, port: Port, key: str = "data") -> NDArray[Any]:
             expected=port.accepts(),
             got=type(value).__name__,
         ) from error
-    found = array.astype(object) if array.dtype.kind in "UT" and wanted.kind == "O" else array
-    if found.dtype != wanted:
-        widened = array_of_numbers(found, wanted) if plain else None
+    converted = array.astype(object) if array.dtype.kind in "UT" and wanted.kind == "O" else array
+    if converted.dtype != wanted:
+        widened = array_of_numbers(converted, wanted) if plain else None
         if widened is None:
             raise _wrong_dtype(value, array, port, key, plain=plain)
-        found = widened
+        converted = widened
     if wanted.kind == "O":
-        if not all(isinstance(text, str) for text in found.ravel()):
+        if not all(isinstance(text, str) for text in converted.ravel()):
             raise _wrong_dtype(value, array, port, key, plain=plain)
-        _check_texts(found, key)
-    return found
+        _check_texts(converted, key)
+    return converted
 
 
 def refuse_masked(value: Any, key: str = "data") -> None:
@@ -113,8 +113,8 @@ def refuse_masked(value: Any, key: str = "data") -> None:
     """
     import numpy as np
 
-    for one in value if isinstance(value, (list, tuple)) else (value,):
-        if isinstance(one, np.ma.MaskedArray):
+    for part in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(part, np.ma.MaskedArray):
             raise InputError(
                 "a model has no masked values",
                 key=key,
@@ -141,7 +141,7 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -
     """Make the error of an array of another dtype, or of Python numbers that are too large or too small."""
     import numpy as np
 
-    what, got = "wrong dtype", text_of(array)
+    problem, got = "wrong dtype", text_of(array)
     if type(value) is not np.ndarray:
         got = f"{got} from {type(value).__name__}"
     kind = _kind(numpy_dtype(port.dtype))
@@ -151,7 +151,7 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -
         and array.dtype.kind != "U"
         and kind in _WIDENS.get(array.dtype.kind, "")
     ):
-        what = f"a number does not fit {port.dtype}"
+        problem = f"a number does not fit {port.dtype}"
         got = f"{np.nanmin(array)} to {np.nanmax(array)} in {got}"
     hint = None
     if _is_picture_for(port, array):
@@ -160,7 +160,7 @@ def _wrong_dtype(value: Any, array: Any, port: Port, key: str, *, plain: bool) -
         hint = f"array.astype({port.dtype!r}) converts it, or Call(numpy:{port.dtype}) before the model."
     if isinstance(value, bytes) and kind != "O":
         got, hint = f"{len(value)} bytes", _IS_A_FILE
-    return InputError(what, key=key, expected=port.accepts(), got=got, hint=hint)
+    return InputError(problem, key=key, expected=port.accepts(), got=got, hint=hint)
 
 
 def _is_picture_for(port: Port, array: NDArray[Any]) -> bool:
@@ -192,10 +192,10 @@ def _read(value: Any, wanted: np.dtype[Any]) -> NDArray[Any]:
     array = np.asarray(value)
     if array.dtype.kind == "f" and wanted == np.uint64:
         exact = np.asarray(value, object)
-        if all(type(one) is int and 0 <= one < 1 << 64 for one in exact.flat):
+        if all(type(number) is int and 0 <= number < 1 << 64 for number in exact.flat):
             return exact.astype(wanted)
     wide = array.dtype.kind == "O" and _kind(wanted) == "f"
-    if wide and all(type(one) in (int, float) for one in array.flat):
+    if wide and all(type(number) in (int, float) for number in array.flat):
         try:
             return array.astype(np.float64)
         except OverflowError:
@@ -218,6 +218,6 @@ def array_of_numbers(array: NDArray[Any], wanted: np.dtype[Any]) -> NDArray[Any]
         if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
             return None
     with np.errstate(over="ignore", invalid="ignore"):
-        made: NDArray[Any] = array.astype(wanted)
+        cast: NDArray[Any] = array.astype(wanted)
     tests = (np.isfinite, np.isnan) if kind == "f" and array.size else ()
-    return made if all(np.array_equal(test(made), test(array)) for test in tests) else None
+    return cast if all(np.array_equal(test(cast), test(array)) for test in tests) else None

@@ -43,17 +43,17 @@ def gather(arrays: Sequence[NDArray[Any]], out: NDArray[Any], row_bytes: int) ->
     first = arrays[0]
     if not row_bytes or first.dtype.hasobject:
         return False
-    if not all(one.flags.c_contiguous for one in arrays):
+    if not all(array.flags.c_contiguous for array in arrays):
         return False
     if row_bytes <= _HELD_BYTES:
         row = np.dtype((np.void, row_bytes))
-        raw = [one.reshape(-1).view(row) for one in arrays]
+        raw = [array.reshape(-1).view(row) for array in arrays]
         np.concatenate(raw, out=out.reshape(-1).view(row))
         return True
     vconcat = getattr(sys.modules.get("cv2"), "vconcat", None)
     if vconcat is None or row_bytes >= 1 << 31:
         return False
-    rows = [one.reshape(-1).view(np.uint8).reshape(-1, row_bytes) for one in arrays]
+    rows = [array.reshape(-1).view(np.uint8).reshape(-1, row_bytes) for array in arrays]
     vconcat(rows, out.reshape(-1).view(np.uint8).reshape(-1, row_bytes))
     return True
 
@@ -84,8 +84,8 @@ def copied(array: NDArray[Any]) -> NDArray[Any]:
     held = array.size > _FEW and array.nbytes <= _HELD_BYTES and not array.dtype.hasobject
     held = held and array.flags.c_contiguous
     raw = array.reshape(-1).view(np.dtype((np.void, array.nbytes))) if held else array
-    made: NDArray[Any] = raw.copy()
-    return made.view(array.dtype).reshape(array.shape) if held else made
+    copy: NDArray[Any] = raw.copy()
+    return copy.view(array.dtype).reshape(array.shape) if held else copy
 
 
 def rows_apart(output: NDArray[Any]) -> list[NDArray[Any]]:

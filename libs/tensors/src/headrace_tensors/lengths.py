@@ -101,7 +101,7 @@ def prove_crops(
         return told
     refused: Exception | None = None
     for groups, step in _attempts(signature, real, options.pad_multiple):
-        if all(one.low == one.high for one in groups):
+        if all(group.low == group.high for group in groups):
             return told
         try:
             return _Proof(run, signature, groups, step, most).crops()
@@ -126,16 +126,18 @@ def _attempts(
     """Yield what to try in turn, until the model takes it: axes of one length, and what their lengths are multiples of."""
     apart, tied = (_groups(signature, tied=tied) for tied in (False, True))
     for groups in (apart, tied) if len(tied) < len(apart) else (apart,):
-        firsts = [one.axes[0] for one in groups]
+        firsts = [group.axes[0] for group in groups]
         bases = [[base] * len(groups) for base in _BASES]
         if real is not None:
             bases = [[real.tensors[name].shape[1 + place] for name, place in firsts]]
         for step in dict.fromkeys((1, multiple, _STEP, *(bases[0] if real is not None else ()))):
             for lengths in bases:
-                for one, length in zip(groups, lengths, strict=True):
-                    one.choose(length, max(1, step))
+                for group, length in zip(groups, lengths, strict=True):
+                    group.choose(length, max(1, step))
                 # Lengths that are all alike would prove nothing: a narrow range may hold but one multiple.
-                if all(one.low == one.high or one.tried[0] < one.tried[2] for one in groups):
+                if all(
+                    group.low == group.high or group.tried[0] < group.tried[2] for group in groups
+                ):
                     yield groups, max(1, step)
 
 
@@ -144,7 +146,7 @@ def _groups(signature: Signature, *, tied: bool) -> list[_Group]:
     needed = [port for port in signature.inputs if port.shape and not port.optional]
     # Requests share a run only where inputs without batch axis are equal, and then have one length on axes of their names.
     shared = {name for port in needed if not port.batched for name in port.names} - {None}
-    found: dict[object, _Group] = {}
+    groups: dict[object, _Group] = {}
     for port in needed:
         if not port.batched:
             continue
@@ -152,14 +154,14 @@ def _groups(signature: Signature, *, tied: bool) -> list[_Group]:
         axes = [axis for axis in range(len(port.shape)) if axis != port.axis]
         for place, (length, name) in enumerate(zip(port.sample_shape, names, strict=True)):
             if length is None:
-                group = found.setdefault(name or (place if tied else (port.name, place)), _Group())
+                group = groups.setdefault(name or (place if tied else (port.name, place)), _Group())
                 least, largest = port.limits(axes[place]) or (1, None)
                 group.axes.append((port.name, place))
                 group.low = max(group.low, least)
                 group.high = min(group.high, group.high if largest is None else largest)
                 if name in shared:
                     group.low = group.high = _BASES[0]
-    return list(found.values())
+    return list(groups.values())
 
 
 class _Proof:
@@ -174,20 +176,22 @@ class _Proof:
         self._known: dict[tuple[int, ...], Shapes] = {}
 
     def _row(self, lengths: Sequence[int]) -> Shapes:
-        own = {axis: n for one, n in zip(self._groups, lengths, strict=True) for axis in one.axes}
-        made = {
+        own = {
+            axis: n for group, n in zip(self._groups, lengths, strict=True) for axis in group.axes
+        }
+        row = {
             port.name: tuple(
                 own.get((port.name, place), n) for place, n in enumerate(port.sample_shape)
             )
             for port in self._signature.inputs
             if port.batched and port.shape is not None and not port.optional
         }
-        if sum(math.prod(n or 1 for n in shape) for shape in made.values()) > _MOST_ELEMENTS:
+        if sum(math.prod(n or 1 for n in shape) for shape in row.values()) > _MOST_ELEMENTS:
             raise ValueError("an input would become too large")
-        return made
+        return row
 
     def _shapes(self, rows: Sequence[Shapes]) -> Shapes:
-        return {name: tuple(getattr(one, "shape", one)) for name, one in self._run(rows).items()}
+        return {name: tuple(getattr(out, "shape", out)) for name, out in self._run(rows).items()}
 
     def _alone(self, lengths: Sequence[int]) -> Shapes:
         key = tuple(lengths)
@@ -198,21 +202,21 @@ class _Proof:
     def crops(self) -> dict[str, tuple[Crop, ...]]:
         """Return the crops by output. See `prove_crops`."""
         short, middle, long = zip(*(one.tried for one in self._groups), strict=True)
-        found: dict[tuple[str, int], tuple[int, Crop]] = {}
+        followed: dict[tuple[str, int], tuple[int, Crop]] = {}
         for number, group in enumerate(self._groups):
             if group.low == group.high:
                 continue
             far = self._alone([*middle[:number], long[number], *middle[number + 1 :]])
             for name, axis in self._differing(self._alone(middle), far):
-                if (name, axis) in found:
-                    both = group.axes[0][0], found[name, axis][1].input
+                if (name, axis) in followed:
+                    both = group.axes[0][0], followed[name, axis][1].input
                     self._refuse(
                         name, axis, f"it follows two axes of {' and '.join(sorted({*both}))}"
                     )
                 steps = self._steps(number, name, axis)
-                found[name, axis] = number, Crop(axis, *group.axes[0], steps)
+                followed[name, axis] = number, Crop(axis, *group.axes[0], steps)
         alone = self._alone(long)
-        for (name, axis), (number, crop) in found.items():
+        for (name, axis), (number, crop) in followed.items():
             if alone[name][axis] != crop.steps.of(long[number]):
                 self._refuse(
                     name,
@@ -222,16 +226,17 @@ class _Proof:
         most = self._signature.most_rows
         rows = min(3, most or 3, self._most or 3)
         if rows > 1:
-            three = [self._row(one) for one in (long, short, middle)[:rows]]
+            three = [self._row(lengths) for lengths in (long, short, middle)[:rows]]
             beside = self._shapes([*three, *three[:1] * (self._least - rows)])
             for name, axis in self._differing(alone, beside):
-                what = (
+                reason = (
                     f"a row alone has {alone[name][axis]}, beside shorter ones {beside[name][axis]}"
                 )
-                self._refuse(name, axis, what)
-        names = dict.fromkeys(name for name, _ in found)
+                self._refuse(name, axis, reason)
+        names = dict.fromkeys(name for name, _ in followed)
         crops = {
-            name: tuple(one for (of, _), (_, one) in found.items() if of == name) for name in names
+            name: tuple(one for (of, _), (_, one) in followed.items() if of == name)
+            for name in names
         }
         if rows > 1:
             self._check_values(crops, short, long, min(4, most or 4, self._most or 4))
@@ -253,32 +258,32 @@ class _Proof:
                 continue
             batch = next(port.axis for port in self._signature.outputs if port.name == name)
             own, first, last = (
-                np.moveaxis(np.asarray(one[name], np.float64), batch, 0)
-                for one in (alone, before, behind)
+                np.moveaxis(np.asarray(outputs[name], np.float64), batch, 0)
+                for outputs in (alone, before, behind)
             )
             cut = np.concatenate([first[: count - 1], last[count - 1 :]])
             cut = cut[tuple(map(slice, own.shape))]
             for crop in cuts:
                 axis = crop.axis + (crop.axis < batch)
                 around = tuple(k for k in range(own.ndim) if k != axis)
-                varies, still = (np.ptp(one, 0, keepdims=True).max(around) for one in (own, cut))
+                varies, still = (np.ptp(out, 0, keepdims=True).max(around) for out in (own, cut))
                 lost = np.flatnonzero((varies > 0) & (still <= varies / 100))
                 if len(lost) > (0 if kind == "f" else np.count_nonzero(varies) // 3):
-                    what = f"element {lost[0]} of a row is its own alone, and padding beside a longer row"
-                    self._refuse(name, crop.axis, what)
+                    reason = f"element {lost[0]} of a row is its own alone, and padding beside a longer row"
+                    self._refuse(name, crop.axis, reason)
 
     def _differing(self, one: Shapes, other: Shapes) -> list[tuple[str, int]]:
         """Return output and axis, counted with the batch axis, where lengths differ; of a sample only."""
         batch = {port.name: port.axis for port in self._signature.outputs}
-        found = []
+        differing = []
         for name, shape in one.items():
             if len(shape) != len(other[name]):
                 self._refuse(
                     name, 0, f"it has {len(shape)} axes in one run, {len(other[name])} in another"
                 )
             pairs = enumerate(zip(shape, other[name], strict=True))
-            found += [(name, k) for k, (a, b) in pairs if a != b and k != batch.get(name, 0)]
-        return found
+            differing += [(name, k) for k, (a, b) in pairs if a != b and k != batch.get(name, 0)]
+        return differing
 
     def _steps(self, number: int, name: str, axis: int) -> Steps:
         """Return how an axis follows a group: found at two steps, or as a factor, and tried at all three lengths."""
@@ -292,23 +297,23 @@ class _Proof:
         counts = [length // step for length in group.tried]
         if step > 1:
             part = Fraction(value(counts[1]), group.tried[1])
-            found = Steps(1, part.denominator, part.numerator, part.numerator)
+            steps = Steps(1, part.denominator, part.numerator, part.numerator)
         else:
             end = min(group.high, 4 * counts[2])
             at = _next(value, counts[1], end) or end
             then = _next(value, at, end)
             width = end if then is None else then - at
-            found = Steps(at, width, value(at) - value(counts[1]), value(at))
+            steps = Steps(at, width, value(at) - value(counts[1]), value(at))
         tried = {count * step: value(count) for count in (*counts, min(counts[1] + 1, counts[2]))}
-        if any(found.of(length) != is_long for length, is_long in tried.items()):
+        if any(steps.of(length) != is_long for length, is_long in tried.items()):
             pairs = sorted(tried.items())
             self._refuse(
                 name,
                 axis,
-                f"input {group.axes[0][0]!r} with {', '.join(str(one) for one, _ in pairs)} elements makes it"
-                f" {', '.join(str(one) for _, one in pairs)} long",
+                f"input {group.axes[0][0]!r} with {', '.join(str(length) for length, _ in pairs)} elements makes it"
+                f" {', '.join(str(length) for _, length in pairs)} long",
             )
-        return found
+        return steps
 
     def _refuse(self, name: str, axis: int, why: str) -> NoReturn:
         raise SetupError(
@@ -351,13 +356,13 @@ def runs_of_lengths(
     def array(port: Any, shape: Sequence[int], seed: int) -> Any:
         if real is None:
             fixed = changed(port, shape=(*shape[: port.axis], None, *shape[port.axis :]))
-            made = invented_inputs([fixed], 1, seed)
-            if made is None:
+            invented = invented_inputs([fixed], 1, seed)
+            if invented is None:
                 raise ValueError(f"input {port.name!r} holds texts, which are not invented")
-            return made[port.name]
-        one = real.tensors[port.name][:1]
-        places = ((np.arange(n) + seed) % m for n, m in zip((1, *shape), one.shape, strict=True))
-        return one[np.ix_(*places)]
+            return invented[port.name]
+        row = real.tensors[port.name][:1]
+        places = ((np.arange(n) + seed) % m for n, m in zip((1, *shape), row.shape, strict=True))
+        return row[np.ix_(*places)]
 
     def run_rows(rows: Sequence[Shapes]) -> Mapping[str, Any]:
         whole = [port for port in signature.inputs if not port.batched and not port.optional]
@@ -368,7 +373,7 @@ def runs_of_lengths(
                 feeds[port.name] = np.concatenate(padded(arrays, port, values[port.name]))
             elif real is not None and port.name in real.tensors and not port.batched:
                 feeds[port.name] = real.tensors[port.name]
-        found = zip(signature.outputs, run(feeds, len(rows)), strict=True)
-        return {port.name: one for port, one in found if port.batched}
+        outputs = zip(signature.outputs, run(feeds, len(rows)), strict=True)
+        return {port.name: output for port, output in outputs if port.batched}
 
     return run_rows

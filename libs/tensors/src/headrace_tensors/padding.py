@@ -117,7 +117,7 @@ def padded_shape(shapes: Sequence[Sequence[int]], port: Port, multiple: int = 1)
         port: The input. Fixed axes keep their length, dynamic ones become as long as the longest.
         multiple: Dynamic axes are rounded up to a multiple of it, at most to the greatest length that the model takes.
     """
-    made = []
+    shape = []
     axes = [axis for axis in range(len(port.shape)) if axis != port.axis] if port.shape else []
     for place, lengths in enumerate(zip(*shapes, strict=True)):
         longest = max(lengths)
@@ -126,8 +126,8 @@ def padded_shape(shapes: Sequence[Sequence[int]], port: Port, multiple: int = 1)
             even = longest
         elif axes and (bounds := port.limits(axes[place])) is not None and bounds[1] is not None:
             even = min(even, bounds[1])
-        made.append(even)
-    return tuple(made)
+        shape.append(even)
+    return tuple(shape)
 
 
 def padded_shapes(
@@ -202,10 +202,10 @@ class Crop(NamedTuple):
             InputError: The input is too short for the model.
         """
         own = int(item.tensors[self.input].shape[1 + self.place])
-        found = self.steps.of(own)
-        if found < 1 <= own:
+        length = self.steps.of(own)
+        if length < 1 <= own:
             raise InputError(f"{own} elements of input {self.input!r} are too few for the model")
-        return found
+        return length
 
     def whole(self, padded: Mapping[str, Sequence[int]]) -> int:
         """Return how long the output's axis is for inputs padded to these shapes."""
@@ -238,7 +238,7 @@ def find_crops(
         for place, name in enumerate(port.sample_names):
             if name is not None:
                 named.setdefault(name, (port.name, place))
-    found: dict[str, tuple[Crop, ...]] = {}
+    crops_of: dict[str, tuple[Crop, ...]] = {}
     for port in signature.outputs:
         crops = tuple(
             Crop(axis, *named[name])
@@ -246,7 +246,7 @@ def find_crops(
             if port.batched and axis != port.axis and name in named
         )
         if crops:
-            found[port.name] = crops
+            crops_of[port.name] = crops
     refuse_unknown("crop", option or {}, [port.name for port in signature.outputs], signature.label)
     refuse_unknown("crop", (option or {}).values(), list(inputs), signature.label)
     outputs = {port.name: port for port in signature.outputs}
@@ -261,10 +261,10 @@ def find_crops(
             raise SetupError(
                 f"`crop` says {name} = {source!r}, and output {name!r} is {port.text()}: it has no axis for it"
             )
-        found[name] = tuple(
+        crops_of[name] = tuple(
             Crop(place + (place >= port.axis), source, place_in) for place, place_in in pairs
         )
-    return found
+    return crops_of
 
 
 def _free_places(port: Port) -> list[int]:

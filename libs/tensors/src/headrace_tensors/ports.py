@@ -67,8 +67,8 @@ class Port:
     @property
     def sample_shape(self) -> tuple[int | None, ...]:
         """The shape without the batch axis."""
-        found: tuple[int | None, ...] = self.shape[: self.axis] + self.shape[self.axis + 1 :]
-        return found
+        shape: tuple[int | None, ...] = self.shape[: self.axis] + self.shape[self.axis + 1 :]
+        return shape
 
     @functools.cached_property
     def exact(self) -> tuple[int, ...] | None:
@@ -81,13 +81,13 @@ class Port:
     @functools.cached_property
     def _ranges(self) -> tuple[tuple[int, int, int], ...]:
         """The axes of all samples, each with its least and its greatest length."""
-        found = []
+        ranges = []
         for axis, fixed in enumerate(self.shape):
             if self.batched and axis == self.axis:
                 continue
             least, most = (fixed, fixed) if fixed is not None else self.limits(axis) or (0, None)
-            found.append((axis, least, sys.maxsize if most is None else most))
-        return tuple(found)
+            ranges.append((axis, least, sys.maxsize if most is None else most))
+        return tuple(ranges)
 
     def limits(self, axis: int) -> tuple[int, int | None] | None:
         """Return the least and the greatest length (None: any) of a dynamic axis; None if all are taken."""
@@ -320,8 +320,10 @@ def batch_axis_hint(name: str, axes: Sequence[int]) -> str:
     alone = f"name {name!r} in `unbatched`: requests then run alone, and each gets all of it."
     if not axes:
         return f"If it has no batch axis, {alone}"
-    found = " or ".join(map(str, axes))
-    return f"Axis {found} may be it: `batch_axis = {{{name} = {axes[0]}}}`. If it has none, {alone}"
+    listed = " or ".join(map(str, axes))
+    return (
+        f"Axis {listed} may be it: `batch_axis = {{{name} = {axes[0]}}}`. If it has none, {alone}"
+    )
 
 
 def refuse_two_batches(name: str, axes: Sequence[object]) -> NoReturn:

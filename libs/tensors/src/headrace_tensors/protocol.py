@@ -56,8 +56,8 @@ def bf16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Round each float32 to the nearest BF16, ties to even, and give its bits as uint16. NaN stays NaN."""
     bits = np.ascontiguousarray(array, "<f4").view("<u4")
     nearest = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
-    made: NDArray[np.uint16] = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
-    return made
+    bf16: NDArray[np.uint16] = np.where(np.isnan(array), bits >> 16 | 0x40, nearest).astype("<u2")
+    return bf16
 
 
 def bf16_values(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
@@ -67,7 +67,7 @@ def bf16_values(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
 
 def join_elements(elements: Iterable[bytes]) -> bytes:
     """Return the bytes of a BYTES tensor: each element follows its length, a little-endian uint32."""
-    return b"".join([part for one in elements for part in (_LENGTH.pack(len(one)), one)])
+    return b"".join([part for item in elements for part in (_LENGTH.pack(len(item)), item)])
 
 
 def read_elements(data: Any, count: int) -> list[bytes]:
@@ -80,7 +80,7 @@ def read_elements(data: Any, count: int) -> list[bytes]:
     Raises:
         ValueError: The buffer does not hold so many elements, or more. The message begins with ``it`` or ``element``.
     """
-    found = []
+    elements = []
     place, view = 0, memoryview(data)
     for index in range(count):
         if place + _LENGTH.size > len(view):
@@ -90,21 +90,21 @@ def read_elements(data: Any, count: int) -> list[bytes]:
         if place + length > len(view):
             left = len(view) - place
             raise ValueError(f"element {index} says it has {length} bytes, {left} are left")
-        found.append(bytes(view[place : place + length]))
+        elements.append(bytes(view[place : place + length]))
         place += length
     if place != len(view):
         raise ValueError(f"it has {len(view) - place} bytes behind its last element")
-    return found
+    return elements
 
 
 def varint_of(value: int) -> bytes:
     """Return a whole number from 0 as a message writes it."""
-    found = bytearray()
+    encoded = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    encoded.append(value)
+    return bytes(encoded)
 
 
 def split_raw(data: bytes, field: int) -> tuple[bytes, list[memoryview]]:

@@ -120,19 +120,19 @@ def check_axes(tensor: Any, port: Port, key: str, text: Callable[[Any], str] = t
     Raises:
         InputError: The rank, or the length of an axis, is not what the model takes.
     """
-    found = tuple(tensor.shape)
+    shape = tuple(tensor.shape)
     exact = port.exact
     if exact is not None:
-        if found == exact:
+        if shape == exact:
             return True
-        if not port.axis and found[1:] == exact:
+        if not port.axis and shape[1:] == exact:
             return False
-    missing = len(port.shape) - len(found)
+    missing = len(port.shape) - len(shape)
     if missing != 0 and not (port.batched and missing == 1):
         raise InputError("wrong rank", key=key, expected=port.accepts(), got=text(tensor))
-    lengths = found
+    lengths = shape
     if port.batched and not missing:
-        lengths = found[: port.axis] + found[port.axis + 1 :]
+        lengths = shape[: port.axis] + shape[port.axis + 1 :]
     for length, (axis, least, most) in zip(lengths, port._ranges, strict=True):
         if least <= length <= most:
             continue

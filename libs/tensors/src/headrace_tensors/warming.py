@@ -50,7 +50,7 @@ def invented_inputs(
     """
     import numpy as np
 
-    made: dict[str, NDArray[Any]] = {}
+    invented: dict[str, NDArray[Any]] = {}
     generator = np.random.default_rng(seed)
     needed = [port for port in ports if not port.optional]
     batches = {port.names[port.axis] for port in needed if port.batched and port.names} - {None}
@@ -74,8 +74,8 @@ def invented_inputs(
             shape.insert(0, rows)
         whole = dtype.kind in "iu"
         drawn = generator.integers(0, 2, shape) if whole else generator.random(shape)
-        made[port.name] = (drawn > 0.5 if dtype.kind == "b" else drawn).astype(dtype)
-    return made
+        invented[port.name] = (drawn > 0.5 if dtype.kind == "b" else drawn).astype(dtype)
+    return invented
 
 
 def _within(port: Port, axis: int, length: int) -> int:
@@ -102,19 +102,19 @@ def read_warm_up(
 
     needed = [port.name for port in signature.inputs if not port.optional]
     try:
-        found = np.load(path, allow_pickle=False)
+        loaded = np.load(path, allow_pickle=False)
     except (OSError, ValueError) as error:
         raise SetupError(f"warm_up_input = {str(path)!r} cannot be read: {error}") from error
-    if isinstance(found, np.ndarray):
+    if isinstance(loaded, np.ndarray):
         if len(needed) != 1:
             raise SetupError(
                 f"warm_up_input = {str(path)!r} is one array, and the model has the inputs {', '.join(needed)}",
                 hint="numpy.savez writes several arrays by name into one .npz file.",
             )
-        arrays: dict[str, Any] = {needed[0]: found}
+        arrays: dict[str, Any] = {needed[0]: loaded}
     else:
-        with found:
-            arrays = {name: found[name] for name in found.files}
+        with loaded:
+            arrays = {name: loaded[name] for name in loaded.files}
     refuse_unknown("warm_up_input", arrays, [port.name for port in signature.inputs])
     request: dict[str, Any] = {"data": arrays}
     for port in signature.inputs:
@@ -191,8 +191,8 @@ def warm_up_rows(  # noqa: PLR0913 - all but three by name
         try:
             if max(compared) > 1:
                 rows = _Rows(signature, real, free_axes=free_axes, wider=wider, bounded=bounded)
-                found = compare_rows(warm_up.run_rows, rows, compared)
-                _warn(found, signature, node or "", logger, fixed=compared[0] > 1)
+                verdicts = compare_rows(warm_up.run_rows, rows, compared)
+                _warn(verdicts, signature, node or "", logger, fixed=compared[0] > 1)
             else:
                 warm_up.run_without((least, more) if warm_up.batched else (1, 1))
         except Exception as error:
@@ -222,9 +222,9 @@ def _warn(
     sequences = [port.name for port in (*signature.inputs, *signature.outputs) if _leads(port)]
     axes = ", ".join(f"{name} = 1" for name in sequences)
     or_axis = f". Or are its axes [steps, rows, ...]? Then batch_axis = {{{axes}}}" if axes else ""
-    for name, one in found.items():
-        if one.verdict == "dependent":
-            logger.warning("%s", one.warning(node, name, fixed=fixed) + or_axis)
+    for name, verdict in found.items():
+        if verdict.verdict == "dependent":
+            logger.warning("%s", verdict.warning(node, name, fixed=fixed) + or_axis)
 
 
 def _leads(port: Any) -> bool:
@@ -278,8 +278,8 @@ class _WarmUp:
             return invented_inputs(ports, rows, seed, free_axes=self._free_axes)
         batched = {port.name for port in ports if port.batched}
         return {
-            name: np.resize(one, (rows, *one.shape[1:])) if name in batched else one
-            for name, one in self._real.tensors.items()
+            name: np.resize(tensor, (rows, *tensor.shape[1:])) if name in batched else tensor
+            for name, tensor in self._real.tensors.items()
         }
 
     def run_rows(self, rows: Sequence[Mapping[str, NDArray[Any]]]) -> list[dict[str, Any]]:
@@ -292,11 +292,11 @@ class _WarmUp:
         feeds = {name: np.stack([row[name] for row in rows]) for name in rows[0]}
         feeds.update((name, given[name]) for name in whole if name in given)
         results = [
-            (port.name, np.moveaxis(one, port.axis, 0))
-            for port, one in zip(self._signature.outputs, self._ran(feeds, count), strict=True)
-            if port.batched and isinstance(one, np.ndarray) and count in one.shape[port.axis :][:1]
+            (port.name, np.moveaxis(out, port.axis, 0))
+            for port, out in zip(self._signature.outputs, self._ran(feeds, count), strict=True)
+            if port.batched and isinstance(out, np.ndarray) and count in out.shape[port.axis :][:1]
         ]
-        return [{name: one[place] for name, one in results} for place in range(count)]
+        return [{name: out[place] for name, out in results} for place in range(count)]
 
     def run_without(self, counts: tuple[int, int]) -> None:
         """Run as many rows as ``counts`` says, the second time also others, and compare nothing."""
@@ -304,11 +304,11 @@ class _WarmUp:
             self._ran(self._whole(count, seed) or {}, count)
 
     def _ran(self, feeds: Mapping[str, Any], count: int) -> Sequence[Any]:
-        found = self._run(feeds, count)
-        self._shapes[count] = [one.shape if hasattr(one, "shape") else one for one in found]
+        outputs = self._run(feeds, count)
+        self._shapes[count] = [out.shape if hasattr(out, "shape") else out for out in outputs]
         if len(self._shapes) > 1 or self._signature.rows:
             self.check()
-        return found
+        return outputs
 
     def check(self) -> None:
         """Refuse outputs that did not follow the rows of the runs so far."""
@@ -348,19 +348,19 @@ class _Rows(Sequence[Any]):
         import numpy as np
 
         if self._real is None:
-            made = invented_inputs(self._all, 1, number, free_axes=self._free_axes) or {}
-            found = {port.name: made[port.name][0] for port in self._ports if port.name in made}
-            return {name: self._widened(one, number) for name, one in found.items()}
+            inputs = invented_inputs(self._all, 1, number, free_axes=self._free_axes) or {}
+            found = {port.name: inputs[port.name][0] for port in self._ports if port.name in inputs}
+            return {name: self._widened(row, number) for name, row in found.items()}
         turn, place = divmod(number, self._real.rows)
         tensors = self._real.tensors
         rows = {
             port.name: tensors[port.name][place] for port in self._ports if port.name in tensors
         }
         return {
-            name: np.random.default_rng(turn).permutation(one.ravel()).reshape(one.shape)
+            name: np.random.default_rng(turn).permutation(tensor.ravel()).reshape(tensor.shape)
             if turn
-            else one
-            for name, one in rows.items()
+            else tensor
+            for name, tensor in rows.items()
         }
 
     def _widened(self, one: NDArray[Any], number: int) -> NDArray[Any]:
@@ -396,7 +396,7 @@ def check_followed(
     """
     rows = max(shapes)
     for place, port in enumerate(signature.outputs):
-        lengths = {count: tuple(found[place]) for count, found in shapes.items()}
+        lengths = {count: tuple(outputs[place]) for count, outputs in shapes.items()}
         rank = min(map(len, lengths.values()))
         follows = [
             axis

@@ -87,8 +87,8 @@ class OnnxTensor(headrace.Backend):
         """Tell of operators by which the rows of a batch change each other's results."""
         if largest_batch == 1:
             return ()
-        found = warning_of_batch_dependence(options.model, read_facts(options.model).operators)
-        return () if found is None else (found,)
+        warning = warning_of_batch_dependence(options.model, read_facts(options.model).operators)
+        return () if warning is None else (warning,)
 
     def init(self, options: OnnxOptions, context: headrace.InitContext) -> None:
         """Make the session, or take the session that the node's instances share, and read its signature."""

@@ -280,9 +280,9 @@ class DeviceRunner:
         source, row = output.data_ptr(), math.prod(shape[1:]) * dtype.itemsize
         results = []
         for item, length in zip(items, cuts, strict=True):
-            one = (length, *shape[2:])
-            own = one if item.sample else (item.rows, *one)
-            value, size = self._memory.empty(own, dtype), math.prod(one) * dtype.itemsize
+            sample = (length, *shape[2:])
+            own = sample if item.sample else (item.rows, *sample)
+            value, size = self._memory.empty(own, dtype), math.prod(sample) * dtype.itemsize
             for number in range(item.rows):
                 target = value.data_ptr() + number * size
                 cuda.copy_within_device(target, source, size, self._stream)

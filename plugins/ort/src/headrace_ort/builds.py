@@ -38,29 +38,29 @@ TO_GPU: Final = f"pip uninstall -y onnxruntime && {INSTALL_GPU}"
 
 def installed_builds() -> dict[str, str]:
     """Return the folder of each installed build, by its name and version."""
-    found = {}
+    folders = {}
     for name in BUILDS:
         try:
-            one = metadata.distribution(name)
+            distribution = metadata.distribution(name)
         except metadata.PackageNotFoundError:
             continue
-        found[f"{name} {one.version}"] = str(one.locate_file(""))
-    return found
+        folders[f"{name} {distribution.version}"] = str(distribution.locate_file(""))
+    return folders
 
 
 def import_runtime() -> Any:
     """Import ONNX Runtime.
 
     Raises:
-        MissingDependencyError: ONNX Runtime is not installed, or cannot be imported.
+        MissingDependencyError: ONNX Runtime is not there, or cannot be imported.
     """
     try:
         import onnxruntime
     except ImportError as error:
-        found = installed_builds()
-        what = f"({next(iter(found))}) cannot be imported: {error}" if found else "is not installed"
+        there = installed_builds()
+        why = f"({next(iter(there))}) cannot be imported: {error}" if there else "is not there"
         raise MissingDependencyError(
-            f"ONNX Runtime {what}",
+            f"ONNX Runtime {why}",
             distribution="headrace-ort",
             hint=f"Type `{INSTALL_CPU}`, or `{INSTALL_GPU}` for a GPU.",
         ) from error
@@ -73,11 +73,11 @@ def two_builds() -> SetupError | None:
     A build in another folder of ``sys.path`` is only hidden by the first, and does no harm.
     """
     folders = installed_builds()
-    found = [one for one in folders if list(folders.values()).count(folders[one]) > 1]
-    if not found:
+    twice = [build for build in folders if list(folders.values()).count(folders[build]) > 1]
+    if not twice:
         return None
-    names = " ".join(one.split()[0] for one in found)
+    names = " ".join(build.split()[0] for build in twice)
     return SetupError(
-        f"{' and '.join(found)} are installed in one folder, one written over the other",
+        f"{' and '.join(twice)} are installed in one folder, one written over the other",
         hint=f"Type `pip uninstall -y {names}`, then `{INSTALL_GPU}` for a GPU, or `{INSTALL_CPU}`.",
     )

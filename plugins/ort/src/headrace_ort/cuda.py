@@ -110,9 +110,9 @@ class Current:
 
     def __enter__(self) -> None:
         # The driver is asked first, because its call keeps the interpreter lock.
-        driver, found = load_driver(), ctypes.c_int()
-        known = driver is not None and not driver.cuCtxGetDevice(ctypes.byref(found))
-        self._before = found.value if known else int(call("cudaGetDevice"))
+        driver, ordinal = load_driver(), ctypes.c_int()
+        known = driver is not None and not driver.cuCtxGetDevice(ctypes.byref(ordinal))
+        self._before = ordinal.value if known else int(call("cudaGetDevice"))
         if not known or self._before != self._ordinal:
             call("cudaSetDevice", self._ordinal)
 

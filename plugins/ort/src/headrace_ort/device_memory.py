@@ -51,21 +51,21 @@ class DeviceMemory:
 
     def staged(self, port: Port, shape: tuple[int, ...]) -> Any:
         """Return memory for an input: that of the previous batch, if it has the same shape, else new memory."""
-        found = self._staged.get(port.name)
-        if found is None or found[0] != shape:
-            if found is not None:
-                self._kept.append(found[1])  # another run of this batch may still read it
-            found = self._staged[port.name] = shape, self.empty(shape, numpy_dtype(port.dtype))
-        return found[1]
+        staged = self._staged.get(port.name)
+        if staged is None or staged[0] != shape:
+            if staged is not None:
+                self._kept.append(staged[1])  # another run of this batch may still read it
+            staged = self._staged[port.name] = shape, self.empty(shape, numpy_dtype(port.dtype))
+        return staged[1]
 
     def fill(self, value: Any, arrays: Sequence[Any], port: Port, rows: int) -> None:
         """Copy rows into memory on the device; missing rows are filled with copies of the last one."""
         target = value.data_ptr()
         dtype = numpy_dtype(port.dtype)
-        on_cpu = [one for one in arrays if not isinstance(one, DeviceArray)]
+        on_cpu = [array for array in arrays if not isinstance(array, DeviceArray)]
         sample = math.prod(arrays[0].shape[1:]) * dtype.itemsize
-        if sample and not on_cpu and all(len(one) == 1 for one in arrays):
-            sources = [one.pointer for one in arrays]
+        if sample and not on_cpu and all(len(array) == 1 for array in arrays):
+            sources = [array.pointer for array in arrays]
             sources += sources[-1:] * (rows - len(sources))
             cuda.gather_within_device(target, sources, sample, self._stream)
             self._kept.extend(arrays)
@@ -75,16 +75,16 @@ class DeviceMemory:
             shape = (sum(map(len, on_cpu)), *arrays[0].shape[1:])
             host = joined(on_cpu, staged.view(shape, dtype))
         start, at = 0, 0
-        for one in arrays:
+        for array in arrays:
             place = target + start * sample
-            if isinstance(one, DeviceArray):
-                cuda.copy_within_device(place, one.pointer, one.nbytes, self._stream)
-                self._kept.append(one)
+            if isinstance(array, DeviceArray):
+                cuda.copy_within_device(place, array.pointer, array.nbytes, self._stream)
+                self._kept.append(array)
             else:
                 if len(on_cpu) < len(arrays):
-                    cuda.copy_to_device(place, host[at : at + len(one)], self._stream)
-                at += len(one)
-            start += len(one)
+                    cuda.copy_to_device(place, host[at : at + len(array)], self._stream)
+                at += len(array)
+            start += len(array)
         if on_cpu and len(on_cpu) == len(arrays):
             cuda.copy_to_device(target, host, self._stream)
         staged.sent(self._stream)
@@ -114,10 +114,14 @@ def in_place(arrays: Sequence[Any], rows: int) -> bool:
     """Return whether arrays are one array on the device, and have ``rows`` rows together."""
     first = arrays[0]
     end = first.pointer if type(first) is DeviceArray else 0
-    for one in arrays:
-        if type(one) is not DeviceArray or one.pointer != end or one.shape[1:] != first.shape[1:]:
+    for array in arrays:
+        if (
+            type(array) is not DeviceArray
+            or array.pointer != end
+            or array.shape[1:] != first.shape[1:]
+        ):
             return False
-        end += one.nbytes
+        end += array.nbytes
     if sum(map(len, arrays)) != rows:
         return False
     return len(arrays) == 1 or is_one_allocation(first.pointer, end - first.pointer)
@@ -136,9 +140,9 @@ def pad_items(
         if not port.batched or port.name not in items[0].tensors:
             continue
         arrays = [item.tensors[port.name] for item in items]
-        if len({one.shape[1:] for one in arrays}) == 1 and multiple == 1:
+        if len({array.shape[1:] for array in arrays}) == 1 and multiple == 1:
             continue
-        if not all(isinstance(one, np.ndarray) for one in arrays):
+        if not all(isinstance(array, np.ndarray) for array in arrays):
             raise BackendError(
                 f"input {port.name!r}: arrays on the device cannot be padded",
                 hint="ragged = 'group' runs those of one shape together.",

@@ -34,11 +34,11 @@ DEPEND_ON_BATCH: Final = frozenset(
 
 def warning_of_batch_dependence(path: Path, operators: set[str]) -> str | None:
     """Say that the results of a row depend on the other rows of its batch; None where no operator makes them."""
-    found = sorted(operators & DEPEND_ON_BATCH)
-    if not found:
+    named = sorted(operators & DEPEND_ON_BATCH)
+    if not named:
         return None
-    what = f"{path.name} has {', '.join(found)}, which scales all rows of a batch together"
-    return f"{what}: the results of a request depend on the other requests in its batch. max = 1 runs each alone"
+    problem = f"{path.name} has {', '.join(named)}, which scales all rows of a batch together"
+    return f"{problem}: the results of a request depend on the other requests in its batch. max = 1 runs each alone"
 
 
 # Fields of the messages of onnx.proto: ModelProto, GraphProto, NodeProto, AttributeProto, TensorProto, FunctionProto.
@@ -110,9 +110,9 @@ def _rows_are_free(content: mmap.mmap) -> bool:
     graph = inner(content, (0, len(content)), _GRAPH)[0]
     weights = {content[a:b] for a, b in inner(content, graph, _INITIALIZER, _TENSOR_NAME)}
     inputs, outputs = (inner(content, graph, number) for number in (_INPUT, _OUTPUT))
-    inputs = [one for one in inputs if _text(content, one, _PORT_NAME) not in weights]
-    free = bool(inputs) and all(_first_axis(content, one) is True for one in inputs)
-    return free and all(_first_axis(content, one) is not False for one in outputs)
+    inputs = [port for port in inputs if _text(content, port, _PORT_NAME) not in weights]
+    free = bool(inputs) and all(_first_axis(content, port) is True for port in inputs)
+    return free and all(_first_axis(content, port) is not False for port in outputs)
 
 
 def _first_axis(content: mmap.mmap, port: Span) -> bool | None:

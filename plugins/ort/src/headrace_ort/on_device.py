@@ -21,7 +21,7 @@ from headrace_ort.values import check_on_device, read_on_cpu
 from headrace_tensors.device_arrays import read_on_device
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from headrace import InitContext
     from headrace.keys import DeviceStream
@@ -71,27 +71,10 @@ class Place:
     shared: bool
     behind: set[str] = field(default_factory=set)
 
-    def runner(
-        self,
-        session: Any,
-        signature: Signature,
-        *,
-        to_cpu: bool,
-        run_options: Callable[[], Any],
-        sizes: Sequence[int] = (),
-        current: contextlib.AbstractContextManager[None],
-    ) -> DeviceRunner:
-        """Make the runner of a session at this place; the arguments are those of `DeviceRunner`."""
+    def runner(self, session: Any, signature: Signature, **how: Any) -> DeviceRunner:
+        """Make the runner of a session at this place; the further arguments are those of `DeviceRunner`."""
         return DeviceRunner(
-            session,
-            signature,
-            self.ordinal,
-            self.stream,
-            to_cpu=to_cpu,
-            run_options=run_options,
-            shared=self.shared,
-            sizes=sizes,
-            current=current,
+            session, signature, self.ordinal, self.stream, shared=self.shared, **how
         )
 
     def current(self) -> contextlib.AbstractContextManager[None]:
@@ -105,14 +88,14 @@ class Place:
             InputError: The session does not take the value.
         """
         try:
-            found = read_on_device(value, cuda, self.stream, self.ordinal, self.behind)
+            array = read_on_device(value, cuda, self.stream, self.ordinal, self.behind)
         except InputError as error:
             error.key = key
             raise
-        if found is None:
+        if array is None:
             return read_on_cpu(value, port, key)
-        check_on_device(found, port, key)
-        return found
+        check_on_device(array, port, key)
+        return array
 
 
 def place_of(

@@ -89,7 +89,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         weights = WeightFiles(options.model, facts.locations)
     try:
         with current:
-            made = context.store.node.get_or_create(named, make) if share else make()
+            opened = context.store.node.get_or_create(named, make) if share else make()
     except BaseException:
         if weights is not None:
             weights.close()
@@ -107,7 +107,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         "spinning": options.session_config.get(session.SPINNING, str(int(options.spin))) == "1",
         "shared_session": share,
     }
-    return Opened(made, log_level, place, weights, about)
+    return Opened(opened, log_level, place, weights, about)
 
 
 def _warn_of_plans(

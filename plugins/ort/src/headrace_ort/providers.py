@@ -104,8 +104,8 @@ def _full_name(name: str) -> str:
     short: dict[str, str] = {full.lower().removesuffix(_SUFFIX): full for full in known}
     wanted = name.strip().lower().removesuffix(_SUFFIX)
     if wanted not in short:
-        what = f"ONNX Runtime {ort.__version__} knows no provider {name!r}"
-        raise SetupError(what, hint=among(wanted, sorted(short)))
+        problem = f"ONNX Runtime {ort.__version__} knows no provider {name!r}"
+        raise SetupError(problem, hint=among(wanted, sorted(short)))
     return short[wanted]
 
 
@@ -114,14 +114,14 @@ def _refuse_missing(chosen: Sequence[str]) -> None:
     missing = [name for name in chosen if name not in available]
     if not missing:
         return
-    what = (
+    problem = (
         f"{', '.join(missing)} is not in the installed ONNX Runtime {ort.__version__},"
         f" which has {', '.join(available)}"
     )
     install = "Install the build of ONNX Runtime that has it; only one may be installed at a time."
     if any(name in ON_CUDA for name in missing):
         install = f"Type: {TO_GPU}."
-    raise MissingDependencyError(what, distribution="headrace-ort", hint=install)
+    raise MissingDependencyError(problem, distribution="headrace-ort", hint=install)
 
 
 def _text(value: str | float | bool) -> str:

@@ -57,7 +57,7 @@ Dim = Annotated[int, Field(ge=-16, le=15)]
 def _shapes(value: Any) -> Any:
     """Check a shape, or a table of shapes; a shape of one axis may be written as a number."""
     if isinstance(value, dict):
-        return {name: _shapes(one) for name, one in value.items()}
+        return {name: _shapes(shape) for name, shape in value.items()}
     text = str(value) if type(value) is int else value
     if text is not None and not (isinstance(text, str) and _SHAPE.fullmatch(text)):
         raise ValueError("a shape is written '3x224x224' or 'uint8:3x224x224', -1 for any length")

@@ -107,10 +107,10 @@ class TensorBackend(OnPlace, ABC):
             with self._inference(True):
                 return self.run(batch)
         except Exception as error:
-            found = self.failure(error)
-            if found is error:
+            failure = self.failure(error)
+            if failure is error:
                 raise
-            raise found from found.__cause__
+            raise failure from failure.__cause__
 
     @abstractmethod
     def run(self, batch: list[Request]) -> list[Exception | None] | None:
@@ -221,11 +221,11 @@ class PerTensor(TensorBackend):
         given: dict[int, Given] = {}
         for index, request in enumerate(batch):
             try:
-                one = given[index] = self.read(request)
+                read = given[index] = self.read(request)
             except InputError as error:
                 outcomes[index] = error
                 continue
-            key = (one.how, one.tensor.shape[1:], one.tensor.dtype)
+            key = (read.how, read.tensor.shape[1:], read.tensor.dtype)
             groups.setdefault(key, []).append(index)
         for members in groups.values():
             self._group([batch[i] for i in members], [given[i] for i in members], members, outcomes)
@@ -336,38 +336,38 @@ class PerTensor(TensorBackend):
         """Compute requests of one shape together, and write each its result or its error."""
         how = given[0].how
         try:
-            whole = self._items.joined([one.tensor for one in given])
+            whole = self._items.joined([item.tensor for item in given])
             result = self.compute(whole, how)
         except Exception as error:  # the outcome of these items
             if isinstance(error, InputError) and len(members) > 1:
                 # The error describes the rows of all requests. Run each request alone, so that its error describes
                 # its own.
-                for request, one, index in zip(requests, given, members, strict=True):
-                    self._group([request], [one], [index], outcomes)
+                for request, item, index in zip(requests, given, members, strict=True):
+                    self._group([request], [item], [index], outcomes)
                 return
-            found = self.failure(error)
-            if isinstance(found, InstanceLostError):
-                raise found from error
+            failure = self.failure(error)
+            if isinstance(failure, InstanceLostError):
+                raise failure from error
             for index in members:
-                outcomes[index] = _with_own_shape(found, given[0])
+                outcomes[index] = _with_own_shape(failure, given[0])
             return
         if result is whole:
-            for request, one in zip(requests, given, strict=True):
-                request["result"] = one.own
-        elif all(one.sample for one in given):
+            for request, item in zip(requests, given, strict=True):
+                request["result"] = item.own
+        elif all(item.sample for item in given):
             self.give(list(requests), result)
         else:
             start = 0
-            for request, one in zip(requests, given, strict=True):
-                stop = start + len(one.tensor)
-                request["result"] = self.rows_of(result, start, stop, sample=one.sample)
+            for request, item in zip(requests, given, strict=True):
+                stop = start + len(item.tensor)
+                request["result"] = self.rows_of(result, start, stop, sample=item.sample)
                 start = stop
         self._finish(requests, given, how)
 
     def _finish(self, requests: Sequence[Request], given: Sequence[Given], how: Any) -> None:
         """Note which results have a batch axis, and call `done`."""
-        for request, one in zip(requests, given, strict=True):
-            if not one.sample:
+        for request, item in zip(requests, given, strict=True):
+            if not item.sample:
                 self._place.note_axis(request, request["result"])
         if self.writes_keys:
             self.done(requests, how)

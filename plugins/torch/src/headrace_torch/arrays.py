@@ -34,7 +34,8 @@ def are_alike(arrays: Sequence[Any]) -> bool:
         return False
     shape, dtype = first.shape, first.dtype
     return all(
-        type(one) is np.ndarray and one.shape == shape and one.dtype == dtype for one in arrays
+        type(array) is np.ndarray and array.shape == shape and array.dtype == dtype
+        for array in arrays
     )
 
 

@@ -196,8 +196,8 @@ class SplitTensor(TensorBackend):
                     place = self._noted(request["cat_rows"])
                 begin = place[1]
                 if isinstance(value, dict) and value:
-                    made = {name: self._rows(one, place, total) for name, one in value.items()}
-                    request["result"] = made
+                    parts = {name: self._rows(part, place, total) for name, part in value.items()}
+                    request["result"] = parts
                 else:
                     request["result"] = self._rows(value, place, total)
                     if not place[2]:
@@ -228,7 +228,7 @@ class SplitTensor(TensorBackend):
 
     def _noted(self, value: Any) -> tuple[int, int, bool]:
         right = isinstance(value, tuple) and len(value) == 3
-        right = right and all(isinstance(one, int) for one in value)
+        right = right and all(isinstance(number, int) for number in value)
         if not right or not 0 <= value[0] < value[1] or (value[2] and value[1] - value[0] > 1):
             raise InputError(
                 "these are no rows",

@@ -74,21 +74,21 @@ def warn_of_batch_dependence(
 
     place.use()
     try:
-        made = functools.partial(inputs_of, runner, signature, place, dtype=dtype, real=real)
+        inputs = functools.partial(inputs_of, runner, signature, place, dtype=dtype, real=real)
         count = chosen[-1] + chosen[-1] // 2 + 1
-        rows = [_row(made, batched, number, real) for number in range(count)]
+        rows = [_row(inputs, batched, number, real) for number in range(count)]
         outputs = runner.run(gathered(rows[:least]), least).values()
         coarse = any(
             kind is not None and kind.is_floating_point and kind.itemsize < 4
             for kind in (runner.likely_dtype, *(one.dtype for one in outputs))
         )
-        found = compare_rows(run, rows, chosen, coarse=coarse, nudge=_nudged)
+        verdicts = compare_rows(run, rows, chosen, coarse=coarse, nudge=_nudged)
         place.wait()
     except Exception as error:  # whatever the model raises; the warm-up before has told of it
         if is_lost(error) or is_out_of_memory(error):
             raise
         return
-    for output, verdict in found.items():
+    for output, verdict in verdicts.items():
         if verdict.verdict == "dependent":
             logger.warning("%s", verdict.warning(node, output, fixed=chosen[0] > 1))
 
@@ -99,9 +99,9 @@ def _row(
     """Return a row by its number; of an input without batch axis the whole."""
     turn, at = (0, 0) if real is None else divmod(number, real.rows)
     row = []
-    for one, follows in zip(inputs(at + 1, seed=number + 1), batched, strict=True):
-        sample = one[at] if follows else one
-        if follows and real is None and number % 2 and one.is_floating_point():
+    for tensor, follows in zip(inputs(at + 1, seed=number + 1), batched, strict=True):
+        sample = tensor[at] if follows else tensor
+        if follows and real is None and number % 2 and tensor.is_floating_point():
             sample = sample * 4 + 4
         elif follows and turn:
             order = torch.randperm(sample.numel(), generator=_drawing(turn))
@@ -117,22 +117,22 @@ def _drawing(seed: int) -> torch.Generator:
 def _nudged(row: Row, part: float, seed: int) -> Row:
     """Return a row whose floats are changed at random by up to a part of themselves."""
     generator = _drawing(seed)
-    made = []
-    for one in row:
-        if one.is_floating_point():
-            least = 4 * torch.finfo(one.dtype).eps
-            drawn = 2 * torch.rand(one.shape, generator=generator).to(one) - 1
-            one = (one * (1 + drawn * max(part, least))).to(one.dtype)
-        made.append(one)
-    return tuple(made)
+    nudged = []
+    for tensor in row:
+        if tensor.is_floating_point():
+            least = 4 * torch.finfo(tensor.dtype).eps
+            drawn = 2 * torch.rand(tensor.shape, generator=generator).to(tensor) - 1
+            tensor = (tensor * (1 + drawn * max(part, least))).to(tensor.dtype)
+        nudged.append(tensor)
+    return tuple(nudged)
 
 
 def _on_host(outputs: dict[str, torch.Tensor]) -> dict[str, Any]:
     """Return outputs as numpy arrays, without those that are sparse or quantised."""
     known = (torch.float16, torch.float32, torch.float64)  # numpy has no others
-    made: dict[str, Any] = {}
-    for name, one in outputs.items():
-        if one.layout is torch.strided and not one.is_quantized and one.ndim:
-            cast = one.float() if one.is_floating_point() and one.dtype not in known else one
-            made[name] = cast.detach().cpu().resolve_conj().resolve_neg().numpy()
-    return made
+    arrays: dict[str, Any] = {}
+    for name, out in outputs.items():
+        if out.layout is torch.strided and not out.is_quantized and out.ndim:
+            cast = out.float() if out.is_floating_point() and out.dtype not in known else out
+            arrays[name] = cast.detach().cpu().resolve_conj().resolve_neg().numpy()
+    return arrays

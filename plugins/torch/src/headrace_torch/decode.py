@@ -107,21 +107,21 @@ class DecodeTensor(TensorBackend):
         """Decode files. With ``on_unsupported = "cpu"`` those that the decoder lacks or refuses are tried on the CPU."""
         usual = [index for index in files if headers[index].is_usual]
         images = self._decode([files[index] for index in usual]) if usual else []
-        found: dict[int, torch.Tensor | InputError] = dict(zip(usual, images, strict=True))
+        decoded: dict[int, torch.Tensor | InputError] = dict(zip(usual, images, strict=True))
         for index, file in files.items():
-            if index in found and not isinstance(found[index], InputError):
+            if index in decoded and not isinstance(decoded[index], InputError):
                 continue
             if self._on_cpu is not None:
-                (found[index],) = self._on_cpu([file])
-            elif index not in found:
-                found[index] = InputError(
+                (decoded[index],) = self._on_cpu([file])
+            elif index not in decoded:
+                decoded[index] = InputError(
                     "this kind of JPEG is not supported",
                     key="data",
                     expected="8 bits, 1 or 3 components, Huffman-coded DCT",
                     got="another kind, by its header",
                     hint="on_unsupported = 'cpu' tries the decoder of the CPU.",
                 )
-        return found
+        return decoded
 
     def close(self) -> None:
         """Drop the decoders."""

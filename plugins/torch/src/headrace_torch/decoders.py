@@ -58,7 +58,7 @@ class Decoder:
             if is_out_of_memory(error) or is_lost(error):
                 raise
             if len(files) > 1:
-                return [one for file in files for one in self([file])]
+                return [image for file in files for image in self([file])]
             why = " ".join(str(error).split())[:200]
             return [
                 InputError(

@@ -82,7 +82,7 @@ class DeviceSpans:
         zero, at = base
         for span, name, first, last in marks:
             if last.query():
-                began, ended = (zero.elapsed_time(one) / 1000 for one in (first, last))
+                began, ended = (zero.elapsed_time(event) / 1000 for event in (first, last))
                 span(name, at + began, at + ended, self._track)
 
 
@@ -95,10 +95,10 @@ def spans_of(context: InitContext, place: Place) -> DeviceSpans | None:
         return None
 
     def make() -> DeviceSpans:
-        made = DeviceSpans(place.stream, str(place.device))
-        context.batch.at_end(made.report)
-        return made
+        spans = DeviceSpans(place.stream, str(place.device))
+        context.batch.at_end(spans.report)
+        return spans
 
     key = ("headrace_torch.spans", str(place.device), threading.get_ident())
-    found: DeviceSpans = context.store.instance.get_or_create(key, make)
-    return found
+    spans: DeviceSpans = context.store.instance.get_or_create(key, make)
+    return spans

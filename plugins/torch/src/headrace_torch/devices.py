@@ -46,15 +46,15 @@ def check_device(text: str) -> torch.device:
 
 def listed_devices() -> str:
     """Return a text with the devices of this machine: ``cpu, cuda:0 (NVIDIA H200)``."""
-    found = ["cpu"]
+    devices = ["cpu"]
     if torch.cuda.is_available():
-        found += [
+        devices += [
             f"cuda:{index} ({torch.cuda.get_device_name(index)})"
             for index in range(torch.cuda.device_count())
         ]
     if _has_mps():
-        found.append("mps")
-    return ", ".join(found)
+        devices.append("mps")
+    return ", ".join(devices)
 
 
 def device_name(device: torch.device) -> str:

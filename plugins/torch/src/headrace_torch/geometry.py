@@ -61,10 +61,10 @@ def _numbers(
 
     listed = plain_numbers(value)
     if listed is not None and (len(listed) == count if exactly else len(listed) >= count):
-        found = tuple(listed[:count])
-        plain = all(isinstance(one, (int, float)) and type(one) is not bool for one in found)
-        if plain and all(abs(one) <= sys.float_info.max for one in found):
-            return found
+        numbers = tuple(listed[:count])
+        plain = all(isinstance(n, (int, float)) and type(n) is not bool for n in numbers)
+        if plain and all(abs(number) <= sys.float_info.max for number in numbers):
+            return numbers
     got = type(value).__name__ if listed is None else repr(listed)
     raise InputError("these are not the numbers", key=key, expected=expected, got=got[:200])
 
@@ -77,7 +77,7 @@ def _size(request: Request, key: str) -> tuple[int, int]:
     """
     expected = f"2 whole numbers from 1 to {_MOST}: height and width in pixels"
     numbers = _numbers(read_key(request, key, expected), 2, key, expected, exactly=True)
-    if not all(one == int(one) and 1 <= one <= _MOST for one in numbers):
+    if not all(number == int(number) and 1 <= number <= _MOST for number in numbers):
         raise InputError("this is no size", key=key, expected=expected, got=repr(numbers))
     if numbers[0] * numbers[1] > _MOST_PIXELS:
         most = f"at most {_MOST_PIXELS} pixels"
@@ -332,7 +332,7 @@ class PadTensor(PerImage):
         def _a_size_is_given(self) -> Self:
             if (self.pad_h is None) != (self.pad_w is None):
                 raise ValueError("pad_h and pad_w go together")
-            if sum(one is not None for one in (self.pad_h, self.multiple, self.size_key)) != 1:
+            if sum(way is not None for way in (self.pad_h, self.multiple, self.size_key)) != 1:
                 raise ValueError("give exactly one of pad_h with pad_w, multiple, and size_key")
             return self
 

@@ -129,8 +129,8 @@ class Graphs:
             bool(self._graphs)
             and rows <= max(self._graphs)
             and all(
-                one.dtype == static.dtype and one.shape[1:] == static.shape[1:]
-                for one, static in zip(tensors, self._inputs, strict=True)
+                tensor.dtype == static.dtype and tensor.shape[1:] == static.shape[1:]
+                for tensor, static in zip(tensors, self._inputs, strict=True)
             )
         )
 
@@ -150,8 +150,8 @@ class Graphs:
             static[rows:].copy_(tensor[-1:].expand(size - rows, *tensor.shape[1:]))
         graph.replay()
         if rows == size:
-            return {name: one.clone() for name, one in outputs.items()}
-        return {name: one[:rows].clone() for name, one in outputs.items()}
+            return {name: output.clone() for name, output in outputs.items()}
+        return {name: output[:rows].clone() for name, output in outputs.items()}
 
     def close(self) -> None:
         """Release the graphs and their buffers."""

@@ -150,8 +150,8 @@ def _averaged(values: torch.Tensor, hw: tuple[int, int], mode: str) -> torch.Ten
     turned = hw[1] == 1
     if turned:
         values, hw = values.transpose(2, 3), (hw[1], hw[0])
-    found = functional.interpolate(values, hw, mode=mode, align_corners=False, antialias=True)
-    return found.transpose(2, 3).contiguous() if turned else found
+    averaged = functional.interpolate(values, hw, mode=mode, align_corners=False, antialias=True)
+    return averaged.transpose(2, 3).contiguous() if turned else averaged
 
 
 def _back(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -233,17 +233,17 @@ def _check_box(
     """Refuse a box, rounded to ``edges``, that cannot be cut out of an image of this size."""
     height, width = hw
     x1, y1, x2, y2 = edges
-    what = None
+    problem = None
     if max(x1, 0) >= min(x2, width) or max(y1, 0) >= min(y2, height):
-        what = "the box holds no pixel of the image"
+        problem = "the box holds no pixel of the image"
     elif outside != "clip" and (x1 < 0 or y1 < 0 or x2 > width or y2 > height):
         if outside == "refuse":
-            what = "the box leaves the image"
+            problem = "the box leaves the image"
         elif max(x2 - x1, y2 - y1) > MAX_SIDE or (x2 - x1) * (y2 - y1) > MAX_PIXELS:
-            what = "the crop would be too large"
-    if what is not None:
+            problem = "the crop would be too large"
+    if problem is not None:
         raise InputError(
-            what,
+            problem,
             key=key,
             expected=f"x1 < x2 and y1 < y2, in pixels of an image {width} wide and {height} high",
             got=", ".join(f"{edge:g}" for edge in box),
@@ -315,7 +315,7 @@ def _on_canvas(
 def _limited(value: float | Sequence[float], dtype: torch.dtype) -> Any:
     """Limit numbers to what the dtype holds; for ``uint8`` round them first, halves to the even one."""
     if not isinstance(value, (int, float)):
-        return [_limited(one, dtype) for one in value]
+        return [_limited(number, dtype) for number in value]
     if dtype == torch.uint8:
         return min(max(round(value), 0), 255)
     most = torch.finfo(dtype).max

@@ -27,7 +27,7 @@ def halves(item: Item) -> tuple[Item, Item]:
     """Return the first and the second half of the rows of an item."""
     half = item.rows // 2
     first, second = (
-        {name: one[part] for name, one in item.tensors.items()}
+        {name: tensor[part] for name, tensor in item.tensors.items()}
         for part in (slice(half), slice(half, None))
     )
     return Item(first, half, False), Item(second, item.rows - half, False)
@@ -85,7 +85,9 @@ class Reader:
         if self._dtype is None:
             return item
         # An error shows the request's own dtype, so they are cast only now.
-        return item._replace(tensors={name: self._cast(one) for name, one in item.tensors.items()})
+        return item._replace(
+            tensors={name: self._cast(tensor) for name, tensor in item.tensors.items()}
+        )
 
     def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
@@ -114,13 +116,13 @@ def as_rows(tensor: torch.Tensor, rows: int, key: str, *, sample: bool) -> torch
     Raises:
         InputError: The tensor has another number of rows.
     """
-    found = 1 if sample else (tensor.shape[0] if tensor.ndim else 0)
-    if found != rows:
+    count = 1 if sample else (tensor.shape[0] if tensor.ndim else 0)
+    if count != rows:
         raise InputError(
             "the number of rows is not `request_size`",
             key=key,
             expected=f"{rows} {'row' if rows == 1 else 'rows'}",
-            got=f"{found} in {described(tensor)}",
+            got=f"{count} in {described(tensor)}",
         )
     return tensor.unsqueeze(0) if sample else tensor
 

@@ -77,8 +77,8 @@ def check_jpeg(view: memoryview, *, max_pixels: int) -> JpegHeader:
     try:
         header = read_jpeg_header(view)
     except JpegError as error:
-        what = f"the JPEG file is {error.problem}"
-        raise InputError(what, key="data", expected="a whole file", got=error.got) from None
+        problem = f"the JPEG file is {error.problem}"
+        raise InputError(problem, key="data", expected="a whole file", got=error.got) from None
     pixels = header.width * header.height
     if pixels > max_pixels:
         raise InputError(

@@ -55,8 +55,8 @@ class Model:
         """Set ``weight_bytes`` and ``memory``, once the weights are on the device on which they stay."""
         if self.module is not None:
             tensors = [*self.module.parameters(), *self.module.buffers()]
-            self.weight_bytes = sum(one.numel() * one.element_size() for one in tensors)
-            self.memory = frozenset(one.untyped_storage().data_ptr() for one in tensors)
+            self.weight_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            self.memory = frozenset(tensor.untyped_storage().data_ptr() for tensor in tensors)
 
 
 def kind_of(path: str | Path) -> str:
@@ -213,10 +213,10 @@ def _returned(program: Any) -> Any:
     """Return what a program returns, with tensors whose lengths are numbers or symbols of the program."""
     values = {node.name: node.meta.get("val") for node in program.graph.nodes}
     leaves = program.graph_signature.user_outputs
-    found = [values.get(leaf) if isinstance(leaf, str) else leaf for leaf in leaves]
+    returned = [values.get(leaf) if isinstance(leaf, str) else leaf for leaf in leaves]
     spec = program.call_spec.out_spec
     untold = any(isinstance(leaf, str) and values.get(leaf) is None for leaf in leaves)
-    return None if spec is None or untold else pytree.tree_unflatten(found, spec)
+    return None if spec is None or untold else pytree.tree_unflatten(returned, spec)
 
 
 def _training_in(program: Any) -> str | None:
@@ -225,7 +225,8 @@ def _training_in(program: Any) -> str | None:
         schema = getattr(node.target, "_schema", None)
         if schema is None:
             continue
-        given = {**dict(zip([one.name for one in schema.arguments], node.args)), **node.kwargs}  # noqa: B905
+        names = [argument.name for argument in schema.arguments]
+        given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
         dropped = given.get("p", given.get("dropout")) if given.get("train") is True else None
         learns = given.get("training") is True and given.get("running_mean") is not None
         if dropped or given.get("dropout_p") or learns:
@@ -238,17 +239,17 @@ def _range_of(program: Any, length: Any) -> tuple[int, int | None]:
 
     A lower bound of 2 is ignored: torch notes it for every dynamic axis, and does not check it.
     """
-    found = None if isinstance(length, int) else program.range_constraints.get(length.node.expr)
-    if found is None:
+    bounds = None if isinstance(length, int) else program.range_constraints.get(length.node.expr)
+    if bounds is None:
         return 1, None
-    least = int(found.lower) if found.lower > 2 else 1
-    infinite = not found.upper < 1 << 62  # torch's infinity is no number
-    return least, None if infinite else int(found.upper)
+    least = int(bounds.lower) if bounds.lower > 2 else 1
+    infinite = not bounds.upper < 1 << 62  # torch's infinity is no number
+    return least, None if infinite else int(bounds.upper)
 
 
 def _devices_of(program: Any) -> set[str]:
     tensors = [*program.state_dict.values(), *program.constants.values()]
-    return {one.device.type for one in tensors if isinstance(one, torch.Tensor)}
+    return {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
 
 
 def _port(program: Any, name: str, value: Any) -> Port:
@@ -256,7 +257,7 @@ def _port(program: Any, name: str, value: Any) -> Port:
         raise SetupError(f"the model's input {name!r} is no tensor")
     shape = lengths_of(value.shape)
     ranges = [(axis, *_range_of(program, value.shape[axis])) for axis in range(1, len(shape))]
-    limits = tuple(found for found in ranges if found[1:] != (1, None))
+    limits = tuple(limit for limit in ranges if limit[1:] != (1, None))
     return Port(name, shape, value.dtype, limits, names=names_of(value.shape))
 
 
@@ -303,7 +304,7 @@ def _load_package(path: Path, device: torch.device, runners: int) -> Model:
 
     def call(*tensors: torch.Tensor) -> Any:
         given = zip(tensors, layouts, strict=True)
-        inputs = [one.contiguous(memory_format=layout) for one, layout in given]
+        inputs = [tensor.contiguous(memory_format=layout) for tensor, layout in given]
         return pytree.tree_unflatten(run(inputs), result_spec)
 
     signature = signature_of(path, names)

@@ -76,11 +76,11 @@ def without_frames(error: Exception) -> Exception:
     seen: set[int] = set()
     waiting: list[BaseException | None] = [error]
     while waiting:
-        one = waiting.pop()
-        if one is not None and id(one) not in seen:
-            seen.add(id(one))
-            one.__traceback__ = None
-            waiting += [one.__cause__, one.__context__]
+        link = waiting.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = None
+            waiting += [link.__cause__, link.__context__]
     return error
 
 

@@ -235,7 +235,7 @@ class TorchModule(TensorBackend):
         if path is not None:
             real = read_warm_up(path, self._signature, lambda value, port, key: as_tensor(value))
         with self._inference(True):
-            found = warm(
+            warmed = warm(
                 self._runner,
                 self._signature,
                 self._place,
@@ -248,20 +248,20 @@ class TorchModule(TensorBackend):
                 shared=self._limit != 1,
             )
             place, node = self._place, self._rows.shared_by
-            if found.get("outputs") and node is not None:
+            if warmed.get("outputs") and node is not None:
                 warn_of_batch_dependence(
                     self._runner,
                     self._signature,
                     place,
                     node,
                     self._logger,
-                    sizes=(self._sizes[0], min(self._sizes[1], found["warm_up_rows"])),
+                    sizes=(self._sizes[0], min(self._sizes[1], warmed["warm_up_rows"])),
                     dtype=self._dtype,
                     real=real,
                 )
             if self._rows.padding.values is not None:
                 self._prove_crops(real)
-        self._built.update(found)
+        self._built.update(warmed)
 
     def _prove_crops(self, real: Item | None) -> None:
         """Find how outputs follow unequal lengths, once for all instances."""
@@ -317,7 +317,7 @@ class TorchModule(TensorBackend):
             self._place.give(batch, next(iter(outputs.values())), hands_on=self._hands_on)
         else:
             for index, request in enumerate(batch):
-                request["result"] = {name: one[index] for name, one in outputs.items()}
+                request["result"] = {name: output[index] for name, output in outputs.items()}
         return True
 
     def _cast(self, whole: torch.Tensor) -> torch.Tensor:

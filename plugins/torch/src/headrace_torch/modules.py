@@ -62,7 +62,7 @@ def load_module(
 
 def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[str], bool]:
     """Return the names of the inputs of ``forward``, and whether these may be passed by position."""
-    found, by_position = [], True
+    names, by_position = [], True
     parameters = inspect.signature(module.forward).parameters.values()
     for parameter in parameters:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -70,8 +70,8 @@ def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[st
         needed = parameter.default is parameter.empty
         if needed or parameter.name in named:
             by_position &= needed and parameter.kind is not parameter.KEYWORD_ONLY
-            found.append(parameter.name)
-    if not found:
+            names.append(parameter.name)
+    if not names:
         optional = [
             one.name for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
         ]
@@ -80,7 +80,7 @@ def _parameters(module: torch.nn.Module, named: frozenset[str]) -> tuple[list[st
             f"the forward of {type(module).__name__} names no input",
             hint=f"Give it a parameter without default per input{named_how if optional else ''}.",
         )
-    return found, by_position
+    return names, by_position
 
 
 def _find(name: str) -> Callable[..., Any]:
@@ -143,7 +143,7 @@ def load_weights(path: str | Path) -> Mapping[str, torch.Tensor]:
             hint=f"{use or 'Save '}model.state_dict() with torch.save, or as safetensors.",
         )
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        weights = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         # Only what was found in the file, without torch's advice to load the file all the same.
         other = re.search(r"GLOBAL (\S+)", str(error))
@@ -157,17 +157,17 @@ def load_weights(path: str | Path) -> Mapping[str, torch.Tensor]:
             f"{str(path)!r} ({kind}) is no state dict that can be loaded safely: {why}",
             hint="Save model.state_dict() with torch.save, or as safetensors.",
         ) from error
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not all(
-        isinstance(one, torch.Tensor) for one in found.values()
+    if isinstance(weights, dict) and isinstance(weights.get("state_dict"), dict):
+        weights = weights["state_dict"]
+    if not isinstance(weights, dict) or not all(
+        isinstance(weight, torch.Tensor) for weight in weights.values()
     ):
-        named = ", ".join(map(str, found))[:100] if isinstance(found, dict) else ""
+        named = ", ".join(map(str, weights))[:100] if isinstance(weights, dict) else ""
         raise SetupError(
             f"{str(path)!r} holds no state dict" + (f", but a table of {named}" if named else ""),
             hint="Save model.state_dict() with torch.save, or as safetensors.",
         )
-    return found
+    return weights
 
 
 def _fill(module: torch.nn.Module, weights: Mapping[str, torch.Tensor], path: str | Path) -> None:

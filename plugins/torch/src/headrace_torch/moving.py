@@ -146,16 +146,16 @@ class CpuTensor(TensorBackend):
         if whole is not None and self._rows_back(batch, whole):
             return None
         outcomes: list[Exception | None] = [None] * len(batch)
-        found: dict[int, dict[str, torch.Tensor]] = {}
+        moved: dict[int, dict[str, torch.Tensor]] = {}
         for index, request in enumerate(batch):
             try:
                 value = read_key(request, "data", ARRAY)
                 parts = value if isinstance(value, dict) and value else {"": value}
-                found[index] = {name: as_tensor(part) for name, part in parts.items()}
+                moved[index] = {name: as_tensor(part) for name, part in parts.items()}
             except InputError as error:
                 outcomes[index] = error
-        self._all_back(found)
-        for index, parts in found.items():
+        self._all_back(moved)
+        for index, parts in moved.items():
             try:
                 batch[index]["result"] = self._result(parts)
             except InputError as error:
@@ -200,8 +200,8 @@ class CpuTensor(TensorBackend):
     def _result(self, parts: dict[str, torch.Tensor]) -> Any:
         from headrace_torch.transfer import as_numpy
 
-        made = {name: as_numpy(part) if self._numpy else part for name, part in parts.items()}
-        return made[""] if list(made) == [""] else made
+        arrays = {name: as_numpy(part) if self._numpy else part for name, part in parts.items()}
+        return arrays[""] if list(arrays) == [""] else arrays
 
 
 class FixTensor(TensorBackend):

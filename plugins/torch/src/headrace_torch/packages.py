@@ -55,10 +55,10 @@ def _source(path: Path) -> str:
 
 def _numbers(pattern: re.Pattern[str], source: str) -> list[dict[int, int]]:
     """Return, for each input, the numbers that its checks contain, by axis."""
-    found: dict[int, dict[int, int]] = {}
+    numbers: dict[int, dict[int, int]] = {}
     for index, axis, number in pattern.findall(source):
-        found.setdefault(int(index), {})[int(axis)] = int(number)
-    return [found.get(index, {}) for index in range(max(found, default=-1) + 1)]
+        numbers.setdefault(int(index), {})[int(axis)] = int(number)
+    return [numbers.get(index, {}) for index in range(max(numbers, default=-1) + 1)]
 
 
 def signature_of(path: Path, names: Sequence[str]) -> Signature:
@@ -82,7 +82,7 @@ def signature_of(path: Path, names: Sequence[str]) -> Signature:
         rank = max([*fixed, *steps], default=-1) + 1
         shape = tuple(fixed.get(axis) for axis in range(rank)) or None
         ranges = [(axis, *_range(least, most, index, axis)) for axis in range(1, rank)]
-        limits = tuple(found for found in ranges if found[1:] != (1, None))
+        limits = tuple(limit for limit in ranges if limit[1:] != (1, None))
         ports.append(Port(name, shape, dtypes.get(index), limits))
     if any(port.shape is None for port in ports):
         return Signature(tuple(Port(port.name, None, port.dtype) for port in ports))

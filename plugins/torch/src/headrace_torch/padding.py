@@ -48,26 +48,26 @@ def runs_of_lengths(
             for port in signature.inputs
         ]
         asked = signature if real is not None else replace(signature, inputs=tuple(fixed))
-        made = [*inputs_of(runner, asked, place, 1, seed=seed, dtype=dtype, real=real)]
+        tensors = [*inputs_of(runner, asked, place, 1, seed=seed, dtype=dtype, real=real)]
         for at, port in enumerate(signature.inputs):
             for axis, length in enumerate(shapes.get(port.name, ()), 1):
-                one = made[at]
-                places = torch.arange(length, device=one.device) % one.shape[axis]
-                made[at] = one.index_select(axis, places)
-        return made
+                tensor = tensors[at]
+                places = torch.arange(length, device=tensor.device) % tensor.shape[axis]
+                tensors[at] = tensor.index_select(axis, places)
+        return tensors
 
     def run(rows: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, Sequence[int]]:
-        made = [row_of(shapes, seed) for seed, shapes in enumerate(rows)]
+        row_tensors = [row_of(shapes, seed) for seed, shapes in enumerate(rows)]
         tensors = [
-            joined([row[at] for row in made], pad_value=pads[port.name], port=port)
+            joined([row[at] for row in row_tensors], pad_value=pads[port.name], port=port)
             if port.batched
-            else made[0][at]
+            else row_tensors[0][at]
             for at, port in enumerate(signature.inputs)
         ]
         outputs = runner.run(tensors, len(rows), new=True)
         return {
-            name: tuple(one.shape)
-            for name, one in outputs.items()
+            name: tuple(output.shape)
+            for name, output in outputs.items()
             if not signature.whole & {name, "all"}
         }
 
@@ -96,8 +96,8 @@ def gathered(
     tensors = [item.tensors[port.name] for item in items]
     if not port.batched:
         return _on_device(tensors[0], place)
-    if not all(one.device.type == "cpu" for one in tensors):
-        tensors = [_on_device(one, place) for one in tensors]
+    if not all(tensor.device.type == "cpu" for tensor in tensors):
+        tensors = [_on_device(tensor, place) for tensor in tensors]
     whole = joined(
         tensors,
         rows=rows,

@@ -301,7 +301,7 @@ class Place:
         of_torch = all(map(is_, map(type, tensors), repeat(torch.Tensor)))
         if not (of_torch and all(map(is_, map(_DTYPE, tensors), repeat(dtype)))):
             return None
-        if self._with_axis and any(id(one) in self._with_axis for one in tensors):
+        if self._with_axis and any(id(tensor) in self._with_axis for tensor in tensors):
             return None
         if self.stream is not None:
             self._order()
@@ -417,8 +417,8 @@ def place_of(context: InitContext, default: str | None = None) -> Place:
 
     # An element in a `BackgroundThread` of the instance has a place of its own, because the stream is made current
     # per thread, and each thread has its own end of the batch.
-    found: Place = store.get_or_create(("headrace_torch.place", str(device), get_ident()), make)
-    return found
+    place: Place = store.get_or_create(("headrace_torch.place", str(device), get_ident()), make)
+    return place
 
 
 def places_of(context: InitContext) -> Callable[[], Sequence[Place]]:

@@ -39,23 +39,23 @@ def tensor_of_numbers(value: Any, port: Port, key: str, device: torch.device) ->
     kind = type(value).__name__
     try:
         array = np.asarray(value)
-        if array.dtype.kind == "O" and all(type(one) in (int, float) for one in array.flat):
+        if array.dtype.kind == "O" and all(type(number) in (int, float) for number in array.flat):
             array = array.astype(np.float64)  # there is an integer of more than 64 bits
     except (ValueError, TypeError, OverflowError) as error:
-        what = f"this is nothing numpy can read ({error})"
-        raise InputError(what, key=key, expected=port.accepts(), got=kind) from None
+        problem = f"this is nothing numpy can read ({error})"
+        raise InputError(problem, key=key, expected=port.accepts(), got=kind) from None
     while isinstance(value, (list, tuple)) and len(value):
         value = value[0]
     if (hasattr(value, "dtype") or not isinstance(value, PLAIN)) and array.dtype.kind not in "OUS":
         return array
-    what, hint = "wrong dtype", None
+    problem, hint = "wrong dtype", None
     if port.dtype is None:
-        what = f"a value of type {kind} carries no dtype, and this model declares none"
+        problem = f"a value of type {kind} carries no dtype, and this model declares none"
         hint = "Set it in the option `shape`, as 'float32:3x224x224', or send an array."
     elif (tensor := _of_dtype(array, port.dtype)) is not None:
         return tensor.to(device)
     got = f"{array.dtype} {list(array.shape)} from {kind}"
-    raise InputError(what, key=key, expected=port.accepts(), got=got, hint=hint)
+    raise InputError(problem, key=key, expected=port.accepts(), got=got, hint=hint)
 
 
 def _of_dtype(array: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor | None:

@@ -211,7 +211,7 @@ class Runner:
         module = self._model.module
         if module is None:
             return None
-        floating = (one.dtype for one in module.parameters() if one.is_floating_point())
+        floating = (weight.dtype for weight in module.parameters() if weight.is_floating_point())
         return next(floating, None)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -222,12 +222,12 @@ class Runner:
         """Convert inputs to the memory layout that was asked for, and for a compiled model to one kind of tensors."""
         if self._channels_last:
             tensors = [
-                one.contiguous(memory_format=torch.channels_last) if one.ndim == 4 else one
-                for one in tensors
+                tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+                for tensor in tensors
             ]
         elif self.compiled:
-            tensors = [one.contiguous() for one in tensors]
-        return [_ordinary(one) for one in tensors] if self.compiled else tensors
+            tensors = [tensor.contiguous() for tensor in tensors]
+        return [_ordinary(tensor) for tensor in tensors] if self.compiled else tensors
 
     def run(
         self, tensors: Sequence[torch.Tensor], rows: int, *, new: bool = False
@@ -251,14 +251,14 @@ class Runner:
         if self._writes is None or (self._writes and not new):
             tensors = _copies_of(tensors)
             before = [
-                one._version for one in tensors
+                tensor._version for tensor in tensors
             ]  # 1 for a copy of an inference tensor, else 0
         outputs = self._checked(self.call(tensors), rows)
         if self._writes is None:
-            self._writes = [one._version for one in tensors] != before
-        inputs = {one.untyped_storage().data_ptr() for one in tensors}
+            self._writes = [tensor._version for tensor in tensors] != before
+        inputs = {tensor.untyped_storage().data_ptr() for tensor in tensors}
         held = _held(outputs)
-        return {name: self._owned(one, inputs | held) for name, one in outputs.items()}
+        return {name: self._owned(output, inputs | held) for name, output in outputs.items()}
 
     def _owned(self, output: torch.Tensor, inputs: set[int]) -> torch.Tensor:
         """Return an output in memory of its own, which no input, no weight and no later run of a graph uses."""
@@ -269,12 +269,12 @@ class Runner:
         return output
 
     def _checked(self, outputs: dict[str, torch.Tensor], rows: int) -> dict[str, torch.Tensor]:
-        for name, one in outputs.items():
+        for name, output in outputs.items():
             if self._whole and self._whole & {name, "all"}:
                 continue
-            if one.ndim == 0 or one.shape[0] != rows:
+            if output.ndim == 0 or output.shape[0] != rows:
                 raise BackendError(
-                    f"the model's output {name!r} is {list(one.shape)} for a batch of {rows} rows",
+                    f"the model's output {name!r} is {list(output.shape)} for a batch of {rows} rows",
                     hint="Name it in `unbatched` if it belongs to the whole run; `outputs` names those to give.",
                 )
         return outputs
@@ -296,8 +296,8 @@ def _held(outputs: dict[str, torch.Tensor]) -> set[int]:
         outputs[name] = outputs[name].detach()
     holders: dict[int, int] = {}
     storages: dict[int, torch.UntypedStorage] = {}
-    for one in outputs.values():
-        storage = one.untyped_storage()
+    for output in outputs.values():
+        storage = output.untyped_storage()
         storages[storage._cdata] = storage  # which holds the memory too
         holders[storage._cdata] = holders.get(storage._cdata, 1) + 1
     return {
@@ -310,7 +310,7 @@ def _held(outputs: dict[str, torch.Tensor]) -> set[int]:
 def _copies_of(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Copy tensors outside of inference mode, so that torch counts the writes into the copies (``_version``)."""
     with torch.inference_mode(False), torch.no_grad():
-        return [one.clone() for one in tensors]
+        return [tensor.clone() for tensor in tensors]
 
 
 def _ordinary(tensor: torch.Tensor) -> torch.Tensor:
@@ -371,10 +371,10 @@ def halved(
         InstanceLostError: The device can run nothing more in this process.
         Exception: Any other error of ``run``.
     """
-    found = run_or_failure(lambda: run(items), device) if tried is None else tried
-    if not isinstance(found, BackendError):
-        return found
-    failure = found
+    results = run_or_failure(lambda: run(items), device) if tried is None else tried
+    if not isinstance(results, BackendError):
+        return results
+    failure = results
     give_back_memory(device)
     if not halve or sum(item.rows for item in items) == 1:
         return [failure for _ in items]

@@ -51,8 +51,8 @@ class _AlongDim(PerTensor):
         if not computed or (self.kinds == "floating" and not rows.is_floating_point()):
             raise refused("wrong dtype", self.expected, rows)
         if rows.shape[self._dim] < self.least:
-            what = f"the axis {dim} is too short"
-            raise refused(what, f"at least {self.least} along it", rows)
+            problem = f"the axis {dim} is too short"
+            raise refused(problem, f"at least {self.least} along it", rows)
 
     @property
     def least(self) -> int:
@@ -269,18 +269,18 @@ class IndexSelectTensor(_AlongDim):
             expected = "a list or an array of whole numbers"
             value = read_key(request, key, expected)
             index = self._listed(value)
-            if index is None or any(type(one) is not int for one in index):
+            if index is None or any(type(number) is not int for number in index):
                 got = type(value).__name__ if index is None else repr(index)[:200]
                 raise InputError("these are no indices", key=key, expected=expected, got=got)
-        for one in index:
-            if not -length <= one < length:
+        for number in index:
+            if not -length <= number < length:
                 raise InputError(
-                    f"there is no index {one}",
+                    f"there is no index {number}",
                     key=key or "data",
                     expected=f"indices from {-length} to {length - 1}",
-                    got=str(one),
+                    got=str(number),
                 )
-        return tuple(one % length for one in index)
+        return tuple(number % length for number in index)
 
     def compute(self, whole: torch.Tensor, how: Any) -> torch.Tensor:
         """Take the values."""

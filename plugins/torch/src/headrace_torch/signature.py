@@ -54,7 +54,7 @@ class Port(tensors.Port):
 
     def limits(self, axis: int) -> tuple[int, int | None] | None:
         """Return the smallest and the largest length of an axis; None if all are taken."""
-        return next(((least, most) for one, least, most in self.bounds if one == axis), None)
+        return next(((least, most) for at, least, most in self.bounds if at == axis), None)
 
     def fits(self, lengths: Sequence[int]) -> bool:
         """Return whether these may be the lengths of the axes behind the batch axis; the rank must be right."""
@@ -62,11 +62,11 @@ class Port(tensors.Port):
 
     def describe(self) -> dict[str, Any]:
         """Return dtype and shape as plain data; None for one that the model does not declare."""
-        found: dict[str, Any] = {
+        about: dict[str, Any] = {
             "dtype": None if self.dtype is None else dtype_name(self.dtype),
             "shape": None if self.shape is None else list(self.shape),
         }
-        return found if self.batched else {**found, "batched": False}
+        return about if self.batched else {**about, "batched": False}
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,6 @@ class Signature(tensors.Signature):
 
     symbols: frozenset[Any] | None = None
     whole: frozenset[str] = frozenset()
-
-    @property
-    def least(self) -> int:
-        """The smallest batch size."""
-        return self.low_rows
-
-    @property
-    def most(self) -> int | None:
-        """The largest batch size; None: any."""
-        return self.high_rows
 
     @property
     def one_at_a_time(self) -> bool:
@@ -117,10 +107,10 @@ def refuse_other_axes(
         outputs = named_outputs(returned, wanted)
     except BackendError as error:
         raise SetupError(error.what, hint=error.hint) from None
-    for name, one in outputs.items():
+    for name, output in outputs.items():
         if signature.whole & {name, "all"}:
             continue
-        length: Any = one.shape[0] if one.ndim else 0
+        length: Any = output.shape[0] if output.ndim else 0
         if signature.symbols is None:
             batched = isinstance(length, int) and length == signature.rows
         elif isinstance(length, int):
@@ -130,12 +120,12 @@ def refuse_other_axes(
         if not batched:
             raise SetupError(
                 f"the first axis of the model's output {name!r} is not the batch axis: it is"
-                f" [{', '.join(map(str, one.shape))}]",
+                f" [{', '.join(map(str, output.shape))}]",
                 hint="Name it in `unbatched` if it belongs to the whole run; `outputs` names those to give.",
             )
-        others = [n for n in one.shape[1:] if not isinstance(n, int)]
+        others = [n for n in output.shape[1:] if not isinstance(n, int)]
         if shared and any((signature.symbols or set()) & n.node.expr.free_symbols for n in others):
-            refuse_two_batches(name, list(map(str, one.shape)))
+            refuse_two_batches(name, list(map(str, output.shape)))
 
 
 def declared_outputs(
@@ -148,12 +138,12 @@ def declared_outputs(
         wanted: The names of the outputs to give. None: all.
         named: Names of outputs to return in any case, without shape.
     """
-    found = {} if returned is None else named_outputs(returned, wanted)
+    outputs = {} if returned is None else named_outputs(returned, wanted)
     ports = [
-        Port(name, lengths_of(one.shape), one.dtype, names=names_of(one.shape))
-        for name, one in found.items()
+        Port(name, lengths_of(output.shape), output.dtype, names=names_of(output.shape))
+        for name, output in outputs.items()
     ]
-    ports += [Port(name, ()) for name in named or () if name not in found]
+    ports += [Port(name, ()) for name in named or () if name not in outputs]
     return tuple(ports)
 
 
@@ -295,30 +285,30 @@ def named_outputs(result: Any, wanted: Sequence[str] | None = None) -> dict[str,
         BackendError: An output is no dense tensor, there is none, or the model does not give a name in ``wanted``.
     """
     if isinstance(result, torch.Tensor):
-        found: dict[str, Any] = {"output": result}
+        outputs: dict[str, Any] = {"output": result}
     elif isinstance(result, dict) or hasattr(result, "items"):
-        found = dict(result.items())
+        outputs = dict(result.items())
     elif isinstance(result, tuple) and hasattr(result, "_fields"):
-        found = dict(zip(result._fields, result, strict=True))
+        outputs = dict(zip(result._fields, result, strict=True))
     elif isinstance(result, (tuple, list)):
-        found = {f"output_{index}": one for index, one in enumerate(result)}
+        outputs = {f"output_{index}": output for index, output in enumerate(result)}
     else:
         raise BackendError(f"the model returned {type(result).__name__}, no tensor")
     if wanted is not None:
-        missing = [name for name in wanted if name not in found]
+        missing = [name for name in wanted if name not in outputs]
         if missing:
             raise BackendError(
                 f"`outputs` names {missing[0]!r}, which the model does not give",
-                hint=among(missing[0], found),
+                hint=among(missing[0], outputs),
             )
-        found = {name: found[name] for name in wanted}
+        outputs = {name: outputs[name] for name in wanted}
     else:
-        found = {name: one for name, one in found.items() if one is not None}
-    if not found:
+        outputs = {name: output for name, output in outputs.items() if output is not None}
+    if not outputs:
         raise BackendError("the model gives no output: it returned nothing, or only None")
-    for name, one in found.items():
-        _refuse_no_dense(name, one)
-    return found
+    for name, output in outputs.items():
+        _refuse_no_dense(name, output)
+    return outputs
 
 
 def _refuse_no_dense(name: str, value: Any) -> None:

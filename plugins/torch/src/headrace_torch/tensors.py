@@ -92,7 +92,7 @@ def plain_numbers(value: Any) -> list[Any] | None:
     if not isinstance(value, (list, tuple)):
         return None
     kinds = (torch.Tensor, np.generic)
-    return [one.item() if isinstance(one, kinds) and not one.ndim else one for one in value]
+    return [n.item() if isinstance(n, kinds) and not n.ndim else n for n in value]
 
 
 def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
@@ -109,8 +109,8 @@ def _seen(value: Any, key: str, expected: str) -> torch.Tensor:
         if array is not None:
             return torch.from_numpy(_readable(array))
     except Exception as error:  # noqa: BLE001 - a foreign array may raise anything
-        what = f"this is nothing torch can read ({error})"
-        raise refused(what, expected, value, key) from None
+        problem = f"this is nothing torch can read ({error})"
+        raise refused(problem, expected, value, key) from None
     raise refused("this is no array", expected, value, key)
 
 

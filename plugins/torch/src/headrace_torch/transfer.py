@@ -52,8 +52,8 @@ def moved_together(tensors: Sequence[torch.Tensor], place: Place) -> torch.Tenso
     """
     first = tensors[0]
     if place.stream is None or any(
-        one.device.type != "cpu" or one.shape != first.shape or one.dtype != first.dtype
-        for one in tensors
+        tensor.device.type != "cpu" or tensor.shape != first.shape or tensor.dtype != first.dtype
+        for tensor in tensors
     ):
         return None
     pinned = torch.empty((len(tensors), *first.shape), dtype=first.dtype, pin_memory=True)
@@ -75,20 +75,20 @@ def copied_back(tensors: Sequence[torch.Tensor], place: Place) -> list[torch.Ten
         if place.device.type == "mps":
             place.use()
             place.wait()
-        return [one.cpu() for one in tensors]
+        return [tensor.cpu() for tensor in tensors]
     with place.on_stream():
         staged = []
-        for one in tensors:
-            place.take_in(one)
+        for tensor in tensors:
+            place.take_in(tensor)
             staged.append(
-                torch.empty(one.shape, dtype=one.dtype, pin_memory=True).copy_(
-                    one, non_blocking=True
+                torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
+                    tensor, non_blocking=True
                 )
             )
         place.use()
         place.wait()
     # The results are copied to ordinary memory: pinned memory is scarce, and callers may keep results for long.
-    return [one.clone() for one in staged]
+    return [array.clone() for array in staged]
 
 
 def as_numpy(tensor: torch.Tensor) -> Any:
@@ -100,5 +100,5 @@ def as_numpy(tensor: torch.Tensor) -> Any:
     try:
         return tensor.detach().resolve_conj().resolve_neg().numpy()
     except (TypeError, RuntimeError) as error:
-        what = f"numpy has no such array ({error})"
-        raise refused(what, "a dtype that numpy has", tensor) from None
+        problem = f"numpy has no such array ({error})"
+        raise refused(problem, "a dtype that numpy has", tensor) from None

@@ -110,7 +110,8 @@ def warm(  # noqa: C901, PLR0913
         # Shapes alone: the traceback of a failed capture keeps this frame, and would keep outputs with it.
         seen = {
             rows: {
-                name: list(one.shape) for name, one in runner.run(example(rows, seed), rows).items()
+                name: list(output.shape)
+                for name, output in runner.run(example(rows, seed), rows).items()
             }
             for rows, seed in checked
             if rows <= (largest or rows)
@@ -145,7 +146,7 @@ def warm(  # noqa: C901, PLR0913
 def _refuse_two_batches(seen: Mapping[int, Mapping[str, list[int]]]) -> None:
     """Refuse an output that has the rows of runs of several sizes on a second axis too."""
     for name, first in next(iter(seen.values())).items() if len(seen) > 1 else ():
-        shapes = [(rows, found[name]) for rows, found in seen.items()]
+        shapes = [(rows, outputs[name]) for rows, outputs in seen.items()]
         if any(
             all(rows in shape[at : at + 1] for rows, shape in shapes) for at in range(1, len(first))
         ):
@@ -193,20 +194,20 @@ def inputs_of(
 ) -> tuple[torch.Tensor, ...]:
     """Return inputs for a run of a number of rows; see `warm` for the arguments."""
     generator = torch.Generator().manual_seed(seed)
-    made = [
+    tensors = [
         _random(port, rows, _dtype_of(port.dtype or runner.likely_dtype, dtype), generator)
         if real is None
         else _repeated(real.tensors[port.name], rows if port.batched else None, dtype)
         for port in signature.inputs
     ]
     # a graph runs on buffers of that layout, too
-    return tuple(runner.laid_out([one.to(place.device) for one in made]))
+    return tuple(runner.laid_out([tensor.to(place.device) for tensor in tensors]))
 
 
 def _described(given: dict[str, torch.Tensor], signature: Signature) -> dict[str, Any]:
     return {
-        name: Port(name, (signature.rows, *one.shape[1:]), one.dtype).describe()
-        for name, one in given.items()
+        name: Port(name, (signature.rows, *output.shape[1:]), output.dtype).describe()
+        for name, output in given.items()
     }
 
 

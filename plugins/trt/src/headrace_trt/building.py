@@ -143,10 +143,10 @@ def _aside(work: Callable[[], BuiltPlan], shown: BuildProgress) -> BuiltPlan:
         done.wait()
         raise
     thread.join()
-    (found,) = outcome
-    if isinstance(found, BaseException):
-        raise found
-    return found
+    (result,) = outcome
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def _build(
@@ -186,8 +186,8 @@ def _serialized(
     shown: BuildProgress,
     collected: Collected,
 ) -> bytes:
-    found = network.builder.build_serialized_network(network.definition, config)
-    if found is None or shown.stopped:
+    serialized = network.builder.build_serialized_network(network.definition, config)
+    if serialized is None or shown.stopped:
         if shown.error is not None:
             raise shown.error
         if shown.stopped:
@@ -196,7 +196,7 @@ def _serialized(
             f"{library.text} could not build {settings.label}: {collected.text()}",
             hint=_hint(collected.text()),
         )
-    return bytes(memoryview(found))
+    return bytes(memoryview(serialized))
 
 
 def _given_up(settings: BuildSettings) -> BuildCancelledError:

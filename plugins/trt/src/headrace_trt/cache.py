@@ -96,15 +96,15 @@ def read_sidecar(plan: Path) -> dict[str, Any]:
         OSError: It cannot be read.
         ValueError: It is no sidecar of Headrace's, or was damaged.
     """
-    found: dict[str, Any] = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
-    whole = isinstance(found, dict) and all(
-        isinstance(found.get(name, kind()), kind) for name, kind in _KINDS.items()
+    about: dict[str, Any] = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+    whole = isinstance(about, dict) and all(
+        isinstance(about.get(name, kind()), kind) for name, kind in _KINDS.items()
     )
     if not whole or not all(
-        isinstance(part, dict) for name in ("layers", "profiles") for part in found.get(name, ())
+        isinstance(part, dict) for name in ("layers", "profiles") for part in about.get(name, ())
     ):
         raise ValueError("its entries are not of the kinds that Headrace writes")
-    return found
+    return about
 
 
 def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan | None:
@@ -141,12 +141,12 @@ def read_entry(plan: Path, asked: Mapping[str, Any] | None = None) -> CachedPlan
 def was_built_here(plan: Path) -> bool:
     """Return whether a file has a sidecar of Headrace's, even an incomplete one; JSON of another program is none."""
     try:
-        found = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
+        about = json.loads(sidecar_of(plan).read_text(encoding="utf-8"))
     except FileNotFoundError:
         return False
     except (OSError, ValueError, RecursionError):
         return True
-    return isinstance(found, dict) and "plan_sha256" in found
+    return isinstance(about, dict) and "plan_sha256" in about
 
 
 def origin_of(plan: Path) -> str:
@@ -222,15 +222,15 @@ def get_or_build(
         except BuildCancelledError:
             raise
         except SetupError:
-            found = read_entry(plan, asked)  # in a container, say, the folder may be read-only
-            if found is None:
+            entry = read_entry(plan, asked)  # in a container, say, the folder may be read-only
+            if entry is None:
                 raise
-            return found
-        found = read_entry(plan, asked)
-        if found is not None:
+            return entry
+        entry = read_entry(plan, asked)
+        if entry is not None:
             with contextlib.suppress(OSError):  # another user's file
                 os.utime(sidecar_of(plan))  # the time of last use, by which trim_cache chooses
-            return found
+            return entry
         built = build()
         sidecar = {
             "format": FORMAT,

@@ -103,10 +103,10 @@ def add_profiles(
         warn(f"`max` = {settings.max} changes nothing: no input of the model has a dynamic axis")
     shapes = {port.name: port for port in network.inputs}
     for profile in profiles:
-        made = network.builder.create_optimization_profile()
+        optimization = network.builder.create_optimization_profile()
         for name, found in profile.ranges.items():
             if shapes[name].is_shape:
-                made.set_shape_input(name, found.min, found.opt, found.max)
+                optimization.set_shape_input(name, found.min, found.opt, found.max)
                 continue
             if (
                 max(found.max, default=0) > _LONGEST
@@ -115,7 +115,7 @@ def add_profiles(
                     f"input {name!r}: {found.text()} has an axis longer than {_LONGEST}",
                     hint="It comes from `profiles`, or from `max` of the node.",
                 )
-            made.set_shape(name, found.min, found.opt, found.max)
-        if config.add_optimization_profile(made) < 0:
+            optimization.set_shape(name, found.min, found.opt, found.max)
+        if config.add_optimization_profile(optimization) < 0:
             raise SetupError(f"{library.text} refused the optimization profile {profile.as_dict()}")
     return profiles

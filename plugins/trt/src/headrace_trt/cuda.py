@@ -94,12 +94,12 @@ class Cuda(DeviceCopies):
 
     def describe(self, ordinal: int) -> dict[str, Any]:
         """Return name, compute capability, memory and driver of a device."""
-        found = self._check(self._rt.cudaGetDeviceProperties(ordinal), "cudaGetDeviceProperties")
-        name = found.name.decode() if isinstance(found.name, bytes) else str(found.name)
+        about = self._check(self._rt.cudaGetDeviceProperties(ordinal), "cudaGetDeviceProperties")
+        name = about.name.decode() if isinstance(about.name, bytes) else str(about.name)
         driver = self._check(self._rt.cudaDriverGetVersion(), "cudaDriverGetVersion")
         return {
             "name": name.rstrip("\0"),
-            "compute_capability": f"{found.major}.{found.minor}",
+            "compute_capability": f"{about.major}.{about.minor}",
             "cuda_driver": f"{driver // 1000}.{driver % 1000 // 10}",
         }
 
@@ -226,9 +226,9 @@ def device_of(device: str | None, cuda: Cuda) -> int:
     ordinal, count = int(number or 0), cuda.device_count()
     if ordinal >= count:
         listed = ", ".join(f"cuda:{number}" for number in range(count))
-        found = f"there are: {listed}" if count else "there is no CUDA device"
+        devices = f"there are: {listed}" if count else "there is no CUDA device"
         raise SetupError(
-            f"there is no device 'cuda:{ordinal}': {found}",
+            f"there is no device 'cuda:{ordinal}': {devices}",
             hint="Is the driver installed, and the device visible (CUDA_VISIBLE_DEVICES)?",
         )
     return ordinal

@@ -122,8 +122,8 @@ def load_plan(  # noqa: PLR0913 - all by name
         if trust:
             library.need("Runtime.engine_host_code_allowed", "trust_engine")
             runtime.engine_host_code_allowed = True
-        found = runtime.deserialize_cuda_engine(plan)
-        if found is None:
+        loaded = runtime.deserialize_cuda_engine(plan)
+        if loaded is None:
             device = cuda.describe(ordinal)
             built = f" ({origin})" if origin else ""
             raise SetupError(
@@ -132,10 +132,10 @@ def load_plan(  # noqa: PLR0913 - all by name
                 hint=_hint(collected.text()),
             )
         if weights is not None:
-            refit(library, found, weights, label)
+            refit(library, loaded, weights, label)
     if weight_streaming_bytes is not None:
-        _stream_weights(library, found, weight_streaming_bytes, label)
-    return Engine(library, runtime, found, label=label, ordinal=ordinal)
+        _stream_weights(library, loaded, weight_streaming_bytes, label)
+    return Engine(library, runtime, loaded, label=label, ordinal=ordinal)
 
 
 def _hint(text: str) -> str:

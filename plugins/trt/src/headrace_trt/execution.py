@@ -44,9 +44,9 @@ class ContextMemory:
     @classmethod
     def for_engine(cls, engine: Engine, cuda: Cuda) -> ContextMemory:
         """Allocate as much as a context of an engine needs under any profile."""
-        found = engine.engine
-        name = "device_memory_size_v2" if hasattr(found, "device_memory_size_v2") else None
-        nbytes = int(getattr(found, name or "device_memory_size"))
+        plan = engine.engine
+        name = "device_memory_size_v2" if hasattr(plan, "device_memory_size_v2") else None
+        nbytes = int(getattr(plan, name or "device_memory_size"))
         return cls(cuda, engine.ordinal, cuda.malloc(max(nbytes, 1)), nbytes)
 
     def close(self) -> None:
@@ -173,12 +173,12 @@ class Execution:
     def allocator(self, port: Port) -> Any:
         """Return the allocator of an output whose size is known only after the run."""
         if port.name not in self._allocators:
-            made = make_allocator(self._engine.library, self._pool)
-            self.context.set_output_allocator(port.name, made)
-            self._allocators[port.name] = made
-        found = self._allocators[port.name]
-        found.begin()
-        return found
+            allocator = make_allocator(self._engine.library, self._pool)
+            self.context.set_output_allocator(port.name, allocator)
+            self._allocators[port.name] = allocator
+        allocator = self._allocators[port.name]
+        allocator.begin()
+        return allocator
 
     def host_output(self, port: Port) -> NDArray[Any] | None:
         """Return an array on the host if the engine writes the output to the host; else None."""

@@ -157,14 +157,14 @@ class Gathering:
         if self._samples:
             if self._split_samples(batch):
                 return
-            self._layout = {one: (0, row, 1, True) for row, one in enumerate(self._samples)}
+            self._layout = {own: (0, row, 1, True) for row, own in enumerate(self._samples)}
         several = len(self._rows) > 1
         checked: Any = None
         for request in batch:
-            found = self._layout.get(id(request))
-            if found is None:
+            layout = self._layout.get(id(request))
+            if layout is None:
                 raise BackendError("this request is not in the batch of TensorrtCat")
-            number, start, rows, sample = found
+            number, start, rows, sample = layout
             if "data" not in request:
                 raise InputError("the request lacks a key", key="data", expected="a result")
             data = request["data"]

@@ -65,16 +65,16 @@ class GraphCache:
 
     def get(self, key: Hashable) -> Recorded:
         """Return the entry of ``key``; a new one, not recorded yet, if there is none."""
-        found = self._kept.get(key)
-        if found is None:
+        recorded = self._kept.get(key)
+        if recorded is None:
             while len(self._kept) >= self._most:
                 # Queued work may still use the oldest graph.
                 self._cuda.stream_synchronize(self._stream)
                 _, oldest = self._kept.popitem(last=False)
                 oldest.close(self._cuda)
-            found = self._kept[key] = Recorded(self._make())
+            recorded = self._kept[key] = Recorded(self._make())
         self._kept.move_to_end(key)
-        return found
+        return recorded
 
     def run(self, recorded: Recorded) -> None:
         """Queue the graph. If it is not recorded yet, run the engine plainly once and record it.

@@ -68,9 +68,9 @@ def fold_image_input(
 
     def add(operator: str, *more: str, **attributes: Any) -> None:
         nonlocal last
-        made = f"{FOLDED}{name}/{operator.lower()}"
-        nodes.append(helper.make_node(operator, [last, *more], [made], made, **attributes))
-        last = made
+        output = f"{FOLDED}{name}/{operator.lower()}"
+        nodes.append(helper.make_node(operator, [last, *more], [output], output, **attributes))
+        last = output
 
     if image_input:
         value.type.tensor_type.elem_type = TensorProto.UINT8
@@ -114,8 +114,8 @@ def _image_of(graph: onnx.GraphProto) -> onnx.ValueInfoProto:
             f"`mean`, `std` and `image_input` need a floating type; input {images[0].name!r} is"
             f" {dtype_name(kind)}"
         )
-    found: onnx.ValueInfoProto = images[0]
-    return found
+    image: onnx.ValueInfoProto = images[0]
+    return image
 
 
 def _per_channel(

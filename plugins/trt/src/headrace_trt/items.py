@@ -151,32 +151,32 @@ class Reader:
         # With one owner, neighbours are found to be one array. Each is its own owner where CUDA would not copy them at once.
         total = len(tensors) * kind.nbytes
         neighbours = addresses[-1] - addresses[0] == total - kind.nbytes
-        one = neighbours and is_one_allocation(addresses[0], total)
-        owners = [tensors] * len(tensors) if one else tensors
+        together = neighbours and is_one_allocation(addresses[0], total)
+        owners = [tensors] * len(tensors) if together else tensors
         return [kind.array(at, owner) for at, owner in zip(addresses, owners, strict=True)]
 
     def _tensor(self, value: Any, port: Port, key: str) -> Tensor:
         if type(value) is not np.ndarray:
-            found = self._on_device(value, port, key)
-            if found is not None:
-                return found
+            array = self._on_device(value, port, key)
+            if array is not None:
+                return array
         return host_array(value, port, key)
 
     def _on_device(self, value: Any, port: Port, key: str) -> DeviceArray | None:
         try:
-            found = read_on_device(value, self._cuda, self._stream(), self._ordinal)
+            array = read_on_device(value, self._cuda, self._stream(), self._ordinal)
         except InputError as error:
             error.key = key
             raise
-        if found is None:
+        if array is None:
             return None
-        if found.dtype != port.dtype:
-            raise InputError("wrong dtype", key=key, expected=port.accepts(), got=_text_of(found))
+        if array.dtype != port.dtype:
+            raise InputError("wrong dtype", key=key, expected=port.accepts(), got=_text_of(array))
         if port.is_shape:
             raise InputError(
-                "values that decide shapes are read on the host", key=key, got=_text_of(found)
+                "values that decide shapes are read on the host", key=key, got=_text_of(array)
             )
-        return found
+        return array
 
 
 def zeros(signature: Signature, which: str) -> Item:
@@ -190,8 +190,8 @@ def zeros(signature: Signature, which: str) -> Item:
             shape = tuple(n for n in port.shape if n is not None)
             tensors[port.name] = np.asarray(port.best, dtype).reshape(shape)
         else:
-            found = np.zeros(getattr(port, which), dtype)
-            tensors[port.name] = found[:rows] if port.batched else found
+            rows_of_port = np.zeros(getattr(port, which), dtype)
+            tensors[port.name] = rows_of_port[:rows] if port.batched else rows_of_port
     return Item(tensors, rows, sample=False)
 
 

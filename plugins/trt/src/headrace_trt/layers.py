@@ -130,17 +130,17 @@ def layers_from_log(text: str) -> list[Layer]:
     for line in text.partition("\nI/O Tensors:")[0].partition("\nBindings:")[0].splitlines():
         # Lists are nested: the brackets of dimensions are replaced by <>, so that `_LINE` matches the outer ones.
         flat = re.sub(r"\[([-\d,x ]+)\]", r"<\1>", line.replace("Dimensions: []", "Dimensions: <>"))
-        found = _LINE.match(flat.strip())
-        if found is None:
+        matched = _LINE.match(flat.strip())
+        if matched is None:
             continue
-        inputs, constants, outputs = (_tensors(found[key]) for key in _LISTS)
-        rest = found["rest"] or ""
+        inputs, constants, outputs = (_tensors(matched[key]) for key in _LISTS)
+        rest = matched["rest"] or ""
         tactic = re.search(r"TacticName: ([^,]*)", rest)
         metadata = re.search(r"Metadata: (.*)$", rest)
         layers.append(
             _layer(
-                found["name"],
-                found["kind"],
+                matched["name"],
+                matched["kind"],
                 inputs,
                 constants,
                 outputs,

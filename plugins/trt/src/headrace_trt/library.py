@@ -51,11 +51,11 @@ class Library:
 
     def has(self, path: str) -> bool:
         """Return whether the module has ``path``, such as ``"BuilderFlag.REFIT"``."""
-        found = self.trt
+        part_of = self.trt
         for part in path.split("."):
-            if not hasattr(found, part):
+            if not hasattr(part_of, part):
                 return False
-            found = getattr(found, part)
+            part_of = getattr(part_of, part)
         return True
 
     def need(self, path: str, option: str) -> Any:
@@ -69,10 +69,10 @@ class Library:
                 f"`{option}` needs {path}, which {self.text} does not have",
                 hint="Leave the option out, or install a version of TensorRT that has it.",
             )
-        found = self.trt
+        part_of = self.trt
         for part in path.split("."):
-            found = getattr(found, part)
-        return found
+            part_of = getattr(part_of, part)
+        return part_of
 
     def choice(self, enum: str, name: str, option: str) -> Any:
         """Return the member ``name`` (in any case) of an enumeration of the library.
@@ -125,9 +125,9 @@ def load_library(names: Iterable[str], import_module: Callable[[str], Any]) -> L
             cause = cause or error
             reasons.append(f"{name}: {error}")
             continue
-        found = Library(module, name, str(getattr(module, "__version__", "unknown")))
-        _refuse_old(found)
-        return found
+        library = Library(module, name, str(getattr(module, "__version__", "unknown")))
+        _refuse_old(library)
+        return library
     raise MissingDependencyError(
         f"TensorRT is not installed ({'; '.join(reasons)})",
         distribution="headrace-trt",

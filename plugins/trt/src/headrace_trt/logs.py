@@ -140,6 +140,6 @@ def warn(message: str) -> None:
 
 def recent_errors() -> str:
     """Return the last errors that TensorRT has logged in this process, and drop them."""
-    found = list(_recent)
+    errors = list(_recent)
     _recent.clear()
-    return "; ".join(found) or "TensorRT logged no reason"
+    return "; ".join(errors) or "TensorRT logged no reason"

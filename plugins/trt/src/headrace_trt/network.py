@@ -40,12 +40,12 @@ class Network:
 
     def tensor_types(self) -> set[str]:
         """Return the names of TensorRT's types of all tensors between layers."""
-        found = set()
+        kinds = set()
         for i in range(self.definition.num_layers):
             layer = self.definition.get_layer(i)
             for k in range(layer.num_outputs):
-                found.add(layer.get_output(k).dtype.name)
-        return found
+                kinds.add(layer.get_output(k).dtype.name)
+        return kinds
 
 
 def prepare_model(settings: BuildSettings) -> onnx.ModelProto | None:
@@ -97,10 +97,10 @@ def _warn_of_doubles(model: onnx.ModelProto) -> None:
 
     graph = model.graph
     ports = (*graph.input, *graph.output, *graph.value_info)
-    found = [port.name for port in ports if port.type.tensor_type.elem_type == TensorProto.DOUBLE]
-    found += [tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.DOUBLE]
-    if found:
-        warn(f"TensorRT has no float64: {found[0]!r} and what is computed from it are float32")
+    wide = [port.name for port in ports if port.type.tensor_type.elem_type == TensorProto.DOUBLE]
+    wide += [tensor.name for tensor in graph.initializer if tensor.data_type == TensorProto.DOUBLE]
+    if wide:
+        warn(f"TensorRT has no float64: {wide[0]!r} and what is computed from it are float32")
 
 
 def make_network(

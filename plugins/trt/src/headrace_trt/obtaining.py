@@ -67,13 +67,13 @@ def what_is_asked(
 def _conversions(settings: BuildSettings) -> list[str]:
     """Name the modules of this package that change the graph before it is built."""
     folds = settings.mean is not None or settings.std is not None or settings.image_input
-    found = {
+    conversions = {
         "fp16": "precision",
         "bf16": "precision",
         "int8": "quantization",
         "fp8": "quantization",
     }
-    changes = [found[settings.precision]] if settings.precision in found else []
+    changes = [conversions[settings.precision]] if settings.precision in conversions else []
     return [*changes, *(["image_input"] if folds else [])]
 
 
@@ -140,18 +140,18 @@ def build_engine(  # noqa: PLR0913 - all by name
         raise ValueError(
             f"cache_size_bytes is a whole number of at least 0, not {cache_size_bytes!r}"
         )
-    found = library if library is not None else find_library(settings.library)
+    library_used = library if library is not None else find_library(settings.library)
     _keep_apart(None if engine is None else Path(engine), settings)
     folder = Path(cache_dir) if cache_dir is not None else default_cache_dir()
     if settings.timing_cache is not None:
-        refuse_without_timings(found)
-    elif not found.is_rtx and device is not None:
-        settings = settings.with_(timing_cache=folder / timing_name(found, device))
+        refuse_without_timings(library_used)
+    elif not library_used.is_rtx and device is not None:
+        settings = settings.with_(timing_cache=folder / timing_name(library_used, device))
 
     def build() -> BuiltPlan:
         return build_plan(
             settings,
-            library=found,
+            library=library_used,
             cancelled=cancelled,
             progress=progress,
             allow_import=allow_import,
@@ -168,7 +168,7 @@ def build_engine(  # noqa: PLR0913 - all by name
     if settings.plugins and not allow_import:
         build()  # refuses imports before plugins are imported for the key
 
-    asked = what_is_asked(settings, found, device)
+    asked = what_is_asked(settings, library_used, device)
     if settings.network is not None:
         asked["network_built_at"] = _fresh()
     if engine is not None:
@@ -231,7 +231,7 @@ def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
             f"`engine` names the folder {str(engine)!r}", hint="Name a file for the plan."
         )
     options = ("model", "calibration", "timing_cache")
-    read = {f"`{one}`": getattr(settings, one) for one in options}
+    read = {f"`{option}`": getattr(settings, option) for option in options}
     written = {
         "`engine`": engine,
         "the sidecar of `engine`": None if engine is None else sidecar_of(engine),
@@ -240,11 +240,11 @@ def _keep_apart(engine: Path | None, settings: BuildSettings) -> None:
     if not any(written.values()):
         return
     if settings.model is not None and settings.model.is_file():
-        read |= {f"{one.name} of `model`": one for one in external_files(settings.model)}
-    read |= {f"{one} of `plugins`": Path(one).expanduser() for one in settings.plugins}
+        read |= {f"{file.name} of `model`": file for file in external_files(settings.model)}
+    read |= {f"{plugin} of `plugins`": Path(plugin).expanduser() for plugin in settings.plugins}
     for name, path in written.items():
         if path is not None:
-            keep_apart(path, {other: one for other, one in read.items() if other != name})
+            keep_apart(path, {other: file for other, file in read.items() if other != name})
     if engine is not None and engine.exists() and not was_built_here(engine):
         raise SetupError(
             f"`engine` names {engine}, which is there and was not built here: it has no sidecar of Headrace's",

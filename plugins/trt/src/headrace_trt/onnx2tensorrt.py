@@ -103,7 +103,7 @@ def _engine(
 
     device = cuda.describe(ordinal)
     load_plugins(library, settings.plugins, allow_import=context.allow_import)
-    found = build_engine(
+    built = build_engine(
         settings,
         library=library,
         engine=options.engine,
@@ -115,18 +115,18 @@ def _engine(
         allow_import=context.allow_import,
     )
     streaming_bytes = options.weight_streaming_bytes
-    engine = load_built(found, settings, library, cuda, ordinal, streaming_bytes)
-    types = found.sidecar.get("network_types") or ()
+    engine = load_built(built, settings, library, cuda, ordinal, streaming_bytes)
+    types = built.sidecar.get("network_types") or ()
     engine.verify(settings.precision, types)
     engine.about = {
         "model": settings.label,
-        "cache_hit": found.hit,
-        "built_in_s": found.sidecar.get("seconds"),
+        "cache_hit": built.hit,
+        "built_in_s": built.sidecar.get("seconds"),
         "precision": settings.precision,
         "tf32": settings.tf32,
         "folded": {"mean": settings.mean, "std": settings.std, "image_input": settings.image_input},
         "device": device,
     }
     if not engine.layers():
-        engine.about["layers_by_type"] = found.sidecar.get("layers_by_type")
+        engine.about["layers_by_type"] = built.sidecar.get("layers_by_type")
     return engine

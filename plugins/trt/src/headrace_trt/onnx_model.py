@@ -168,13 +168,13 @@ def forget_unknown_axes(model: onnx.ModelProto) -> bool:
     Some exporters give this name to every axis of unknown length. TensorRT takes axes of one name to have one length,
     so height and width of such a model would have to be equal.
     """
-    found = False
+    forgotten = False
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         for axis in value.type.tensor_type.shape.dim:
             if axis.dim_param == "?":
                 axis.ClearField("dim_param")
-                found = True
-    return found
+                forgotten = True
+    return forgotten
 
 
 def all_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -199,11 +199,11 @@ def names_read(node: onnx.NodeProto) -> list[str]:
     """Return the names of the tensors that a node reads, those included that its inner graphs take from outside."""
     found = [name for name in node.input if name]
     for graph in graphs_of(node):
-        made = {v.name for v in graph.input} | {t.name for t in graph.initializer}
-        made |= {name for inner in graph.node for name in inner.output}
+        known = {v.name for v in graph.input} | {t.name for t in graph.initializer}
+        known |= {name for inner in graph.node for name in inner.output}
         read = [name for inner in graph.node for name in names_read(inner)]
         read += [value.name for value in graph.output]
-        found += [name for name in read if name not in made]
+        found += [name for name in read if name not in known]
     return found
 
 
@@ -214,18 +214,18 @@ def external_files(path: Path) -> list[Path]:
         SetupError: One of the files does not exist.
     """
     model = load_model(path, weights=False)
-    found = set()
+    files = set()
     for graph in all_graphs(model.graph):
         tensors = [*graph.initializer, *_attribute_tensors(graph)]
         for tensor in filter(uses_external_data, tensors):
-            found.add(path.parent / ExternalDataInfo(tensor).location)
-    missing = [file for file in sorted(found) if not file.is_file()]
+            files.add(path.parent / ExternalDataInfo(tensor).location)
+    missing = [file for file in sorted(files) if not file.is_file()]
     if missing:
         raise SetupError(
             f"{path}: its weights in {missing[0].name} are missing",
             hint=f"External data must lie beside the model, in {path.parent}.",
         )
-    return sorted(found)
+    return sorted(files)
 
 
 def _attribute_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

@@ -81,10 +81,10 @@ def _profile(profile: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(": ".join(filter(None, (error.what, error.hint))).rstrip(".")) from None
     for name, most in read["max"].items():
         low, best = (read.get(key, {}).get(name, most) for key in ("min", "opt"))
-        found = ShapeRange(low, best, most)
-        if not found.ordered:
+        shapes = ShapeRange(low, best, most)
+        if not shapes.ordered:
             raise ValueError(
-                f"input {name!r}: {found.text()} is not min <= opt <= max on every axis"
+                f"input {name!r}: {shapes.text()} is not min <= opt <= max on every axis"
             )
     return profile
 

@@ -74,9 +74,9 @@ class Outputs:
 
     def buffer(self, port: Port, nbytes: int) -> int:
         """Return the address of the buffer of an output, at least ``nbytes`` large."""
-        found = self._buffers[port.name]
-        found.reserve(nbytes)
-        return found.pointer
+        memory = self._buffers[port.name]
+        memory.reserve(nbytes)
+        return memory.pointer
 
     def fits(self, port: Port, nbytes: int) -> bool:
         """Tell whether the buffer of an output is large enough without growing."""

@@ -108,9 +108,9 @@ def _known(registry: Any) -> set[tuple[str, str, str]]:
     The whole list is read, because TensorRT logs an error when it is asked for a single creator that does not exist.
     """
     name = "all_creators" if hasattr(registry, "all_creators") else "plugin_creator_list"
-    found = getattr(registry, name)
+    creators = getattr(registry, name)
     keys = ("name", "plugin_version", "plugin_namespace")
-    named = [tuple(str(getattr(creator, key, None) or "") for key in keys) for creator in found]
+    named = [tuple(str(getattr(creator, key, None) or "") for key in keys) for creator in creators]
     return {(name, version, namespace) for name, version, namespace in named}
 
 
@@ -126,12 +126,12 @@ def import_object(path: str, option: str) -> Any:
     """
     module, _, name = path.partition(":")
     try:
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
         for part in name.split("."):
-            found = getattr(found, part)
+            imported = getattr(imported, part)
     except Exception as error:
         raise SetupError(
             f"`{option}`: {path!r} cannot be imported: {type(error).__name__}: {error}",
             hint="Write package.module:name of something that Python finds.",
         ) from error
-    return found
+    return imported

@@ -101,15 +101,15 @@ def kept_nodes(graph: onnx.GraphProto, patterns: Iterable[str]) -> set[int]:
     kept = set()
     names = [node.name for node in graph.node]
     for pattern in patterns:
-        found = {i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)}
-        if not found:
+        matching = {i for i, name in enumerate(names) if fnmatch.fnmatchcase(name, pattern)}
+        if not matching:
             named = [name for name in names if name and not name.startswith(FOLDED)]
             raise SetupError(
                 f"`keep_fp32` has {pattern!r}, which matches the name of no node",
                 hint=f"Names are such as {', '.join(named[:5]) or '(all nodes are nameless)'};"
                 " `polygraphy inspect model` lists them.",
             )
-        kept |= found
+        kept |= matching
     return kept
 
 
@@ -200,23 +200,23 @@ class _Conversion:
                 of_lengths = not lengths.isdisjoint(node.input)
                 if all(name in fixed or name in lengths for name in node.input):
                     (lengths if of_lengths else fixed).update(filter(None, node.output))
-        found: set[int] = set()
+        computing: set[int] = set()
         exact: set[str] = set()  # tensors that lengths follow from
         for place in reversed(range(len(nodes))):
             node = nodes[place]
             read = [name for name in names_read(node) if name in self.floats]
-            made = [name for name in node.output if name]
+            outputs = [name for name in node.output if name]
             scales = [
                 node.input[i] for i in _FP32_INPUTS.get(node.op_type, ()) if i < len(node.input)
             ]
             exact.update(name for name in scales if name in lengths)
-            ends = not (lengths.isdisjoint(read) or self.floats.issuperset(made))
-            if (ends and lengths.issuperset(made)) or not exact.isdisjoint(made):
-                found.add(place)
+            ends = not (lengths.isdisjoint(read) or self.floats.issuperset(outputs))
+            if (ends and lengths.issuperset(outputs)) or not exact.isdisjoint(outputs):
+                computing.add(place)
                 exact.update(read)
             elif self._stays(place, node):
                 exact.update(name for name in read if name in lengths)
-        return found
+        return computing
 
     def _changes(self, node: onnx.NodeProto) -> bool:
         return any(name in self.floats for name in (*node.input, *node.output))
@@ -230,10 +230,10 @@ class _Conversion:
         key = (name, high)
         if key not in self.needed:
             own = high if name in self.border else high is self.produced.get(name, False)
-            made = name if own else f"{name}/{'fp32' if high else 'low'}"
-            while not own and made in self.taken:
-                made += "'"
-            self.needed[key] = made
+            other = name if own else f"{name}/{'fp32' if high else 'low'}"
+            while not own and other in self.taken:
+                other += "'"
+            self.needed[key] = other
         return self.needed[key]
 
     def _rename_captured(self, inside: onnx.GraphProto) -> None:
@@ -331,12 +331,12 @@ class _Conversion:
 
 
 def _float_tensors(graph: onnx.GraphProto) -> set[str]:
-    found = {
+    tensors = {
         value.name
         for value in (*graph.input, *graph.output, *graph.value_info)
         if value.type.tensor_type.elem_type == TensorProto.FLOAT
     }
-    return found | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
+    return tensors | {t.name for t in graph.initializer if t.data_type == TensorProto.FLOAT}
 
 
 def _constant_of(node: onnx.NodeProto) -> onnx.TensorProto | None:

@@ -238,14 +238,14 @@ def _written(inputs: Sequence[NetworkInput], profile: Mapping[str, Any], index: 
 
 
 def _common_batch(inputs: Sequence[NetworkInput], ranges: Mapping[str, ShapeRange]) -> Shape | None:
-    found = {
+    batches = {
         (r.min[0], r.opt[0], r.max[0])
         for port in inputs
         if not port.is_shape and port.shape[:1] == (-1,)
         for r in [ranges.get(port.name)]
         if r is not None
     }
-    return found.pop() if len(found) == 1 else None
+    return batches.pop() if len(batches) == 1 else None
 
 
 def _checked(port: NetworkInput, found: ShapeRange, index: int) -> ShapeRange:

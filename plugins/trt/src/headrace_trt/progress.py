@@ -72,9 +72,9 @@ class BuildProgress:
     def finish(self, name: str) -> None:
         """Remove the bar of a phase."""
         with self._lock:
-            found = self._open.pop(name, None)
-            if found is not None:
-                found[0].__exit__(None, None, None)
+            phase = self._open.pop(name, None)
+            if phase is not None:
+                phase[0].__exit__(None, None, None)
 
     def close(self) -> None:
         """Remove all bars, since a build that fails does not finish its phases."""

@@ -73,8 +73,8 @@ def read_samples(path: Path, names: Sequence[str]) -> list[dict[str, NDArray[Any
             f"{path} holds no calibration samples",
             hint="It is a folder of .npy or .npz files, or one .npz with all samples.",
         )
-    for number, one in enumerate(samples):
-        for name, array in one.items():
+    for number, sample in enumerate(samples):
+        for name, array in sample.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise SetupError(
                     f"{path}: sample {number} of input {name!r} has a number that is not finite",
@@ -158,9 +158,9 @@ def quantize(
     samples = (
         {
             name: array[None] if array.ndim + 1 == ranks[name] else array
-            for name, array in one.items()
+            for name, array in sample.items()
         }
-        for one in read_samples(Path(calibration), tuple(ranks))
+        for sample in read_samples(Path(calibration), tuple(ranks))
     )
     try:
         if precision == "fp8":
@@ -205,11 +205,11 @@ def _calibrated(
             return next(samples, None)
 
     with tempfile.TemporaryDirectory(prefix="headrace-trt-") as folder, _quiet():
-        source, made = str(Path(folder, "model.onnx")), str(Path(folder, "quantized.onnx"))
+        source, target = str(Path(folder, "model.onnx")), str(Path(folder, "quantized.onnx"))
         onnx.save(model, source, save_as_external_data=True, location="model.weights")
         tool.quantize_static(
             source,
-            made,
+            target,
             Reader(),
             quant_format=tool.QuantFormat.QDQ,
             per_channel=not floats,
@@ -225,7 +225,7 @@ def _calibrated(
                 "AddQDQPairToWeight": floats,
             },
         )
-        quantized = onnx.load(made)
+        quantized = onnx.load(target)
     _free_outputs(quantized.graph)
     return quantized
 
@@ -282,10 +282,10 @@ def _as_fp8(model: onnx.ModelProto) -> onnx.ModelProto:
         weights[name].CopyFrom(numpy_helper.from_array(values.astype(np.float32), name))
     for name in zeros:
         count = int(np.prod(weights[name].dims))
-        made = onnx.helper.make_tensor(
+        tensor = onnx.helper.make_tensor(
             name, onnx.TensorProto.FLOAT8E4M3FN, weights[name].dims, bytes(count), raw=True
         )
-        weights[name].CopyFrom(made)
+        weights[name].CopyFrom(tensor)
     del model.graph.value_info[:]
     model.ir_version = max(model.ir_version, 9)
     return model

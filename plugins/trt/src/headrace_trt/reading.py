@@ -21,8 +21,8 @@ def tables_of(path: Path) -> dict[str, Any]:
     try:
         sidecar = path.with_name(f"{path.name}.json").read_text(encoding="utf-8")
         profile = json.loads(sidecar)["profiles"][0]
-        sizes = {key: {one[key][0] for one in profile.values()} for key in ("min", "max")}
-        found = {key: int(*values) for key, values in sizes.items()}
+        sizes = {key: {shapes[key][0] for shapes in profile.values()} for key in ("min", "max")}
+        sizes_of = {key: int(*values) for key, values in sizes.items()}
     except (OSError, ValueError, TypeError, LookupError, AttributeError):
         return tables  # none of ours, or inputs that have no common first axis
-    return {**tables, **{key: size for key, size in found.items() if size > 1}}
+    return {**tables, **{key: size for key, size in sizes_of.items() if size > 1}}

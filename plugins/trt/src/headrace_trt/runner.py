@@ -205,9 +205,9 @@ class Runner:
 
     def _sample_run(self, count: int) -> Run | None:
         """Return the run of ``count`` samples; None if they do not make exactly one run."""
-        found = self._sample_runs.get(count)
+        run = self._sample_runs.get(count)
         signature = self.signature
-        if found is None and (
+        if run is None and (
             len(signature.inputs) == 1
             and not signature.one_at_a_time
             and count <= (signature.high_rows or count)
@@ -216,9 +216,9 @@ class Runner:
         ):
             (port,) = signature.inputs
             shape = (filled, *(port.exact or ()))
-            found = Run((), count, filled, {port.name: shape})
-            self._sample_runs[count] = found
-        return found
+            run = Run((), count, filled, {port.name: shape})
+            self._sample_runs[count] = run
+        return run
 
     def place(self, run: Run) -> dict[str, int]:
         """Put the rows of a run into the input buffers. Return the address of each input.

@@ -137,18 +137,18 @@ class BuildSettings:
         """
         # With `profiles` the rows of a batch are not read; without, None is 1.
         rows = ("min", "max") if self.profiles else ()
-        found = {}
+        values = {}
         for field in fields(self):
             name, value = field.name, getattr(self, field.name)
             if name in (*_ELSEWHERE, *rows) or value == (1 if name in ("min", "max") else None):
                 continue
             if value != field.default:
-                found[name] = sorted(set(value)) if name == "keep_fp32" else _plain(value)
+                values[name] = sorted(set(value)) if name == "keep_fp32" else _plain(value)
         if self.plugins:  # the key has the content of a library separately
-            found["plugins"] = [p if is_python_plugin(p) else Path(p).name for p in self.plugins]
+            values["plugins"] = [p if is_python_plugin(p) else Path(p).name for p in self.plugins]
         if self.profiles:
-            found["profiles"] = [_ranges(profile) for profile in self.profiles]
-        return found
+            values["profiles"] = [_ranges(profile) for profile in self.profiles]
+        return values
 
     def with_(self, **changes: Any) -> BuildSettings:
         """Return a copy with some settings changed."""

@@ -53,14 +53,14 @@ class Port(tensors.Port):
 
     def describe(self) -> dict[str, Any]:
         """Return dtype, shape, range and whether there is a batch axis. JSON-able."""
-        found = super().describe()
+        about = super().describe()
         if self.low and (None in self.shape or self.is_shape):
-            found["range"] = {
+            about["range"] = {
                 "min": list(self.low),
                 "opt": list(self.best),
                 "max": list(self.high),
             }
-        return found
+        return about
 
 
 def read_signature(
@@ -153,35 +153,35 @@ def read_signature(
 
 def _single_sizes(engine: Engine, leading: Sequence[str]) -> set[int]:
     """Give the batch sizes of the profiles that take only one size."""
-    found = set()
+    sizes = set()
     for profile in range(engine.profiles):
         for name in leading:
             low, _, high = engine.engine.get_tensor_profile_shape(name, profile)
             if low[0] == high[0]:
-                found.add(int(low[0]))
-    return found
+                sizes.add(int(low[0]))
+    return sizes
 
 
 def _port(engine: Engine, name: str, profile: int, *, taken: bool) -> Port:
-    found = engine.engine
-    kind = found.get_tensor_dtype(name).name
+    plan = engine.engine
+    kind = plan.get_tensor_dtype(name).name
     if kind not in _DTYPES:
         raise SetupError(
             f"{engine.label}: {name!r} is of type {kind}, which no array has",
             hint="Convert it inside the network, or leave the output out with `outputs`.",
         )
-    shape = tuple(None if n < 0 else int(n) for n in found.get_tensor_shape(name))
+    shape = tuple(None if n < 0 else int(n) for n in plan.get_tensor_shape(name))
     if not taken:
         return Port(name, _DTYPES[kind], shape, False)
     host = engine.library.trt.TensorLocation.HOST
-    is_shape = found.get_tensor_location(name) == host
+    is_shape = plan.get_tensor_location(name) == host
     if not is_shape and engine.profiles > 1:
         shape = _over_profiles(engine, name, shape)
     if is_shape:
-        low, best, high = _values(found, name, profile)
+        low, best, high = _values(plan, name, profile)
     elif None in shape:
         low, best, high = (
-            tuple(int(n) for n in dims) for dims in found.get_tensor_profile_shape(name, profile)
+            tuple(int(n) for n in dims) for dims in plan.get_tensor_profile_shape(name, profile)
         )
     else:
         low = best = high = tuple(n for n in shape if n is not None)
@@ -196,7 +196,7 @@ def _over_profiles(
         engine.engine.get_tensor_profile_shape(name, profile) for profile in range(engine.profiles)
     ]
     return tuple(
-        None if any(dims[axis] != length for found in ranges for dims in found) else length
+        None if any(dims[axis] != length for dims_of in ranges for dims in dims_of) else length
         for axis, length in enumerate(shape)
     )
 
@@ -204,7 +204,7 @@ def _over_profiles(
 def _values(engine: Any, name: str, profile: int) -> list[tuple[int, ...]]:
     """Return the profile's values of a shape input; the order of the arguments differs by version."""
     try:
-        found = engine.get_tensor_profile_values(profile, name)
+        values = engine.get_tensor_profile_values(profile, name)
     except TypeError:
-        found = engine.get_tensor_profile_values(name, profile)
-    return [tuple(int(n) for n in values) for values in found]
+        values = engine.get_tensor_profile_values(name, profile)
+    return [tuple(int(n) for n in values) for values in values]
