@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 13_563, "kernel": 6_824, "language": 6_739}
+LINES = {"core": 13_580, "kernel": 6_841, "language": 6_739}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 21_566
-SOURCES = 87_760
+SOURCES = 86_794
 
 
 def test_core_is_no_larger():

@@ -21,15 +21,6 @@ def run(module, folder):
 
 
 @pytest.mark.slow
-def test_it_measures_leases_and_requests_beside_builds(tmp_path):
-    figures = run("benchmarks.models.lease", tmp_path)
-    assert len(figures["lease_us"]) == 3
-    assert all(us > 0 for us in figures["lease_us"].values())
-    assert figures["update"]["updates"] >= 1
-    assert figures["update"]["ratio"] > 0
-
-
-@pytest.mark.slow
 def test_no_request_is_lost_where_models_do_not_all_fit(tmp_path):
     for needed in ("onnx", "onnxruntime", "headrace_ort"):
         pytest.importorskip(needed)
