@@ -421,7 +421,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
         said = tells and any(words in text for words in _NO_MEMORY)
         if said or issubclass(kind, (MemoryError, NoMemoryError)):
             return True
-        error = getattr(error, "__cause__", None)
+        error = None if error is None else object.__getattribute__(error, "__cause__")
     return False
 
 
