@@ -16,9 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 __all__ = [
-    "FormatError", "joined_headers", "listed", "quality", "read_json", "read_labels", "write_json",
+    "FormatError",
+    "joined_headers",
+    "listed",
+    "quality",
+    "read_json",
+    "read_labels",
+    "write_json",
     "write_toml",
-]  # fmt: skip
+]
 
 __version__ = "0.1.0"
 

@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "MAX_SCANS", "MAX_SEGMENTS", "JpegError", "JpegHeader", "exif_orientation", "plain_jpeg_size",
+    "MAX_SCANS",
+    "MAX_SEGMENTS",
+    "JpegError",
+    "JpegHeader",
+    "exif_orientation",
+    "plain_jpeg_size",
     "read_jpeg_header",
-]  # fmt: skip
+]
 
 MAX_SEGMENTS = 100_000
 """Most segments in one file; real files stay far below."""

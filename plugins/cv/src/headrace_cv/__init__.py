@@ -23,11 +23,27 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "ImageHeader", "LetterBoxTransform", "Normalization", "__version__", "boxes_to_image",
-    "center_crop_image", "check_image_file", "convert_color", "crop_image", "crop_quad",
-    "decode_image", "encode_image", "filter_detections", "image_to_tensor", "letterbox_image",
-    "nms", "resize_image", "softmax", "tensor_to_image", "top_k",
-]  # fmt: skip
+    "ImageHeader",
+    "LetterBoxTransform",
+    "Normalization",
+    "__version__",
+    "boxes_to_image",
+    "center_crop_image",
+    "check_image_file",
+    "convert_color",
+    "crop_image",
+    "crop_quad",
+    "decode_image",
+    "encode_image",
+    "filter_detections",
+    "image_to_tensor",
+    "letterbox_image",
+    "nms",
+    "resize_image",
+    "softmax",
+    "tensor_to_image",
+    "top_k",
+]
 
 _HOME = {
     "boxes": "filter_detections nms",

@@ -18,13 +18,23 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "CenterCropMatConformance", "CropMatConformance", "CvtColorMatConformance",
-    "Decode2TensorConformance", "DecodeMatConformance", "EncodeMatConformance",
-    "LetterBoxMatConformance", "Mat2TensorConformance", "NMSConformance",
-    "PerspectiveCropMatConformance", "ResizeMatConformance", "SoftmaxConformance",
-    "Tensor2MatConformance", "TopKConformance", "TopLeftResizeMatConformance",
+    "CenterCropMatConformance",
+    "CropMatConformance",
+    "CvtColorMatConformance",
+    "Decode2TensorConformance",
+    "DecodeMatConformance",
+    "EncodeMatConformance",
+    "LetterBoxMatConformance",
+    "Mat2TensorConformance",
+    "NMSConformance",
+    "PerspectiveCropMatConformance",
+    "ResizeMatConformance",
+    "SoftmaxConformance",
+    "Tensor2MatConformance",
+    "TopKConformance",
+    "TopLeftResizeMatConformance",
     "UnletterBoxConformance",
-]  # fmt: skip
+]
 
 
 def picture(k: int) -> NDArray[np.uint8]:

@@ -18,8 +18,13 @@ from headrace_cv.formats import NAMES, error_of_base64, other_format
 from headrace_formats.jpeg import JpegError, read_jpeg_header
 
 __all__ = [
-    "MAX_BYTES", "MAX_PARTS", "ImageHeader", "check_image_file", "still_png", "view_of_bytes",
-]  # fmt: skip
+    "MAX_BYTES",
+    "MAX_PARTS",
+    "ImageHeader",
+    "check_image_file",
+    "still_png",
+    "view_of_bytes",
+]
 
 MAX_PARTS = 100_000
 """Most chunks in one PNG or WebP file; real files stay far below."""

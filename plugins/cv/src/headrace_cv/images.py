@@ -29,9 +29,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "COLORS", "IMAGE", "INTERPOLATIONS", "as_image", "color_converter", "convert_color", "dense",
-    "image_resizer", "resize_image",
-]  # fmt: skip
+    "COLORS",
+    "IMAGE",
+    "INTERPOLATIONS",
+    "as_image",
+    "color_converter",
+    "convert_color",
+    "dense",
+    "image_resizer",
+    "resize_image",
+]
 
 IMAGE = "uint8 or float32 [H, W, C] with C from 1 to 4, or [H, W], no side empty"
 """The definition of an image, as errors quote it."""

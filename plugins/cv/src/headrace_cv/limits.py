@@ -16,9 +16,14 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 __all__ = [
-    "MAX_NUMBERS", "MAX_PIXELS", "MAX_SIDE", "check_choice", "check_pixels", "check_side",
+    "MAX_NUMBERS",
+    "MAX_PIXELS",
+    "MAX_SIDE",
+    "check_choice",
+    "check_pixels",
+    "check_side",
     "check_sides",
-]  # fmt: skip
+]
 
 MAX_PIXELS = 100_000_000
 """Default of ``max_pixels``: the largest image, in pixels (width x height)."""

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "Mat2Tensor", "Tensor2Mat", "check_factors", "lint_normalization", "note_normalization",
+    "Mat2Tensor",
+    "Tensor2Mat",
+    "check_factors",
+    "lint_normalization",
+    "note_normalization",
     "refuse_zero",
-]  # fmt: skip
+]
 
 
 Axes = Literal["chw", "hwc"]

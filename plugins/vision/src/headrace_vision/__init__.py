@@ -34,11 +34,30 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "MQTT", "Clock", "CropModel", "Detecting", "Frame", "Handle", "SaveImages", "SaveJSONL",
-    "SaveVideo", "Sink", "SourceOptions", "VideoModel", "VideoRunner", "View", "Vision",
-    "VisionConfig", "Webhook", "__version__", "detect", "frame_record", "from_records",
-    "open_vision", "to_records",
-]  # fmt: skip
+    "MQTT",
+    "Clock",
+    "CropModel",
+    "Detecting",
+    "Frame",
+    "Handle",
+    "SaveImages",
+    "SaveJSONL",
+    "SaveVideo",
+    "Sink",
+    "SourceOptions",
+    "VideoModel",
+    "VideoRunner",
+    "View",
+    "Vision",
+    "VisionConfig",
+    "Webhook",
+    "__version__",
+    "detect",
+    "frame_record",
+    "from_records",
+    "open_vision",
+    "to_records",
+]
 
 _HOME = {
     "asking": "CropModel",

@@ -20,10 +20,23 @@ QUADS = "xyxyxyxy"
 """The key of supervision for the corners of oriented boxes in ``data`` of detections: ``[N, 4, 2]`` in pixels."""
 
 __all__ = [
-    "QUADS", "Fit", "as_detections", "as_picture", "best_boxes", "best_rows", "class_scores",
-    "finite", "fit_of", "image_size", "known_image_size", "labels_of", "make_detections",
-    "names_of", "quads_of", "ranked",
-]  # fmt: skip
+    "QUADS",
+    "Fit",
+    "as_detections",
+    "as_picture",
+    "best_boxes",
+    "best_rows",
+    "class_scores",
+    "finite",
+    "fit_of",
+    "image_size",
+    "known_image_size",
+    "labels_of",
+    "make_detections",
+    "names_of",
+    "quads_of",
+    "ranked",
+]
 
 _LETTERBOX = "the key letterbox, as LetterBoxMat writes it"
 

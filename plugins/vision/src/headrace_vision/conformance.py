@@ -17,11 +17,21 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = [
-    "BoxDetectionsConformance", "ClassDetectionsConformance", "ClassesConformance",
-    "CountLineConformance", "CountZoneConformance", "CropsConformance", "DetrDetectionsConformance",
-    "DrawDetectionsConformance", "FilterDetectionsConformance", "KeysConformance",
-    "MergeTilesConformance", "TilesConformance", "TrackConformance", "YoloDetectionsConformance",
-]  # fmt: skip
+    "BoxDetectionsConformance",
+    "ClassDetectionsConformance",
+    "ClassesConformance",
+    "CountLineConformance",
+    "CountZoneConformance",
+    "CropsConformance",
+    "DetrDetectionsConformance",
+    "DrawDetectionsConformance",
+    "FilterDetectionsConformance",
+    "KeysConformance",
+    "MergeTilesConformance",
+    "TilesConformance",
+    "TrackConformance",
+    "YoloDetectionsConformance",
+]
 
 
 def _image(k: int) -> Any:

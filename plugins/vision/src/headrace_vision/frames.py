@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "SAID", "UNKNOWN_COLOR", "Frame", "NoFrameError", "Shot", "TooLargeError", "check_pixels",
+    "SAID",
+    "UNKNOWN_COLOR",
+    "Frame",
+    "NoFrameError",
+    "Shot",
+    "TooLargeError",
+    "check_pixels",
     "too_large",
-]  # fmt: skip
+]
 
 
 UNKNOWN_COLOR = (2, 0, 2, 2)

@@ -11,9 +11,15 @@ from urllib.parse import unquote, urlsplit
 from headrace.errors import InputError
 
 __all__ = [
-    "FILE_PROTOCOLS", "FORMATS", "authorization", "check_address", "is_address", "login_of",
-    "plain_opener", "without_password",
-]  # fmt: skip
+    "FILE_PROTOCOLS",
+    "FORMATS",
+    "authorization",
+    "check_address",
+    "is_address",
+    "login_of",
+    "plain_opener",
+    "without_password",
+]
 
 SCHEMES = ("rtsp", "rtsps", "rtmp", "rtmps", "http", "https")
 """What may be opened over the network."""

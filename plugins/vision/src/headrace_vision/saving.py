@@ -30,9 +30,16 @@ if TYPE_CHECKING:
     from headrace_vision.frames import Frame
 
 __all__ = [
-    "EVENT", "Names", "SaveImages", "SaveJSONL", "encoded", "mark_of", "picture_of", "write_image",
+    "EVENT",
+    "Names",
+    "SaveImages",
+    "SaveJSONL",
+    "encoded",
+    "mark_of",
+    "picture_of",
+    "write_image",
     "write_whole",
-]  # fmt: skip
+]
 
 
 MOST_NAME_BYTES = 80

@@ -29,9 +29,19 @@ if TYPE_CHECKING:
     from headrace_vision.timing import PictureTimes
 
 __all__ = [
-    "CAMERAS", "MAX_DAMAGED_PACKETS", "check_hardware", "clock_of", "has_times", "open_address",
-    "open_camera", "open_video", "rate_of", "video_shots", "web_file", "webp_shots",
-]  # fmt: skip
+    "CAMERAS",
+    "MAX_DAMAGED_PACKETS",
+    "check_hardware",
+    "clock_of",
+    "has_times",
+    "open_address",
+    "open_camera",
+    "open_video",
+    "rate_of",
+    "video_shots",
+    "web_file",
+    "webp_shots",
+]
 
 MAX_DAMAGED_PACKETS = 100
 """So many packets in a row that cannot be decoded lose a source."""
