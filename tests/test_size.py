@@ -19,7 +19,7 @@ LINES = {"core": 13_580, "kernel": 6_841, "language": 6_739}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 21_566
-SOURCES = 86_923
+SOURCES = 86_926
 
 
 def test_core_is_no_larger():

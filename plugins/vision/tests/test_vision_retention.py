@@ -8,6 +8,7 @@ import os
 import shutil
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import av
 import pytest
@@ -290,6 +291,23 @@ def test_runners_tell_sinks_their_names(kit, tmp_path):
                 turn_back(path, 60)
     ages_s = [time.time() - path.stat().st_mtime for path in tmp_path.glob("*.mp4")]
     assert sum(age_s > 50 for age_s in ages_s) == 1
+
+
+def test_a_video_that_another_sink_finishes_meanwhile_stays(kit, tmp_path, monkeypatch):
+    """It is finished when its name has been looked for, and before the name is taken."""
+    touch, theirs = Path.touch, tmp_path / "door.mp4"
+
+    def late(path, *args, **settings):
+        if path.name == "door.mp4.part":
+            theirs.write_bytes(b"somebody's")
+        touch(path, *args, **settings)
+
+    monkeypatch.setattr(Path, "touch", late)
+    sinks = [SaveVideo(tmp_path)]
+    with VideoRunner({"backend": "Identity"}, sinks=sinks) as runner:
+        list(runner.run({"door": [kit.picture(0)]}))
+    assert theirs.read_bytes() == b"somebody's"
+    assert sorted(path.name for path in tmp_path.glob("door*")) == ["door-2.mp4", "door.mp4"]
 
 
 def opened(sink, name="pictures"):

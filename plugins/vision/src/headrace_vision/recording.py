@@ -293,10 +293,13 @@ class SaveVideo(FileSink):
             part.touch(exist_ok=False)
         except FileExistsError:  # since
             return False
+        if self._is_there(name, ("",)):  # who had it before has finished since
+            part.unlink()
+            return False
         return True
 
-    def _is_there(self, name: str) -> bool:
-        ends = [f"{suffix}{end}" for suffix in CONTAINERS for end in ("", ".part")]
+    def _is_there(self, name: str, kinds: tuple[str, ...] = ("", ".part")) -> bool:
+        ends = [f"{suffix}{kind}" for suffix in CONTAINERS for kind in kinds]
         return any((self._folder / f"{name}{end}").exists() for end in ends)
 
     def _end(self, source: str) -> None:
