@@ -94,9 +94,13 @@ def test_with_rerun_they_run_at_another_server_and_have_one_outcome(stand_in, re
     hole = relay(lost)
     pipe = remote([hole.url, other.url], rerun=True, **SOON)
     lost.script += [stay] * 4
+    # Both hold what they get, so that each gets half.
+    other.script += [held := Stay()] * 4
     futures = [pipe.submit(sample(k)) for k in range(8)]
     stay.all_in(4)
+    held.all_in(4)
     hole.open()
+    held.leave.set()
     assert not wait(futures, 50).not_done
     assert [first(one.result()) for one in futures] == [2 * k for k in range(8)]
     assert Counter(len(one.calls) for one in (lost, other)) == Counter([4, 8])
