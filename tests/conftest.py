@@ -9,7 +9,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import venv
 import zipfile
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from urllib.request import urlopen
 
 import httpx
 import pytest
+from environments import environment_with
 from filelock import FileLock
 from packaging.requirements import Requirement
 from pages import Page, follow, succeed
@@ -220,27 +220,6 @@ def after_demo(ocr_made, tmp_path) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def peer_environment(pytestconfig) -> Callable[..., Path]:
-    """Return a function that gives the folder of programs of an environment with other packages, and makes it once."""
-
-    def make(name: str, *requirements: str) -> Path:
-        home = pytestconfig.rootpath / ".pytest_cache" / "environments"
-        home /= f"{name}-{sys.version_info[1]}"
-        if not (home / "complete").exists():
-            venv.create(home, with_pip=True, clear=True)
-            install = [home / "bin" / "python", "-m", "pip", "install", "-q", "--retries", "3"]
-            done = subprocess.run(
-                [*install, *requirements], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                pytest.skip(f"{name} cannot be installed: {done.stderr.strip().splitlines()[-1]}")
-            (home / "complete").touch()
-        return home / "bin"
-
-    return make
-
-
 def free_ports(count: int) -> list[int]:
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
@@ -252,10 +231,13 @@ def free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def tritonserver(peer_environment) -> Path:
+def tritonserver() -> Path:
     """Return Triton's program, in an environment that is made if need be."""
     version = re.search(r"PyTriton\s+(\d[\d.]*\d)", Page("docs/from_triton.md").text)[1]
-    home = peer_environment("PyTriton", f"nvidia-pytriton=={version}", "numpy").parent
+    try:
+        home = environment_with(f"nvidia-pytriton=={version}", "numpy").parent
+    except subprocess.CalledProcessError:
+        pytest.skip("pip has no PyTriton for this Python")
     found = [*home.rglob("tritonserver/bin/tritonserver")]
     if not found:
         pytest.skip("this PyTriton brings no Triton for this machine")
@@ -265,7 +247,9 @@ def tritonserver(peer_environment) -> Path:
     )
     if not stub.exists():
         pytest.skip(f"this PyTriton has no stub for Python 3.{sys.version_info[1]}")
-    shutil.copy(stub, whole / "backends" / "python")
+    with FileLock(f"{home}.lock"):
+        if not (whole / "backends" / "python" / stub.name).exists():
+            shutil.copy(stub, whole / "backends" / "python")
     return found[0]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from environments import environment_with, packages
 
 import headrace
 
@@ -126,21 +127,13 @@ class Hub:
 
 
 @pytest.fixture
-def libraries(tmp_path, pytestconfig):
+def libraries(tmp_path):
     """Return a function that installs libraries in a folder of their own, and gives the environment of who uses them."""
 
-    def install(name, *requirements):
-        home = pytestconfig.rootpath / ".pytest_cache" / "environments"
-        home = home / f"{name}-{sys.version_info[1]}"
-        if not (home / "complete").exists():
-            pip = [sys.executable, "-m", "pip", "install", "-q", "--upgrade", "--target", home]
-            done = subprocess.run(
-                [*pip, *requirements], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                pytest.skip(f"{name} cannot be installed here: {done.stderr[-200:]}")
-            (home / "complete").touch()
-        path = os.pathsep.join([os.environ.get("PYTHONPATH", ""), str(home)])
+    def install(*requirements):
+        path = os.pathsep.join(
+            [os.environ.get("PYTHONPATH", ""), str(packages(environment_with(*requirements)))]
+        )
         return {**os.environ, "PYTHONPATH": path, "HEADRACE_CACHE": str(tmp_path / "cache")}
 
     return install
@@ -149,7 +142,7 @@ def libraries(tmp_path, pytestconfig):
 @pytest.fixture
 def hub(folder, tmp_path, libraries):
     """Start a hub; ``hub.run(*arguments)`` runs `headrace` with the client of the hub, which is unmodified."""
-    environment = libraries("hub", "huggingface_hub==2.4.0")
+    environment = libraries("huggingface_hub==2.4.0")
     made = Hub(folder)
     made.environment = {
         **environment,
@@ -242,7 +235,7 @@ server.stop()
 
 @pytest.mark.peers
 def test_a_file_of_a_bucket_is_fetched_once(folder, tmp_path, libraries):
-    environment = libraries("s3", "moto[server]==5.2.5", "s3fs==2026.9.0", "boto3==1.43.117")
+    environment = libraries("moto[server]==5.2.5", "s3fs==2026.9.0", "boto3==1.43.117")
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
     environment |= {**keys, "AWS_DEFAULT_REGION": "us-east-1"}
     address, row = "s3://models/nets/net.onnx", tmp_path / "x.npy"

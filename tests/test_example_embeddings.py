@@ -8,6 +8,7 @@ from importlib.util import find_spec
 import httpx
 import numpy as np
 import pytest
+from environments import environment_with
 from pages import Page, asked, run, serving
 
 pytestmark = pytest.mark.skipif(find_spec("tokenizers") is None, reason="needs tokenizers")
@@ -40,10 +41,8 @@ def test_it_answers_the_request_of_the_client(encoder):
 
 
 @pytest.mark.peers
-def test_the_client_of_openai_prints_both_vectors(encoder, peer_environment):
-    client = PAGE.command("client.py").replace(
-        "python", f"{peer_environment('openai', 'openai')}/python", 1
-    )
+def test_the_client_of_openai_prints_both_vectors(encoder):
+    client = PAGE.command("client.py").replace("python", f"{environment_with('openai')}/python", 1)
     with serving(PAGE.command("headrace serve"), encoder) as url:
         length, tokens = asked(client, url, encoder).splitlines()
     assert length.startswith("384 numbers each")

@@ -6,10 +6,10 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import pytest
+from environments import environment_with
 
 import headrace
 import headrace_models
@@ -18,24 +18,12 @@ HERE = Path(__file__).parent
 NEEDS = ["s3fs", "moto[server]", "boto3", "pluggy", "pydantic>=2.7,<3", "typing-extensions"]
 
 
-@pytest.fixture(scope="module")
-def python(pytestconfig):
-    """Return the interpreter of an environment that is made if need be."""
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / "models-bucket"
-    made = home / "bin" / "python"
-    if not (home / "complete").exists():
-        venv.create(home, with_pip=True, clear=True)
-        subprocess.run([made, "-m", "pip", "install", "-q", *NEEDS], check=True)
-        (home / "complete").touch()
-    return made
-
-
 @pytest.mark.peers
 @pytest.mark.skipif(sys.platform == "win32", reason="the program of an environment is elsewhere")
-def test_an_address_with_a_version_gives_that_version(python, tmp_path):
+def test_an_address_with_a_version_gives_that_version(tmp_path):
     sources = [str(Path(one.__file__).parents[1]) for one in (headrace, headrace_models)]
     done = subprocess.run(
-        [python, HERE / "bucket_program.py", tmp_path],
+        [environment_with(*NEEDS) / "python", HERE / "bucket_program.py", tmp_path],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join(sources),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import re
 import shutil
 import subprocess
 import sys
 import threading
-import venv
 from pathlib import Path
 
 import httpx
@@ -81,32 +79,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # for the modules beside this on
 
 
 @pytest.fixture
-def tools(pytestconfig):
-    """Return the folder of programs of an environment with what pip installs.
-
-    It lies in pytest's cache, where the next run finds it.
-    """
-
-    def make(*requirements: str) -> Path:
-        asked = repr((sys.version, sys.prefix, requirements)).encode()
-        name = hashlib.sha256(asked).hexdigest()[:16]
-        folder = pytestconfig.rootpath / ".pytest_cache" / "environments" / name
-        programs = folder / ("Scripts" if sys.platform == "win32" else "bin")
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            venv.create(folder)
-            pip = [sys.executable, "-m", "pip", "--python", programs / "python"]
-            # A package index that is slow, or away for a moment, fails no test.
-            patient = ["--retries", "10", "--timeout", "60"]
-            install = [*pip, "install", "-q", "--no-compile", *patient, *requirements]
-            subprocess.run(install, check=True)
-            (folder / "complete").touch()
-        return programs
-
-    return make
-
-
-@pytest.fixture
 def held_bytes():
     """Return the bytes that a server holds of bodies when every request of REST has ended, not just got its answer."""
 
@@ -161,7 +133,6 @@ def plain():
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
     """A root, certificates of a server and of a client that it signed, and a client of another root; by OpenSSL."""
-    import shutil
 
     program = shutil.which("openssl")
     if program is None:

@@ -17,6 +17,7 @@ import httpx
 import numpy as np
 import pytest
 from api_models import TEXTS
+from environments import environment_with
 from serve_helpers import until
 from typing_extensions import NotRequired, TypedDict
 
@@ -60,9 +61,9 @@ def expected():
 
 
 @pytest.mark.peers
-def test_the_clients_of_openai_and_langchain(served, tools):
+def test_the_clients_of_openai_and_langchain(served):
     api_models.Endless.left.clear()
-    python = tools("openai>=3,<4", "langchain-openai>=1,<2") / "python"
+    python = environment_with("openai>=3,<4", "langchain-openai>=1,<2") / "python"
     command = [python, HERE / "openai_calls.py", served.url, json.dumps(expected())]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -596,9 +597,9 @@ def test_keys_of_kserve_beside_the_instances(serving, more, status, found):
 
 
 @pytest.mark.peers
-def test_the_client_of_kserve_in_its_first_protocol(serving, tools):
+def test_the_client_of_kserve_in_its_first_protocol(serving):
     server = serving({"m": DECLARED}, apis=["kserve-v1"])
-    command = [tools("kserve>=0.15") / "python", HERE / "kserve_calls.py", server.url]
+    command = [environment_with("kserve>=0.15") / "python", HERE / "kserve_calls.py", server.url]
     bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=bare)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -9,6 +9,7 @@ import subprocess
 import api_models
 import httpx
 import pytest
+from environments import environment_with
 from pages import Page
 from pages import serving as page_serving
 
@@ -51,13 +52,13 @@ def test_what_open_web_ui_sends_is_answered(folder, serving):
         ("with_llamaindex.py", ["llama-index-llms-openai-like>=0.5"], ["HELLO YOU "]),
     ],
 )
-def test_the_programs_run_with_the_libraries(folder, serving, tools, name, libraries, says):
+def test_the_programs_run_with_the_libraries(folder, serving, name, libraries, says):
     config = headrace.PipelineConfig.load(folder / "shout.toml")
     models = {"shout": config, "encoder": api_models.MODELS["vectors"]}
     server = serving(models, apis=["openai"])
     program = FILES[name].replace(ADDRESS, server.url)
     assert program != FILES[name]
     bare = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-    command = [tools(*libraries) / "python", "-c", program]
+    command = [environment_with(*libraries) / "python", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=bare)
     assert done.stdout.splitlines() == says, done.stderr

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from environments import environment_with
+from filelock import FileLock
 
 from headrace_serve import Server
 
@@ -59,8 +61,8 @@ OLDEST = ("tritonclient[all]==2.3.0", "numpy<1.24", "protobuf<3.21", "setuptools
 
 @pytest.mark.peers
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="its numpy has no wheel there")
-def test_the_oldest_tritonclient(addresses, tools):
-    command = [tools(*OLDEST) / "python", HERE / "triton_calls.py", *addresses]
+def test_the_oldest_tritonclient(addresses):
+    command = [environment_with(*OLDEST) / "python", HERE / "triton_calls.py", *addresses]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -245,13 +247,14 @@ class TestCurl:
 
 
 @pytest.fixture
-def perf_analyzer(tools):
+def perf_analyzer():
     """Return a function that runs perf_analyzer, Triton's client in C++: the last one that needs glibc 2.35 alone."""
-    folder = tools("tritonclient==2.41.1", "nvidia-cuda-runtime-cu12")
-    if not (folder.parent / "usr").exists():
-        subprocess.run(["apt-get", "download", "libb64-0d"], cwd=folder.parent, check=True)
-        (package,) = folder.parent.glob("libb64-0d_*.deb")
-        subprocess.run(["dpkg-deb", "-x", package, folder.parent], check=True)
+    folder = environment_with("tritonclient==2.41.1", "nvidia-cuda-runtime-cu12")
+    with FileLock(f"{folder.parent}.lock"):
+        if not (folder.parent / "usr").exists():
+            subprocess.run(["apt-get", "download", "libb64-0d"], cwd=folder.parent, check=True)
+            (package,) = folder.parent.glob("libb64-0d_*.deb")
+            subprocess.run(["dpkg-deb", "-x", package, folder.parent], check=True)
     found = [next(folder.parent.rglob(name)) for name in ("libb64.so.0d", "libcudart.so.12")]
     paths = ":".join(str(one.parent) for one in found)
 

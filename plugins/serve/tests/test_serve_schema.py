@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from environments import environment_with
 
 HERE = Path(__file__).resolve().parent
 TOOL = "schemathesis==4.32.5"
@@ -21,9 +22,9 @@ PATHS = (
 
 @pytest.mark.peers
 @pytest.mark.stress
-def test_schemathesis_finds_the_document_and_the_server_at_one(tools, tmp_path, request):
+def test_schemathesis_finds_the_document_and_the_server_at_one(tmp_path, request):
     examples = "20" if request.config.getoption("--stress") else "3"
-    schemathesis = tools(TOOL) / "schemathesis"
+    schemathesis = environment_with(TOOL) / "schemathesis"
     served = [sys.executable, HERE / "served_examples.py", "0", "0"]
     with subprocess.Popen(served, stdout=subprocess.PIPE, text=True, cwd=HERE) as server:
         try:

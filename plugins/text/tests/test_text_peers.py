@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import venv
 from pathlib import Path
 
 import numpy as np
 import pytest
+from environments import environment_with
 
 import headrace
 from headrace import errors
@@ -24,17 +24,10 @@ REFUSED = {"include_prompt", "truncate_dim", "other_case", "other_prefix"}
 
 
 @pytest.fixture(scope="module")
-def peers(pytestconfig, tmp_path_factory):
+def peers(tmp_path_factory):
     """The folders, and what the libraries make of texts by them."""
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / "text-peers"
-    python = home / "bin" / "python"
-    if not (home / "complete").exists():
-        venv.create(home, with_pip=True, clear=True)
-        install = [python, "-m", "pip", "install", "-q", "--retries", "10", *LIBRARIES]
-        subprocess.run(install, check=True)
-        (home / "complete").touch()
     folder = tmp_path_factory.mktemp("peers")
-    made = [python, HERE / "make_peers.py", folder]
+    made = [environment_with(*LIBRARIES) / "python", HERE / "make_peers.py", folder]
     done = subprocess.run(made, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder

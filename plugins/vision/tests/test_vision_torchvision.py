@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sysconfig
-import venv
 from pathlib import Path
 
 import numpy as np
 import pytest
+from environments import environment_with
 
 from headrace_vision import detect
 from headrace_vision.boxes import best_boxes
@@ -43,20 +42,10 @@ LIBRARIES = ("ultralytics==8.4.190", "rfdetr==1.11.2", "sahi==0.12.8", "shapely>
 
 
 @pytest.fixture(scope="module")
-def answers(pytestconfig, tmp_path_factory):
+def answers(tmp_path_factory):
     """What the libraries answer today, and the folder of the networks."""
-    home = pytestconfig.rootpath / ".pytest_cache" / "environments" / "vision-peers"
-    python = home / "bin" / "python"
-    if not (home / "complete").exists():
-        venv.create(home, with_pip=True, clear=True)
-        # torch and what else they need are those of this environment.
-        place = sysconfig.get_path("purelib", vars={"base": home, "platbase": home})
-        Path(place, "torch.pth").write_text(sysconfig.get_path("purelib"))
-        install = [python, "-m", "pip", "install", "-q", "--no-deps", "--retries", "3", *LIBRARIES]
-        done = subprocess.run(install, capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"they cannot be installed here: {done.stderr.strip().splitlines()[-1]}")
-        (home / "complete").touch()
+    # torch and what else they need are those of this environment.
+    python = environment_with(*LIBRARIES, beside=True) / "python"
     folder = tmp_path_factory.mktemp("peers")
     settings = {"YOLO_CONFIG_DIR": str(folder), "YOLO_OFFLINE": "1", "YOLO_AUTOINSTALL": "false"}
     done = subprocess.run(
