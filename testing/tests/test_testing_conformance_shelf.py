@@ -183,6 +183,39 @@ def test_a_broken_backend_is_rejected_by_exactly_the_rule_meant_for_it(
     gc.collect()
 
 
+@pytest.mark.parametrize(("grows", "outcome"), [("neighbour", "passed"), ("own", "failed")])
+def test_the_memory_of_a_device_is_that_of_this_process(grows, outcome, monkeypatch):
+    taken = dict.fromkeys(("neighbour", "own"), 1 << 30)
+    runtime = types.SimpleNamespace(
+        cudaGetDeviceCount=lambda: (0, 1),
+        cudaDeviceSynchronize=lambda: (0,),
+        cudaMemGetInfo=lambda: (0, (1 << 40) - sum(taken.values()), 1 << 40),
+    )
+    nvml = types.SimpleNamespace(
+        NVMLError=OSError,
+        nvmlInit=int,
+        nvmlShutdown=int,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=int,
+        nvmlDeviceGetComputeRunningProcesses=lambda device: [
+            types.SimpleNamespace(pid=os.getpid() + (name != "own"), usedGpuMemory=taken[name])
+            for name in taken
+        ],
+    )
+    monkeypatch.setitem(sys.modules, "cuda.bindings.runtime", runtime)
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+
+    class Grows(shelf["perfect"].Perfect):
+        def init(self, options, context):
+            super().init(options, context)
+            taken[grows] += 2 << 20
+
+    headrace.register("Grows", Grows, replace=True)
+    (cls,) = [one for one in BROKEN if one.__name__ == "LeavesDeviceMemory"]
+    with ConformanceRun(type("Kit", (cls,), {"expression": "Grows"})) as run:
+        assert run.verdict("device-memory-left").outcome == outcome
+
+
 def test_an_input_that_is_changed_on_purpose_is_excepted_once():
     (cls,) = [one for one in BROKEN if one.__name__ == "SortsInPlace"]
     excepted = {"expected_failures": {"inputs-kept": "the lists are large"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import io
 import os
 import sys
@@ -226,8 +227,9 @@ def _listening() -> Iterator[list[str]]:
 def device_memory_left(subject: Subject) -> str:
     """Device memory is scarce: a program that builds one pipeline after another must not lose some of it each time.
 
-    Where the backend has loaded torch or cuda-python and a device is in use, the used memory of the device
-    is read after each of several lives, and does not grow each time.
+    Where the backend has loaded torch or cuda-python and a device is in use, the memory of this process there
+    is read after each of several lives, and does not grow each time. Without nvidia-ml-py it is the memory of
+    all processes: then let no other one use the device.
     """
     looked = [name for name in _measured(subject) if name.startswith(_DEVICE)]
     for name in looked:
@@ -249,8 +251,31 @@ def _device_counters() -> Iterator[tuple[str, Callable[[], int]]]:
     runtime = cuda_runtime()
     if runtime is not None:
         error, _, total = runtime.cudaMemGetInfo()
-        if int(error) == 0:
+        if _own_bytes():
+            yield f"{_DEVICE} of CUDA", _own_bytes
+        elif int(error) == 0:
             yield f"{_DEVICE} of CUDA", lambda: total - runtime.cudaMemGetInfo()[1]
+
+
+def _own_bytes() -> int:
+    """Return the bytes of this process on all devices; 0 where NVML does not tell.
+
+    Source:
+        ``nvmlDeviceGetComputeRunningProcesses`` and ``nvmlProcessInfo_t`` of the NVML API.
+    """
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - it is not installed, or has an error of its own that says why not
+        return 0
+    try:
+        handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
+        told = [one for at in handles for one in nvml.nvmlDeviceGetComputeRunningProcesses(at)]
+        return sum(one.usedGpuMemory or 0 for one in told if one.pid == os.getpid())
+    except nvml.NVMLError:
+        return 0
+    finally:
+        nvml.nvmlShutdown()
 
 
 RULES: tuple[Rule, ...] = (threads_left, files_left, warnings_left, device_memory_left)
