@@ -39,7 +39,7 @@ AGAINST_ALL = (
 FLAT = [("Reshape", ["x", "all"], ["y"], {})], X, [("y", T.FLOAT, ["m"])], [("all", np.int64([-1]))]
 
 
-def write(path, nodes, inputs, outputs, weights=(AXIS,)):
+def write(path, nodes, inputs, outputs, weights=(AXIS,), **saving):
     """Write a model of (op, inputs, outputs, attributes) nodes."""
     graph = helper.make_graph(
         [helper.make_node(op, list(a), list(b), **attrs) for op, a, b, attrs in nodes],
@@ -49,7 +49,7 @@ def write(path, nodes, inputs, outputs, weights=(AXIS,)):
         [onnx.numpy_helper.from_array(array, key) for key, array in weights],
     )
     opset = [helper.make_opsetid("", 17)]
-    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), str(path))
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), str(path), **saving)
 
 
 def answers(pipe, *requests):

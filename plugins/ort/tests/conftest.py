@@ -2,9 +2,9 @@
 
 import importlib.util
 
-import onnx
 import pytest
-from onnx import TensorProto, helper
+from engine_rules import write
+from onnx import TensorProto
 
 import headrace
 from headrace_ort import OnnxTensor
@@ -27,21 +27,12 @@ collect_ignore = [
 def save(tmp_path):
     """Write a model of (op, inputs, outputs, attributes) nodes and give its path."""
 
-    def write(nodes, inputs, outputs, weights=(), name="model.onnx", **saving):
-        graph = helper.make_graph(
-            [helper.make_node(op, list(a), list(b), **attrs) for op, a, b, attrs in nodes],
-            "graph",
-            [helper.make_tensor_value_info(*port) for port in inputs],
-            [helper.make_tensor_value_info(*port) for port in outputs],
-            [onnx.numpy_helper.from_array(array, key) for key, array in weights],
-        )
-        opset = [helper.make_opsetid("", 17)]
-        model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    def saved(nodes, inputs, outputs, weights=(), name="model.onnx", **saving):
         path = tmp_path / name
-        onnx.save(model, str(path), **saving)
+        write(path, nodes, inputs, outputs, weights, **saving)
         return path
 
-    return write
+    return saved
 
 
 @pytest.fixture
