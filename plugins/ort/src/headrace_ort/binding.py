@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from itertools import accumulate
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class DeviceRunner:
         run_options: Makes the options of a run.
         shared: Whether several instances use the session, which then computes on a stream of its own.
         sizes: The numbers of rows that runs may have. A batch is filled up to the next one. Empty: any.
+        measured: Whether the warm-up lets all numbers be if a run of another number takes less than twice as long.
         kind: ONNX Runtime's name of the kind of device.
         current: Makes the device current in this thread for a block, since ONNX Runtime changes it.
     """
@@ -72,6 +74,7 @@ class DeviceRunner:
         run_options: Any,
         shared: bool = False,
         sizes: Sequence[int] = (),
+        measured: bool = False,
         kind: str = "cuda",
         current: contextlib.AbstractContextManager[None],
     ) -> None:
@@ -83,7 +86,8 @@ class DeviceRunner:
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
         self._to_cpu, self._shared = to_cpu, shared
-        self._sizes = () if signature.one_at_a_time else sorted(sizes)
+        self._sizes = [] if signature.one_at_a_time else sorted(sizes)
+        self._measured = measured
         self._make_options = run_options
         self._options = run_options()
         # Without this entry ONNX Runtime raises and catches an exception at every run to find that it is missing.
@@ -375,9 +379,10 @@ class DeviceRunner:
 
     def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
+        outputs = self._outputs_of(feeds, rows, rows)
         if self._seen[1] not in range(1, rows):
-            self._seen = feeds, rows  # the fewest rows, which fit into all sizes
-        return self._outputs_of(feeds, rows, rows)
+            self._seen = feeds, rows  # the fewest rows that it takes, which fit into all sizes
+        return outputs
 
     def _outputs_of(self, feeds: Mapping[str, Any], rows: int, filled: int) -> list[Any]:
         """Run inputs; copies of the last row fill the run up."""
@@ -398,10 +403,37 @@ class DeviceRunner:
                 fixed = self._signature.rows
                 self.capture([fixed] if fixed is not None else sizes)
             self.end()
-        # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
-        for rows in self._signature.sizes if self._seen[1] else ():
-            self._outputs_of(*self._seen, rows)
+        if self._measured:
+            self._measure()
+        else:
+            self._run_sizes(self._signature.sizes)
         return self.sizes
+
+    def _run_sizes(self, sizes: Iterable[int]) -> list[float]:
+        """Run each number of rows; return the seconds. Convolutions are planned for the last. Samples of free axes have not run."""
+        took_s = []
+        for rows in sizes if self._seen[1] else ():
+            begun_s = perf_counter()
+            self._outputs_of(*self._seen, rows)
+            took_s.append(perf_counter() - begun_s)
+        return took_s
+
+    def _measure(self) -> None:
+        """Run all sizes, and change between the least and the largest. Keep them if that takes longer than a run."""
+        sizes, self._sizes = self._sizes, []
+        try:
+            took_s = self._run_sizes((*sizes, sizes[0], *sizes[-1:] * 3))
+        except Exception as error:
+            if cuda.lost_device(error) is not None:
+                raise
+            return  # a default fails no node whose batches may never be so large
+        if took_s and took_s[-3] >= 2 * min(took_s[-2:]):
+            self._sizes = sizes
+
+    @property
+    def row_sizes(self) -> list[int]:
+        """The numbers of rows that runs may have, ascending. Empty: any."""
+        return self._sizes
 
     @property
     def sizes(self) -> list[int]:
