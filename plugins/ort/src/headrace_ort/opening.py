@@ -130,13 +130,13 @@ def choose_row_sizes(
         planned: Whether the session plans operators anew for a run of another shape.
     """
     batch = context.batch
-    alike = options.cuda_graph or batch.sizes or signature.rows or batch.max == 1
+    alike = options.cuda_graph or batch.sizes or signature.rows or (batch.max or 1) == 1
     if options.row_sizes is not None or not planned or alike or not signature.fills:
         return options.row_sizes or ()
     ports = (*signature.inputs, *signature.outputs)
     lengths = [n for port in signature.inputs if not port.optional for n in port.sample_shape]
     known = None not in lengths or options.warm_up_input is not None
-    if batch.max is not None and known and not any(port.axis for port in ports):
+    if known and not any(port.axis for port in ports):
         from headrace_ort.on_device import sizes_to_capture
 
         return tuple(sizes_to_capture(None, batch.max))
@@ -144,7 +144,7 @@ def choose_row_sizes(
         context.logger.warning(
             "the CUDA provider plans convolutions anew whenever a run has another number of rows, which takes longer than"
             " many runs: row_sizes = [%d] keeps the number",
-            batch.max or 8,
+            batch.max,
         )
     return ()
 
