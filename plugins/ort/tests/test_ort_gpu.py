@@ -56,9 +56,8 @@ def chain(save):
     return save(nodes, [("x", T.FLOAT, port)], [("y", T.FLOAT, port)], weights)
 
 
-@pytest.fixture
-def deep(save):
-    """Forty layers of a convolution."""
+def forty_convolutions():
+    """Return the nodes of forty layers of a convolution from ``x`` to ``y``, and their weights."""
     rng = np.random.default_rng(2)
     nodes, weights, before = [], [], "x"
     for k in range(40):
@@ -67,8 +66,32 @@ def deep(save):
         nodes.append(("Conv", [before, f"w{k}"], [f"c{k}"], {"pads": [1, 1, 1, 1]}))
         nodes.append(("Tanh", [f"c{k}"], [after], {}))
         before = after
+    return nodes, weights
+
+
+@pytest.fixture
+def deep(save):
+    """Forty layers of a convolution."""
+    nodes, weights = forty_convolutions()
     port = ["n", 16, 32, 32]
     return save(nodes, [("x", T.FLOAT, port)], [("y", T.FLOAT, port)], weights)
+
+
+@pytest.fixture
+def telling(save):
+    """Forty layers of a convolution, and for each row in ``ran`` the number of rows of its run: a sum of ones."""
+    nodes, weights = forty_convolutions()
+    nodes += [
+        ("ReduceMean", ["x"], ["mean"], {"axes": [1, 2, 3]}),
+        ("Mul", ["mean", "zero"], ["zeros"], {}),
+        ("Add", ["zeros", "unit"], ["units"], {}),
+        ("ReduceSum", ["units", "axis"], ["sum"], {}),
+        ("Add", ["zeros", "sum"], ["ran"], {}),
+    ]
+    weights += [("zero", np.float32(0)), ("unit", np.float32(1)), ("axis", np.int64([0]))]
+    port = ["n", 16, 32, 32]
+    outputs = [("y", T.FLOAT, port), ("ran", T.FLOAT, ["n", 1, 1, 1])]
+    return save(nodes, [("x", T.FLOAT, port)], outputs, weights)
 
 
 def samples_of(count, seed=0):
@@ -238,6 +261,77 @@ def test_no_result_is_read_early_and_no_input_late(torch, request, model, graph,
         stats = pipe.stats()["nodes"]["main"]
     assert wrong == []
     assert stats["ok"] == 16 * 300
+
+
+def on_cuda(model, **more):
+    """Return the keys of a node on CUDA that computes as exactly as the CPU, and `max` 8."""
+    exact = {"cuda": {"use_tf32": False}}
+    keys = {"backend": "OnnxTensor", "model": str(model), "device": "cuda:0", "max": 8}
+    return {**keys, "provider_options": exact, **more}
+
+
+def row_sizes_of(pipe):
+    return pipe.describe()["nodes"]["main"]["tree"]["built"]["row_sizes"]
+
+
+@pytest.mark.parametrize("to", ["cpu", "device"])
+def test_forty_threads_before_convolutions_meet_no_number_of_rows_that_the_build_has_not_run(
+    torch, telling, to
+):
+    inputs = np.random.default_rng(11).standard_normal((64, 16, 32, 32), np.float32)
+    with headrace.pipe({"backend": "OnnxTensor", "model": str(telling), "max": 64}) as pipe:
+        expected = pipe({"data": inputs, "request_size": 64})["result"]["y"]
+    begin, wrong, sizes = threading.Barrier(40), [], set()
+
+    def client(number):
+        begin.wait()
+        for k in np.random.default_rng(number).integers(0, 64, 50):
+            try:
+                result = pipe({"data": inputs[k]})["result"]
+                if not np.allclose(on_host(result["y"]), expected[k], atol=5e-3):
+                    wrong.append(k)
+                sizes.add(float(on_host(result["ran"]).item()))
+            except Exception as error:
+                wrong.append(error)
+                return
+
+    with headrace.pipe(on_cuda(telling, instance_num=2, output_device=to)) as pipe:
+        assert row_sizes_of(pipe) == [1, 2, 4, 8]
+        burst = pipe([{"data": row} for row in inputs[:40]])
+        # The build ends with the plan for eight rows, which a few runs do not give up.
+        assert {float(on_host(answer["result"]["ran"]).item()) for answer in burst} == {8}
+        threads = [threading.Thread(target=client, args=(number,)) for number in range(40)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert wrong == []
+    assert sizes <= {1, 2, 4, 8}
+
+
+def test_single_requests_after_the_build_go_down_from_its_plan_and_never_up(telling):
+    row = np.ones((16, 32, 32), np.float32)
+    with headrace.pipe(on_cuda(telling)) as pipe:
+        ran = [int(pipe({"data": row})["result"]["ran"].item()) for _ in range(500)]
+        rows = np.stack([row] * 3)
+        (more,) = {int(n) for n in pipe({"data": rows, "request_size": 3})["result"]["ran"].flat}
+    assert ran[0] == 8
+    assert ran == sorted(ran, reverse=True)
+    assert more == max(4, ran[-1])
+
+
+def test_row_sizes_that_the_user_names_are_taken_as_they_are(telling):
+    rows = np.ones((3, 16, 32, 32), np.float32)
+    for row_sizes, expected in (([], 3), ([6], 6)):
+        with headrace.pipe(on_cuda(telling, row_sizes=row_sizes)) as pipe:
+            assert row_sizes_of(pipe) == row_sizes
+            ran = pipe({"data": rows, "request_size": 3})["result"]["ran"]
+        assert ran.ravel().tolist() == [expected] * 3
+
+
+def test_a_network_without_convolutions_runs_with_any_number_of_rows(matmul):
+    with headrace.pipe(on_cuda(matmul[0])) as pipe:
+        assert row_sizes_of(pipe) == []
 
 
 def test_what_a_caller_has_just_started_on_the_second_device_comes_first(torch, start, matmul):

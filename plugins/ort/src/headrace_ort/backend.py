@@ -107,7 +107,7 @@ class OnnxTensor(headrace.Backend):
 
         onnxruntime = builds.import_runtime()
         from headrace_ort import session, signature
-        from headrace_ort.opening import open_session
+        from headrace_ort.opening import choose_row_sizes, open_session
 
         self._options, self._entered = options, context.request.entered
         opened = open_session(options, context)
@@ -118,7 +118,8 @@ class OnnxTensor(headrace.Backend):
             unbatched=options.unbatched,
             batch_axis=options.batch_axis,
             shared=context.batch.max != 1,
-        ).with_sizes(options.row_sizes)
+        )
+        read = read.with_sizes(choose_row_sizes(options, context, read, planned=opened.planned))
         if opened.place is not None:
             self._current = opened.place.current()
         self._rows = self._bind(read, context, partial(session.run_options, opened.log_level))
@@ -134,6 +135,7 @@ class OnnxTensor(headrace.Backend):
             **opened.about,
             "output_device": options.output_device,
             "cuda_graphs": [],
+            "row_sizes": list(read.sizes),
         }
 
     def _bind(
@@ -169,6 +171,7 @@ class OnnxTensor(headrace.Backend):
                 to_cpu=options.output_device == "cpu",
                 run_options=run_options,
                 sizes=sizes or (),
+                measured=options.row_sizes is None and bool(signature.sizes),
                 current=self._current,
             )
             context.batch.at_end(self._runner.end)
@@ -207,11 +210,12 @@ class OnnxTensor(headrace.Backend):
         return outcomes
 
     def warm_up(self) -> None:
-        """Run one row and two, and refuse outputs that do not follow the rows; capture graphs with cuda_graph."""
+        """Run few rows, refuse outputs that do not follow them, and capture graphs or measure a default of row_sizes."""
         on_host = self._runner is None
         self._rows.warm_up(self._adapter.outputs_of, free_axes=on_host, bounded=on_host)
         if self._runner is not None:
             self._built["cuda_graphs"] = self._runner.warm_up(self._graph_sizes)
+            self._built["row_sizes"] = self._runner.row_sizes
 
     def describe(self) -> dict[str, Any]:
         """Return providers, threads, batch size, and the inputs and outputs; apart from them inputs that may be missing."""

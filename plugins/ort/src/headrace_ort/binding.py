@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from itertools import accumulate
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,8 +56,12 @@ class DeviceRunner:
         run_options: Makes the options of a run.
         shared: Whether several instances use the session, which then computes on a stream of its own.
         sizes: The numbers of rows that runs may have. A batch is filled up to the next one. Empty: any.
+        measured: Whether the warm-up measures a change of the number. It then becomes seldom, or all numbers are allowed.
         kind: ONNX Runtime's name of the kind of device.
         current: Makes the device current in this thread for a block, since ONNX Runtime changes it.
+
+    Attributes:
+        row_sizes: The numbers of rows that runs may have, ascending. Empty: any.
     """
 
     settle = None
@@ -72,6 +77,7 @@ class DeviceRunner:
         run_options: Any,
         shared: bool = False,
         sizes: Sequence[int] = (),
+        measured: bool = False,
         kind: str = "cuda",
         current: contextlib.AbstractContextManager[None],
     ) -> None:
@@ -83,7 +89,11 @@ class DeviceRunner:
         self._kind = kind
         self._ordinal, self._stream = ordinal, stream
         self._to_cpu, self._shared = to_cpu, shared
-        self._sizes = () if signature.one_at_a_time else sorted(sizes)
+        self.row_sizes = [] if signature.one_at_a_time else sorted(sizes)
+        self._measured = measured
+        # The size that runs keep, the largest size needed since, the seconds lost by that, and the most that may be.
+        self._size, self._needed, self._lost_s, self._most_s = 0, 0, 0.0, 0.0
+        self._took_s: dict[int, float] = {}  # a run's seconds by its size
         self._make_options = run_options
         self._options = run_options()
         # Without this entry ONNX Runtime raises and catches an exception at every run to find that it is missing.
@@ -137,10 +147,21 @@ class DeviceRunner:
             self._pending = True
             outputs = graph.outputs
         else:
-            rows = self._signature.rows or next((n for n in self._sizes if n >= rows), rows)
+            rows = self._signature.rows or self._size_of(rows)
             outputs = self._run_bound(items, rows)
         results = self._results(outputs, items, rows, copied=graph is not None)
         return named_results(results, self._signature.outputs)
+
+    def _size_of(self, rows: int) -> int:
+        """Return the rows with which a run is made: an earlier run's, until copies of rows have cost two changes."""
+        size = next((n for n in self.row_sizes if n >= rows), None)
+        if size is None or not self._took_s:
+            return size or rows
+        self._needed = max(self._needed, size)
+        self._lost_s += self._took_s[self._size] - self._took_s[size]
+        if size >= self._size or self._lost_s > self._most_s:
+            self._size, self._needed, self._lost_s = self._needed, 0, 0.0
+        return self._size
 
     def _run_bound(self, items: Sequence[Item], rows: int) -> list[Any]:
         binding = self._binding
@@ -375,9 +396,10 @@ class DeviceRunner:
 
     def outputs_of(self, feeds: Mapping[str, Any], rows: int) -> list[Any]:
         """Run inputs by name, of a number of rows, and return each output, or its shape where it is on the device."""
+        outputs = self._outputs_of(feeds, rows, rows)
         if self._seen[1] not in range(1, rows):
-            self._seen = feeds, rows  # the fewest rows, which fit into all sizes
-        return self._outputs_of(feeds, rows, rows)
+            self._seen = feeds, rows  # the fewest rows that it takes, which fit into all sizes
+        return outputs
 
     def _outputs_of(self, feeds: Mapping[str, Any], rows: int, filled: int) -> list[Any]:
         """Run inputs; copies of the last row fill the run up."""
@@ -398,10 +420,36 @@ class DeviceRunner:
                 fixed = self._signature.rows
                 self.capture([fixed] if fixed is not None else sizes)
             self.end()
+        if self._measured:
+            self._measure()
         # Convolutions are planned for the last of them, the largest. Samples of free axes have not run.
-        for rows in self._signature.sizes if self._seen[1] else ():
-            self._outputs_of(*self._seen, rows)
+        elif self._seen[1]:
+            for rows in self._signature.sizes:
+                self._outputs_of(*self._seen, rows)
         return self.sizes
+
+    def _measure(self) -> None:
+        """Time runs of all sizes, and a change to the largest. Drop them if it takes no longer than a run."""
+        sizes, self.row_sizes = self.row_sizes, []
+        if not self._seen[1]:
+            return
+        try:
+            for rows in (*sizes, sizes[0], sizes[-1]):
+                changed_s, *same_s = (self._time(rows) for _ in range(4))
+                self._took_s[rows] = min(same_s)
+        except Exception as error:
+            if cuda.lost_device(error) is not None:
+                raise
+            return  # a default fails no node whose batches may never be so large
+        if changed_s >= 2 * min(same_s):
+            self.row_sizes, self._size = sizes, sizes[-1]
+            self._most_s = 2 * (changed_s - min(same_s))  # to fewer rows, and back
+
+    def _time(self, rows: int) -> float:
+        """Run a number of rows, and return the seconds."""
+        begun_s = perf_counter()
+        self._outputs_of(*self._seen, rows)
+        return perf_counter() - begun_s
 
     @property
     def sizes(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from headrace.errors import SetupError
 from headrace_ort import builds, providers, session
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
     import headrace
     from headrace_ort.on_device import Place
     from headrace_ort.options import OnnxOptions
+    from headrace_tensors import Signature
 
-__all__ = ["Opened", "open_session"]
+__all__ = ["Opened", "choose_row_sizes", "open_session"]
+
+_PLANNED: Final = frozenset({"Conv", "ConvTranspose"})
+"""Operators of which the CUDA provider keeps a single plan, for the shape of the run before."""
 
 
 class Opened(NamedTuple):
@@ -26,6 +30,7 @@ class Opened(NamedTuple):
         log_level: The level of the logs of its runs.
         place: Its place on a CUDA device. None: it computes elsewhere.
         weights: The files with weights that it maps. None: there are none.
+        planned: Whether it plans operators anew for a run of another shape.
         about: What `describe` gives of how it was opened.
     """
 
@@ -33,6 +38,7 @@ class Opened(NamedTuple):
     log_level: str
     place: Place | None
     weights: WeightFiles | None
+    planned: bool
     about: dict[str, Any]
 
 
@@ -97,7 +103,7 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
     warning = warning_of_batch_dependence(options.model, facts.operators)
     if warning is not None and context.batch.max != 1 and context.instance_index == 0:
         context.logger.warning("%s", warning)
-    _warn_of_plans(options, context, chosen[0][0], facts.operators)
+    planned = chosen[0][0] == ON_CUDA[0] and not _PLANNED.isdisjoint(facts.operators)
     about = {
         "provider_options": {
             name: {key: value for key, value in values.items() if key != "user_compute_stream"}
@@ -107,22 +113,40 @@ def open_session(options: OnnxOptions, context: headrace.InitContext) -> Opened:
         "spinning": options.session_config.get(session.SPINNING, str(int(options.spin))) == "1",
         "shared_session": share,
     }
-    return Opened(opened, log_level, place, weights, about)
+    return Opened(opened, log_level, place, weights, planned, about)
 
 
-def _warn_of_plans(
-    options: OnnxOptions, context: headrace.InitContext, provider: str, operators: set[str]
-) -> None:
-    """Say once for a node that its runs will have many shapes, where that is slow."""
-    if provider != "CUDAExecutionProvider" or "Conv" not in operators:
-        return
-    keeps = options.row_sizes or options.cuda_graph or context.batch.sizes
-    if not keeps and context.batch.max != 1 and context.instance_index == 0:
+def choose_row_sizes(
+    options: OnnxOptions, context: headrace.InitContext, signature: Signature, *, planned: bool
+) -> tuple[int, ...]:
+    """Return the numbers of rows with which a model runs: `row_sizes`, by default 1, 2, 4, ... `max` where that helps.
+
+    Where it would help and cannot be had, the node's first instance warns.
+
+    Args:
+        options: The options.
+        context: The context of the instance.
+        signature: Inputs and outputs of the model.
+        planned: Whether the session plans operators anew for a run of another shape.
+    """
+    batch = context.batch
+    alike = options.cuda_graph or batch.sizes or signature.rows or (batch.max or 1) == 1
+    if options.row_sizes is not None or not planned or alike or not signature.fills:
+        return options.row_sizes or ()
+    ports = (*signature.inputs, *signature.outputs)
+    lengths = [n for port in signature.inputs if not port.optional for n in port.sample_shape]
+    known = None not in lengths or options.warm_up_input is not None
+    if known and not any(port.axis for port in ports):
+        from headrace_ort.on_device import sizes_to_capture
+
+        return tuple(sizes_to_capture(None, batch.max))
+    if context.instance_index == 0:
         context.logger.warning(
             "the CUDA provider plans convolutions anew whenever a run has another number of rows, which takes longer than"
             " many runs: row_sizes = [%d] keeps the number",
-            context.batch.max or 8,
+            batch.max,
         )
+    return ()
 
 
 def _choose(

@@ -19,7 +19,7 @@ ON_CUDA = (
     "TensorrtExecutionProvider",
     "NvTensorRTRTXExecutionProvider",
 )
-"""Providers whose option ``device_id`` means the number in ``cuda:N``."""
+"""Providers whose option ``device_id`` means the number in ``cuda:N``, that of CUDA first."""
 
 
 class OnnxOptions(BatchAxisOptions):
@@ -43,7 +43,13 @@ class OnnxOptions(BatchAxisOptions):
         description="Where results lie: cpu gives numpy arrays, device leaves them on the GPU of a "
         "CUDA or TensorRT provider (with __dlpack__ and __cuda_array_interface__).",
     )
-    row_sizes: RowSizes = ()
+    row_sizes: RowSizes | None = Field(
+        None,
+        description="The only numbers of rows with which the model runs: a run of fewer is filled up to the next "
+        "with copies of its last row, whose results are dropped; more than the largest run as they are; [] lets all be. "
+        "Default: 1, 2, 4, ... `max` for a network that the CUDA provider plans anew for another number, else []. "
+        "Not beside `batch_sizes`.",
+    )
     cuda_graph: bool = Field(
         False,
         description="On the CUDA provider, run captured graphs: one per size of `row_sizes` or `batch_sizes`, "
