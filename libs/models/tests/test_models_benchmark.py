@@ -25,10 +25,13 @@ def test_no_request_is_lost_where_models_do_not_all_fit(tmp_path):
     for needed in ("onnx", "onnxruntime", "headrace_ort"):
         pytest.importorskip(needed)
     figures = run("benchmarks.models.budget", tmp_path)
-    assert figures["lost"] == 0
+    assert figures["lost"] == figures["wrong"] == 0
     assert figures["evicted"] > 0
     assert 0 < figures["hits"] <= figures["best_hits"] <= 1
     assert 0 < figures["recent_hits"] <= figures["best_hits"]
+    kept = {figure["what"].partition(": ")[2]: figure for figure in figures["kept"]}
+    assert kept["answers"]["value"] == figures["requests"]
+    assert kept["the greatest memory of the models"]["unit"] == "MiB"
 
 
 @pytest.mark.slow
