@@ -248,6 +248,7 @@ def test_gpu_certify_prints_a_table_of_engines(tmp_path):
         assert f"| ort | {precision} | " in printed
     assert figures["ort"]["fp16"]["outputs"]["result"]["reference"]["max_rel"] > 0
     assert "| tensorrt | fp16 | left out: " in printed
+    assert len(figures["kept"]) == 4
 
 
 def test_remote_overhead_counts_every_request(tmp_path):
