@@ -19,6 +19,7 @@ instance per processor unless said; with as many as clients each client decodes 
 process of its own, ``xMAX`` hands it several pictures at a time, and ``@CPUS`` keeps the threads of this process
 to a few processors, with ``s`` and the others to the rest. The threads of the program written by hand are as many as the first way has instances.
 
+With ``--switch-interval-ms`` each of these loads comes once more, with CPython's usual 5 ms.
 ``--cuda-graph`` is the node's option: launching the layers of a deep network takes a thread milliseconds, beside those that decode.
 
 The networks have random weights and are made at run time. Engines go into the user's cache: the next run finds them. Needs headrace,
@@ -44,6 +45,7 @@ from benchmarks.gpu_engine import EngineBench, EngineRunner
 from benchmarks.gpu_networks import resnet, tiny
 from benchmarks.load import (
     arguments,
+    beside,
     drive,
     environment,
     print_environment,
@@ -63,6 +65,8 @@ if TYPE_CHECKING:
 ENGINE = "Onnx2Tensorrt,TensorrtInferTensor"
 GATHERED = f"IoC[{ENGINE};CatSplit[TensorrtCat,TensorrtInferTensor,TensorrtSplit]]"
 CLIENTS = 40
+USUAL_S = 0.005
+"""How long a thread keeps the interpreter, unless set."""
 
 
 class Bench(EngineBench):
@@ -197,16 +201,24 @@ class Bench(EngineBench):
             config = {"decode": {**decoding_node(way, size), "next": "infer"}, "infer": infer}
             with headrace.pipe(config) as pipe, way.front():
                 for clients in (CLIENTS, 4 * CLIENTS):
-                    load = drive(
-                        lambda i, pipe=pipe: pipe({"data": pictures[i % len(pictures)]}),  # type: ignore[misc]
-                        clients,
-                        self.seconds,
-                    )
+                    send = partial(_send, pipe, pictures)
+                    load = drive(send, clients, self.seconds)
                     side = f"decoding {way.text}, {clients} clients"
                     rates[side] = load.rps
                     p99_ms = [load.p99_us / 1e3]
                     said = f"{side}: 99th percentile of the latency"
                     self.kept.append(measure(said, "ms", "lower", p99_ms))
+                    if (interval_s := sys.getswitchinterval()) != USUAL_S:
+                        sys.setswitchinterval(USUAL_S)
+                        usual = drive(send, clients, self.seconds)
+                        sys.setswitchinterval(interval_s)
+                        title = (
+                            f"a thread keeps the interpreter for {1e3 * interval_s:g} ms, {side}"
+                        )
+                        self.kept += [
+                            beside(title, [load], f"{1e3 * USUAL_S:g} ms", [usual], key, own=True)
+                            for key in ("rps", "p99_us")
+                        ]
         for side, rate in rates.items():
             print(f"resnet: {side}: {rate:.0f} pictures a second")
             self.kept.append(measure(f"{side}: pictures a second", "1/s", "higher", [rate]))
@@ -238,6 +250,10 @@ class Bench(EngineBench):
 
 
 PARTS = ("overhead", "resnet", "table")
+
+
+def _send(pipe: headrace.Pipeline, pictures: list[bytes], i: int) -> object:
+    return pipe({"data": pictures[i % len(pictures)]})
 
 
 def _pictures(cv2: Any, count: int) -> list[bytes]:
