@@ -9,7 +9,7 @@ leaves whose next request is the farthest. In the other one the least recently u
 A thread reads the memory ten times a second: the resident bytes of this process, or the used bytes of the device as
 ``nvidia-smi`` shows them, so nothing else may use it. What libraries take once does not count. Of a device that is an
 empty context of CUDA, measured in a process of its own, and what stays after a model of each kind has left. Each model counts there with the
-most that one of these took. Engines are built before, in another process.
+most that one of these took, rounded up to 16 MiB. Engines are built before, in another process.
 
     python -m benchmarks.models.budget [--device cuda:0] [--seconds 300] [--clients 40] [--quick] [--json FILE]
 """
@@ -46,6 +46,7 @@ MODELS, ROOM = 12, 4
 ROWS = 16
 READ_S = 0.1
 MIB = 2**20
+STEP = 16 * MIB
 
 _T = TypeVar("_T")
 
@@ -184,7 +185,7 @@ def trace(folder: Path, device: str, seconds: float, clients: int, side: int) ->
     if device != "cpu":
         apart(build, [configs[name] for name in names[1::2]])
         base, weights = weigh({name: configs[name] for name in names[:2]}, device, rows[0])
-        size = max(weight["used"] for weight in weights.values())
+        size = -(-max(weight["used"] for weight in weights.values()) // STEP) * STEP
     memory = Memory(
         {place: f"{size * ROOM} B"}, sizes=dict.fromkeys(names, f"{size} B"), min_stay_s=0.05
     )
