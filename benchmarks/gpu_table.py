@@ -60,11 +60,7 @@ def run(bench: EngineBench) -> dict[str, Any]:
             )
             for side, (number, graph) in settings.items()
         }
-        others = {
-            name: prepare
-            for sides in (_onnxruntime, _torch)
-            for name, prepare in sides(bench, model)
-        }
+        others = dict([*_onnxruntime(bench, model), *_torch()])
         for batch in BATCHES:
             sides = {
                 METHOD: partial(_alone_ms, bench, engine, batch),
@@ -162,7 +158,7 @@ def _onnxruntime(bench: EngineBench, model: Path) -> Iterator[tuple[str, Any]]:
     yield "onnxruntime, CUDA", prepare
 
 
-def _torch(bench: EngineBench, model: Path) -> Iterator[tuple[str, Any]]:
+def _torch() -> Iterator[tuple[str, Any]]:
     try:
         import torch
 
