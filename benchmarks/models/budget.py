@@ -158,10 +158,10 @@ def weigh(
             for name in configs:
                 models.load(name)
                 models(name, {"data": row})
-                about = models.status()[name]
-                account = about["memory"][device], about["memory_origin"]
                 used = used_bytes(device)
                 models.unload(name)
+                about = models.status()[name]
+                account = about["memory"][device], about["memory_origin"]
                 weights[name] = {"used": used - base, "account": account}
     return base, weights
 
