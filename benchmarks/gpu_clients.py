@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 import torch
-from benchmarks.figures import Figure, compare
+from benchmarks.figures import Figure, compare, measure
 from benchmarks.gpu_engine import EngineBench
 from benchmarks.gpu_lanes import EngineLane, Lane, SessionLane, TorchLane, alone
 from benchmarks.gpu_networks import resnet, torch_resnet
@@ -57,7 +57,7 @@ from benchmarks.two_stages import TwoStages
 import headrace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -67,14 +67,15 @@ NAMES = {"trt": "TensorrtTensor", "torch": "TorchModule", "ort": "OnnxTensor"}
 ENGINE = "engine alone"
 HAND = "queue by hand"
 EVENT = "queue by hand, an event per request"
-OURS = ("pipe()", "list", "submit", "rows")
+SEVERAL = ("list", "submit", "rows")
+OURS = ("pipe()", *SEVERAL)
 
 
 class Bench:
     """What one run measures with.
 
     Args:
-        folder: Where models and engines go.
+        folder: Where models go. Engines go into the user's cache.
         asked: The options of the command.
     """
 
@@ -134,7 +135,7 @@ class Bench:
         if resident and self.cuda:
             node["output_device"] = "device"
         if library == "trt":
-            node |= {**self._built(batch), "cache_dir": str(self.folder / "cache")}
+            node |= self._built(batch)
         return node
 
     # Inputs and results on the device.
@@ -173,12 +174,7 @@ class Bench:
                 ),
             }
             title = f"{NAMES[library]}, {clients} clients, batch {batch}"
-            rates = self._in_turn(title, sides, (EVENT, HAND, ENGINE))
-        return [
-            compare(f"{title}, {side}: requests a second", "1/s", "higher", rates[side], other, rates[other])
-            for side in OURS
-            for other in (EVENT, HAND, ENGINE)
-        ]  # fmt: skip
+            return self._in_turn(title, "requests", sides, OURS, (EVENT, HAND, ENGINE))
 
     # From JPEG.
 
@@ -223,12 +219,7 @@ class Bench:
             calls = {**others, **ours}
             sides = {name: partial(load, call) for name, call in calls.items()}
             title = f"JPEG to {NAMES[library]}, {clients} clients, batch {batch}"
-            rates = self._in_turn(title, sides, tuple(others))
-        return [
-            compare(f"{title}, {side}: pictures a second", "1/s", "higher", rates[side], other, rates[other])
-            for side in ours
-            for other in others
-        ]  # fmt: skip
+            return self._in_turn(title, "pictures", sides, tuple(ours), tuple(others))
 
     def _load(self, call: Callable[[int], object], clients: int, each: int = 1) -> Load:
         """Measure clients that send ``each`` requests with one call."""
@@ -236,31 +227,52 @@ class Bench:
         return replace(found, rps=found.rps * each)
 
     def _in_turn(
-        self, title: str, sides: dict[str, Callable[[], Any]], beside: tuple[str, ...]
-    ) -> dict[str, list[float]]:
-        """Run all sides, ``rounds`` times; print each as it ends, and the medians and ratios; give rates by round."""
+        self,
+        title: str,
+        things: str,
+        sides: Mapping[str, Callable[[], Any]],
+        ours: Sequence[str],
+        beside: Sequence[str],
+    ) -> list[Figure]:
+        """Run all sides, ``rounds`` times; print each as it ends, and the medians and ratios; give the figures.
+
+        The p99 of a side whose calls are one request each is beside those of others. That of any other side stands alone.
+        """
         print(f"{title}: {self.rounds} rounds of {self.seconds:g} s", flush=True)
         rates: dict[str, list[float]] = {side: [] for side in sides}
         p99_ms: dict[str, list[float]] = {side: [] for side in sides}
         for turn in range(self.rounds):
-            for side, measure in sides.items():
-                found = measure()
-                rates[side].append(found.rps if isinstance(found, Load) else found)
-                if isinstance(found, Load):
-                    p99_ms[side].append(found.p99_us / 1e3)
+            for side, run in sides.items():
+                load = run()
+                rates[side].append(load.rps if isinstance(load, Load) else load)
+                if isinstance(load, Load):
+                    p99_ms[side].append(load.p99_us / 1e3)
                 print(f"  {turn + 1} {side} {rates[side][-1]:.0f}", flush=True)
-        for side, ours in rates.items():
+        for side, speeds in rates.items():
             ratios = "".join(
-                f"  {statistics.median(a / b for a, b in zip(ours, rates[other], strict=True)):.3f} x {other}"
+                f"  {statistics.median(a / b for a, b in zip(speeds, rates[other], strict=True)):.3f} x {other}"
                 for other in beside
                 if other != side
             )
             latency = f"  p99 {statistics.median(p99_ms[side]):.1f} ms" if p99_ms[side] else ""
             print(
-                f"  {side:36} {statistics.median(ours):8.0f} [{min(ours):.0f} to {max(ours):.0f}]{latency}{ratios}"
+                f"  {side:36} {statistics.median(speeds):8.0f} [{min(speeds):.0f} to {max(speeds):.0f}]{latency}{ratios}"
             )
         print(flush=True)
-        return rates
+        figures = [
+            compare(f"{title}, {side}: {things} a second", "1/s", "higher", rates[side], other, rates[other])
+            for side in ours
+            for other in beside
+        ]  # fmt: skip
+        for side, latencies in p99_ms.items():
+            said = f"{title}, {side}: 99th percentile of the latency"
+            figures += [measure(said, "ms", "lower", latencies)] if latencies else []
+            figures += [
+                compare(said, "ms", "lower", latencies, other, p99_ms[other])
+                for other in beside
+                if side in ours and side not in SEVERAL and p99_ms[other]
+            ]
+        return figures
 
 
 def _unmarked(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from benchmarks.figures import Figure
     from numpy.typing import NDArray
 
 __all__ = ["EngineBench", "EngineRunner"]
@@ -20,7 +21,7 @@ class EngineBench:
     """The engines and figures of one run of a script.
 
     Args:
-        folder: Where models and the engine cache go.
+        folder: Where models go. Engines go into the user's cache.
         quick: Whether to show that the script runs, not how fast.
     """
 
@@ -35,24 +36,22 @@ class EngineBench:
         self.cuda.set_device(0)
         self.library = find_library()
         self.figures: dict[str, Any] = {}
+        self.kept: list[Figure] = []
 
     def built(self, model: Path, **settings: Any) -> Any:
-        """Return an engine, built or out of the cache of this run."""
+        """Return an engine, built or out of the cache."""
         from headrace_trt.engine import load_plan
         from headrace_trt.obtaining import build_engine
         from headrace_trt.settings import BuildSettings
 
         found = build_engine(
             BuildSettings(model=model, **settings),
-            cache_dir=self.folder / "cache",
             device=self.cuda.describe(0),
             library=self.library,
         )
         return load_plan(self.library, self.cuda, found.plan, label=str(found.path))
 
-    def alone(
-        self, engine: Any, rows: int, *, streams: int, graph: bool = False, copies: bool = False
-    ) -> Any:
+    def alone(self, engine: Any, rows: int, *, streams: int, graph: bool = False) -> Any:
         """Measure an engine by the loop of trtexec."""
         from headrace_trt.signature import read_signature
         from headrace_trt.tools.benching import bench_engine
@@ -66,13 +65,8 @@ class EngineBench:
             shapes=shapes,
             streams=streams,
             cuda_graph=graph,
-            copies=copies,
             most_s=most,
         )
-
-    def common(self, model: Path, **more: Any) -> dict[str, Any]:
-        """Return the options of a node that runs a model of this script."""
-        return {"model": str(model), "cache_dir": str(self.folder / "cache"), **more}
 
 
 class EngineRunner:

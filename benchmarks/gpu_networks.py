@@ -1,4 +1,4 @@
-"""The networks of `benchmarks.gpu_trt`: random weights, written as ONNX and, where torch is there, as its modules."""
+"""The networks of scripts for a GPU: random weights, written as ONNX and, where torch is there, as its modules."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet50") -> Path:
-    """Write ResNet-50, batch normalisation folded in: ``width`` times as wide, with ``depth`` times the blocks.
-
-    The last two stages, which hold most of the weights, stay as they are.
-    """
+def resnet(folder: Path) -> Path:
+    """Write ResNet-50, batch normalisation folded in."""
     random = np.random.default_rng(0)
     nodes: list[Any] = []
     weights: list[Any] = []
 
     def conv(source: str, taken: int, given: int, size: int, stride: int, *, relu: bool) -> str:
         number = len(weights) // 2
-        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5 / depth)
+        scale = np.sqrt(2 / (taken * size * size)) * (1.0 if relu else 0.5)
         kernel = random.standard_normal((given, taken, size, size), np.float32) * np.float32(scale)
         weights.append(numpy_helper.from_array(kernel, f"w{number}"))
         weights.append(numpy_helper.from_array(np.zeros(given, np.float32), f"b{number}"))
@@ -40,15 +37,15 @@ def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet5
             made = f"{made}r"
         return made
 
-    last, taken = conv("x", 3, 64 * width, 7, 2, relu=True), 64 * width
+    last, taken = conv("x", 3, 64, 7, 2, relu=True), 64
     nodes.append(
         helper.make_node(
             "MaxPool", [last], ["pool"], "pool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4
         )
     )
     last = "pool"
-    for stage, blocks in enumerate((3 * depth, 4 * depth, 6, 3)):
-        inner = 64 * width * 2**stage
+    for stage, blocks in enumerate((3, 4, 6, 3)):
+        inner = 64 * 2**stage
         for block in range(blocks):
             stride = 2 if stage and not block else 1
             short = last
@@ -66,7 +63,7 @@ def resnet(folder: Path, *, width: int = 1, depth: int = 1, name: str = "resnet5
     dense = random.standard_normal((taken, 1000), np.float32) * np.float32(taken**-0.5)
     weights.append(numpy_helper.from_array(dense, "dense"))
     nodes.append(helper.make_node("MatMul", ["flat", "dense"], ["y"], "fc"))
-    return _saved(folder / f"{name}.onnx", nodes, weights, ["n", 3, "h", "w"], ["n", 1000])
+    return _saved(folder / "resnet50.onnx", nodes, weights, ["n", 3, "h", "w"], ["n", 1000])
 
 
 def tiny(folder: Path) -> Path:
@@ -75,16 +72,6 @@ def tiny(folder: Path) -> Path:
     nodes = [helper.make_node("MatMul", ["x", "m"], ["y"], "fc")]
     weights = [numpy_helper.from_array(matrix, "m")]
     return _saved(folder / "tiny.onnx", nodes, weights, ["n", 256], ["n", 16])
-
-
-def mean_only(folder: Path) -> Path:
-    """Write a network that only averages a picture: copies are then the limit."""
-    nodes = [
-        helper.make_node("AveragePool", ["x"], ["p"], "p", kernel_shape=[64, 64], strides=[64, 64]),
-        helper.make_node("GlobalAveragePool", ["p"], ["g"], "g"),
-        helper.make_node("Flatten", ["g"], ["y"], "f"),
-    ]
-    return _saved(folder / "mean.onnx", nodes, [], ["n", 3, "h", "w"], ["n", 3])
 
 
 def _saved(path: Path, nodes: Any, weights: Any, takes: Any, gives: Any) -> Path:
@@ -172,39 +159,3 @@ def torch_resnet() -> Any:
     import torchvision
 
     return torchvision.models.resnet50(weights=None)
-
-
-def torch_detector() -> Any:
-    """Return a detector of torchvision's parts: RetinaNet with ResNet-18 and a feature pyramid.
-
-    It takes ``[N, 3, H, W]`` and gives the scores ``[N, A, 91]`` and offsets ``[N, A, 4]`` of its anchors,
-    because the steps behind it (boxes, non-maximum suppression) run on the CPU.
-    """
-    import torch
-    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
-    from torchvision.models.detection.retinanet import RetinaNetHead
-
-    class Detector(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body = resnet_fpn_backbone(backbone_name="resnet18", weights=None)
-            self.head = RetinaNetHead(256, 9, 91)
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            found = self.head(list(self.body(x).values()))
-            return found["cls_logits"], found["bbox_regression"]
-
-    return Detector()
-
-
-def exported(folder: Path, network: Any, name: str, size: int, most: int) -> Path:
-    """Write a module of torch as ONNX, with a batch axis of up to ``most`` rows."""
-    import torch
-
-    path = folder / f"{name}.onnx"
-    rows = torch.export.Dim("n", min=1, max=most)
-    torch.onnx.export(
-        network.eval(), (torch.zeros(2, 3, size, size),), str(path), dynamo=True, verbose=False,
-        dynamic_shapes=({0: rows},), input_names=["x"], external_data=False,
-    )  # fmt: skip
-    return path

@@ -1,17 +1,16 @@
-"""The part ``table`` of `benchmarks.gpu_trt`: ResNet-50 and a detector at batch 1, 8 and 32, all sides in turn.
+"""The part ``table`` of `benchmarks.gpu_trt`: ResNet-50 at batch 1, 8 and 32, all sides in turn.
 
 Every side computes in float16 with inputs that lie on the device (random ones: zeros run faster) and
 leaves its results there; ONNX Runtime gets the graph that TensorRT gets. A figure is the milliseconds
 of a batch, from the throughput of a loop: of two streams for trtexec's method, of one for ONNX Runtime and torch.
 trtexec queues two runs ahead on each stream, so four are under way. An instance of headrace waits for its run before
-it takes the next, so four runs under way are four instances; ``headrace, two instances`` has as many contexts as
-trtexec in place of as many runs, and three lie between. ``headrace, one caller`` is the latency of one client.
+it takes the next, so four runs under way are four instances; two instances have as many contexts as
+trtexec in place of as many runs, and three lie between. ``one caller`` is the latency of one client.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
 import time
 from contextlib import ExitStack
 from functools import partial
@@ -19,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
-from benchmarks.gpu_networks import exported, resnet, torch_detector, torch_resnet
+from benchmarks.figures import compare, measure
+from benchmarks.gpu_networks import resnet, torch_resnet
 from benchmarks.load import drive
 
 import headrace
@@ -32,53 +32,39 @@ if TYPE_CHECKING:
 
 ALONE = "IoC[Onnx2Tensorrt,TensorrtInferTensor;TensorrtInferTensor]"
 BATCHES = (1, 8, 32)
-INSTANCES = {"headrace": 4, "headrace, three instances": 3, "headrace, two instances": 2}
+METHOD, GRAPHS = "trtexec's method, two streams", ", with graphs"
+INSTANCES = {"four instances": 4, "three instances": 3, "two instances": 2}
 CLIENTS = {1: 1, 2: 3, 3: 6, 4: 6}
 """How many clients send to so many instances."""
 
 
 def run(bench: EngineBench) -> dict[str, Any]:
-    """Measure both networks; give ``{network: {batch: {side: ms}}}``."""
+    """Measure ResNet-50; give ``{batch: {side: ms of each round}}``."""
     size = 64 if bench.quick else 224
-    found = {"resnet50": _network(bench, "resnet50", resnet(bench.folder), size, torch_resnet)}
-    size = 128 if bench.quick else 320
-    try:
-        module = torch_detector()
-        model = exported(bench.folder, module, "retinanet", size, max(BATCHES))
-    except ImportError as error:
-        print(f"table: the detector is left out: {error}")
-    else:
-        found["retinanet"] = _network(bench, "retinanet", model, size, lambda: module)
-    return found
-
-
-def _network(
-    bench: EngineBench, name: str, model: Path, size: int, make: Callable[[], Any]
-) -> dict[str, Any]:
-    shape = (3, size, size)
+    model, shape = resnet(bench.folder), (3, size, size)
     text = "x".join(map(str, shape))
     profiles = [{"min": f"x:1x{text}", "max": f"x:{max(BATCHES)}x{text}"}]
     options = {"precision": "fp16", "profiles": profiles, "max": max(BATCHES)}
     begun = time.perf_counter()
     engine = bench.built(model, **{**options, "profiles": tuple(profiles)})
-    print(f"table: {name} of {size} x {size}, built in {time.perf_counter() - begun:.0f} s")
-    config = bench.common(model, backend=ALONE, output_device="device", **options)
+    print(f"table: {size} x {size}, built in {time.perf_counter() - begun:.0f} s")
+    config = {"model": str(model), "backend": ALONE, "output_device": "device", **options}
     rows: dict[str, Any] = {}
     with ExitStack() as stack:
-        settings = {"headrace, one caller": (1, False)}
+        settings = {"one caller": (1, False)}
         for side, number in INSTANCES.items():
-            settings |= {side: (number, False), f"{side}, graphs": (number, True)}
+            settings |= {side: (number, False), f"{side}{GRAPHS}": (number, True)}
         pipes = {
             side: stack.enter_context(
                 headrace.pipe({**config, "instance_num": number, "cuda_graph": graph})
             )
             for side, (number, graph) in settings.items()
         }
-        others = _others(bench, model, make)
+        others = dict([*_onnxruntime(bench, model), *_torch()])
         for batch in BATCHES:
             sides = {
-                "trtexec": partial(_alone_ms, bench, engine, batch),
-                "trtexec, graphs": partial(_alone_ms, bench, engine, batch, graph=True),
+                METHOD: partial(_alone_ms, bench, engine, batch),
+                f"{METHOD}{GRAPHS}": partial(_alone_ms, bench, engine, batch, graph=True),
             }
             request = {"data": resident(bench.cuda, (batch, *shape)), "request_size": batch}
             for side, pipe in pipes.items():
@@ -90,15 +76,17 @@ def _network(
                     sides[side] = partial(_timed, call, bench.seconds / 4)
             times: dict[str, list[float]] = {side: [] for side in sides}
             for _ in range(1 if bench.quick else 3):
-                for side, measure in sides.items():
-                    times[side].append(measure())
-            row = {side: statistics.median(values) for side, values in times.items()}
-            for ours in INSTANCES:
-                row[f"{ours}: of trtexec"] = row["trtexec"] / row[ours]
-                row[f"{ours}: of trtexec, graphs"] = row["trtexec, graphs"] / row[f"{ours}, graphs"]
-            rows[str(batch)] = row
-            times = ", ".join(f"{side} {value:.3f}" for side, value in row.items())
-            print(f"table: {name}, batch {batch}: {times}", flush=True)
+                for side, measured in sides.items():
+                    times[side].append(measured())
+            rows[str(batch)] = times
+            for side, ms in times.items():
+                said = f"{side}, batch {batch}: a batch"
+                beside = METHOD + GRAPHS * side.endswith(GRAPHS)
+                figure = measure(said, "ms", "lower", ms)
+                if side in pipes:
+                    figure = compare(said, "ms", "lower", ms, beside, times[beside])
+                bench.kept.append(figure)
+                print(f"table: {said} {figure.value:.3f} ms", flush=True)
     return rows
 
 
@@ -135,18 +123,7 @@ def _guarded(side: str, prepare: Callable[[], Callable[[], object]]) -> Any:
     return call
 
 
-def _others(
-    bench: EngineBench, model: Path, make: Callable[[], Any]
-) -> dict[str, Callable[..., Any]]:
-    """Return ONNX Runtime's CUDA provider and torch, eager and compiled, where they are."""
-    return {
-        side: prepare
-        for sides in (_onnxruntime, _torch)
-        for side, prepare in sides(bench, model, make)
-    }
-
-
-def _onnxruntime(bench: EngineBench, model: Path, make: object) -> Iterator[tuple[str, Any]]:
+def _onnxruntime(bench: EngineBench, model: Path) -> Iterator[tuple[str, Any]]:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     try:
         import onnxruntime
@@ -181,30 +158,26 @@ def _onnxruntime(bench: EngineBench, model: Path, make: object) -> Iterator[tupl
     yield "onnxruntime, CUDA", prepare
 
 
-def _torch(bench: EngineBench, model: Path, make: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+def _torch() -> Iterator[tuple[str, Any]]:
     try:
         import torch
 
-        eager = make().half().cuda().eval().to(memory_format=torch.channels_last)
+        eager = torch_resnet().half().cuda().eval().to(memory_format=torch.channels_last)
     except ImportError as error:
         print(f"table: torch is left out: {error}")
         return
-    networks = {"torch, eager": eager}
-    if not bench.quick:
-        networks["torch, compiled"] = torch.compile(eager, dynamic=False)
 
-    def prepare(network: Any, shape: tuple[int, ...]) -> Callable[[], object]:
+    def prepare(shape: tuple[int, ...]) -> Callable[[], object]:
         x = torch.rand(shape, device="cuda").half().contiguous(memory_format=torch.channels_last)
 
         @torch.inference_mode()
         def call() -> None:
-            network(x)
+            eager(x)
             torch.cuda.current_stream().synchronize()
 
         return call
 
-    for side, network in networks.items():
-        yield side, partial(prepare, network)
+    yield "torch, eager", prepare
 
 
 def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
@@ -213,7 +186,7 @@ def resident(cuda: Any, shape: tuple[int, ...]) -> Any:
     from headrace_trt.memory import DevicePool, Stream
 
     stream = Stream(cuda)
-    pool = DevicePool(cuda, stream.handle)
+    pool = DevicePool(cuda, stream.handle, 0)
     values = np.random.default_rng(0).random(shape, np.float32)
     block = pool.take(values.nbytes)
     cuda.copy(block.pointer, values.ctypes.data, values.nbytes, stream.handle)

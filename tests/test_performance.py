@@ -62,7 +62,7 @@ def test_dev_bench_makes_every_result():
         listed[" ".join(part)] = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
     assert not set(listed[""]) & set(listed["gpu"])
     assert sorted(set().union(*listed.values())) == sorted(RESULTS)
-    assert listed["gpu"]["gpu_torch"] == "python -m benchmarks.gpu_torch"
+    assert listed["gpu"]["trt_table"] == "python -m benchmarks.gpu_trt --part table"
     assert listed[""]["iterate"] == "python -m benchmarks.iterate --rounds 5"
     for words in map(str.split, {**listed[""], **listed["gpu"]}.values()):
         if words[0] == "python":

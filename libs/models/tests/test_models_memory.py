@@ -211,6 +211,36 @@ def test_what_was_measured_is_known_at_the_next_start(says, tmp_path, caplog):
         assert memory_of(models)[0] == "estimated"
 
 
+def test_what_a_model_frees_counts_if_its_build_took_less(says, tmp_path):
+    file = tmp_path / "weights"
+    file.write_text("a" * 1000)
+    config = {"a": {"backend": f"Says(model={str(file)!r})"}}
+    arena_bytes = 0
+
+    def served():
+        budget = Memory({"host": "8 KiB"}, measure=lambda _: (1700 + arena_bytes) * says.living)
+        return Models(config, preload=False, memory=budget)
+
+    for arena_bytes, builds, counts in ((0, 1700, 1700), (2000, 1700, 3700), (99, 3700, 3700)):
+        grown, arena_bytes = arena_bytes, 0
+        with served() as models:
+            models.load("a")
+            assert models.status()["a"]["memory"] == {"host": builds}
+            arena_bytes = grown  # which the batches have made
+            models.unload("a")
+            assert models.status()["a"]["memory"] == {"host": counts}
+            arena_bytes = 0
+            models.load("a")
+            assert models.status()["a"]["memory"] == {"host": counts}
+            assert models.status()["a"]["memory_origin"] == "measured"
+    with served() as models:
+        models.load("a")
+        arena_bytes = 9000
+        models.unload("a")
+        models.load("a")  # which fits still
+        assert models.status()["a"]["memory"] == {"host": 8192}
+
+
 def test_what_a_process_of_a_model_takes_counts_with_it(tmp_path):
     pytest.importorskip("headrace_process")
     (tmp_path / "weights").write_bytes(b"")

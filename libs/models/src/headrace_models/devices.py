@@ -30,9 +30,7 @@ def check_devices(devices: Collection[str]) -> None:
     if others := {*devices} - {"host"}:
         here = [f"cuda:{number}" for number, _ in enumerate(_bus_ids())]
         if missing := sorted(others - {*here}):
-            text = (
-                f"the memory of models names {', '.join(missing)}, which this machine does not have"
-            )
+            text = f"the memory of models names {', '.join(missing)}, which this machine lacks"
             raise SetupError(text, hint=f"There are: {', '.join(['host', *here])}.")
 
 

@@ -78,9 +78,7 @@ class Exchange(BaseModel):
         named = set(self.rtol) if isinstance(self.rtol, dict) else set()
         texts = [f"only one of the models has the output {name!r}" for name in ours ^ theirs]
         texts += [f"rtol names {name!r}, which is no output" for name in named - (ours | theirs)]
-        hint = (
-            f"The old model has {', '.join(sorted(ours))}, the new one {', '.join(sorted(theirs))}."
-        )
+        hint = f"The old model has {', '.join(sorted(ours))}, the new {', '.join(sorted(theirs))}."
         if texts:
             raise ConfigError([Problem("exchange", text, hint=hint) for text in sorted(texts)])
 

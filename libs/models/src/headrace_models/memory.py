@@ -91,8 +91,8 @@ class Memory:
     """The memory that models may take together. For them to fit, those leave that no request has used for the longest time.
 
     One budget is for one `Models`. It is an account: the driver is told nothing. It counts what a size says, or twice the
-    files of a model until its first build has been measured, which is at least its files. A request brings a
-    model back that has left, and waits for it. The models that a model calls count with it as one set: those that its options
+    files of a model until its first build has been measured, which is at least its files. If it frees more as it leaves, that
+    counts from then on. A request brings a model back that has left, and waits for it. The models that a model calls count with it as one set: those that its options
     name before anything is built, others from their first call on.
 
     Attributes:
@@ -264,9 +264,8 @@ class Memory:
             moves = self._moves
             self._set_mapping()
         try:
-            before = self._measured_bytes(holding)
-            pipe = self._made(holding, make)
-            after = self._measured_bytes(holding)
+            unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
+            pipe, taken_bytes = self._weigh(unknown, lambda: self._made(holding, make))
         except BaseException:
             self.give(holding)
             raise
@@ -277,14 +276,13 @@ class Memory:
                 alone = self._moves == moves and not self._building
                 self._moves += 1
         with self._changed:
-            for device in before.keys() & after.keys() if alone else ():
+            for device, size in taken_bytes.items() if alone else ():
                 # Memory that was free before the build does not show: the files are the least.
-                least = holding.sizes_bytes[device] // 2
-                holding.sizes_bytes[device] = max(least, after[device] - before[device])
+                holding.sizes_bytes[device] = max(holding.sizes_bytes[device] // 2, size)
                 holding.origin = "measured"
             victims = self._victims_of_excess(holding)
         self._send_away(victims)
-        if holding.origin == "measured" and before.keys() == holding.sizes_bytes.keys():
+        if holding.origin == "measured" and taken_bytes.keys() == holding.sizes_bytes.keys():
             write_sizes(holding.key, holding.sizes_bytes)
         return pipe
 
@@ -301,10 +299,12 @@ class Memory:
                 least_bytes = _BUILD_MAPPED_BYTES if self._building else _MAPPED_BYTES
                 ctypes.CDLL(None).mallopt(-3, least_bytes)
 
-    def _measured_bytes(self, holding: Holding) -> dict[str, int]:
-        unknown = holding.sizes_bytes if holding.origin == "estimated" else ()
-        sizes = {device: self._measure(device) for device in unknown}
-        return {device: size for device, size in sizes.items() if size is not None}
+    def _weigh(self, devices: Iterable[str], call: Callable[[], _T]) -> tuple[_T, dict[str, int]]:
+        """Return what a function gives, and the bytes that it has taken of devices, where both are told."""
+        before = {device: self._measure(device) for device in devices}
+        value = call()
+        pairs = [(device, size, self._measure(device)) for device, size in before.items()]
+        return value, {d: b - a for d, a, b in pairs if a is not None and b is not None}
 
     def _made(self, holding: Holding, make: Callable[[], _T]) -> _T:
         """Build a version, once more without the idle ones if the device has no memory left."""
@@ -488,15 +488,27 @@ class Memory:
     def _idle_end(self, holding: Holding) -> float:
         return max(holding.since or 0.0, holding.last_use()) + (holding.idle_unload_s or 0.0)
 
-    def give(self, holding: Holding) -> None:
-        """Give the room of a version back, whose pipeline is closed."""
+    def give(self, holding: Holding, close: Callable[[], object] = lambda: None) -> None:
+        """Give the room of a version back, once ``close`` has closed its pipeline.
+
+        If that frees more than its build took, it counts with that from now on: arenas grow with the batches.
+        """
+        sizes = {} if holding.origin == "given" or self._closed else {**holding.sizes_bytes}
+        moves, (_, taken_bytes) = self._moves, self._weigh(sizes, close)
         if holding.since is not None:
             _log.info("model %r has left", holding.title)
             self._tell_thrashing(holding, holding.since)
         with self._changed:
+            alone = moves == self._moves and not self._building
+            for device, size in taken_bytes.items() if alone else ():
+                holding.sizes_bytes[device] = max(
+                    sizes[device], min(-size, self.budget_bytes[device])
+                )
             self._held.remove(holding)
             self._moves += 1
             self._changed.notify_all()
+        if holding.origin == "measured" and sizes not in ({}, holding.sizes_bytes):
+            write_sizes(holding.key, holding.sizes_bytes)
 
     def _tell_thrashing(self, holding: Holding, since: float) -> None:
         now = self._clock()
@@ -551,10 +563,7 @@ def read_bytes(text: str, name: str) -> int:
 
 
 def _sum(holdings: Iterable[Holding]) -> Counter[str]:
-    total = Counter[str]()
-    for holding in holdings:
-        total.update(holding.sizes_bytes)
-    return total
+    return sum((Counter(holding.sizes_bytes) for holding in holdings), Counter[str]())
 
 
 def _used_bytes(device: str) -> int | None:

@@ -148,9 +148,8 @@ class Version:
 
     def close(self, timeout: float | None) -> None:
         """Close the pipeline, and give its memory back."""
-        self.pipe.close(timeout=timeout)
-        if self._memory is not None:
-            self._memory.give(self.holding)
+        close = partial(self.pipe.close, timeout=timeout)
+        close() if self._memory is None else self._memory.give(self.holding, close)
 
     def _is_busy(self) -> bool:
         """Return whether requests are inside the pipeline."""
@@ -246,7 +245,7 @@ class Version:
         self.written, self.config, self.device = other.written, other.config, other.device
         self.seen = {path: stamp(path) for path in other.seen}
         self._nodes = other._nodes
-        self.holding.sizes_bytes = {**other.holding.sizes_bytes}
+        self.holding.sizes_bytes = other.holding.sizes_bytes  # the other one may leave with more
         self.holding.origin, self.holding.keep = other.holding.origin, other.holding.keep
         self.holding.calls, self.holding.key = other.holding.calls, other.holding.key
         self.holding.idle_unload_s = other.holding.idle_unload_s
