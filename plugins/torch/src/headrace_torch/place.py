@@ -46,7 +46,6 @@ __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
 INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
 """torch's inference mode: the C++ class if torch has it, which avoids the Python calls of the wrapper."""
 
-_DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
 _DTYPE = attrgetter("dtype")
 
@@ -388,25 +387,18 @@ class Passing(Place):
             self._owner.close()
 
 
-def place_of(context: InitContext, default: str | None = None) -> Place:
+def place_of(context: InitContext, text: str) -> Place:
     """Return the place of the instance that is being built. The instance's first element of this plugin makes it.
 
     Args:
         context: The argument of the element's ``init``.
-        default: The device if the node's ``device`` is unset. None: the default of an earlier element of the
-            instance that has one, else the CPU.
+        text: The device.
 
     Raises:
         SetupError: This machine does not have the device.
     """
     limit_torch_threads(context.threads)
-    store = context.store.instance
-    text = context.device
-    if text is None:
-        text = default or store.get(_DEFAULT) or "cpu"
-        if default is not None and default != "cpu":
-            store.get_or_create(_DEFAULT, lambda: default)
-    device = check_device(text)
+    store, device = context.store.instance, check_device(text)
 
     def make() -> Place:
         place = Place(device, _stream_of(context, device))
