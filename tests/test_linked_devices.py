@@ -153,6 +153,14 @@ def test_any_instance_may_get_what_any_other_leaves(a, b, wrong):
     assert len(problems(nodes)) == (isinstance(b, list))
 
 
+def test_an_alias_takes_what_its_node_takes():
+    first, second = APART
+    nodes = {**linked(first, {"backend": "Forward[node.c]"}), "c": second}
+    (problem,) = problems(nodes)
+    assert "TorchModule of node 'b' takes arrays on cuda:1" in problem.message
+    assert problems({**nodes, "c": first}) == []
+
+
 def test_arrays_are_followed_inside_of_an_expression():
     config = node("CatSplit[S[FixTensor,CatTensor],OnnxTensor,SplitTensor]", OTHER)
     (problem,) = problems(config)

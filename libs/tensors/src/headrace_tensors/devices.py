@@ -18,7 +18,7 @@ __all__ = ["Devices", "check_devices", "devices_of_engine", "hands_on"]
 _HAND_ON = ("S", "IoC", "Reflect", "BackgroundThread", "Identity")
 """Words of core whose result is that of what stands in their brackets, or their data."""
 
-_HINT = "Begin the node that takes them with GpuTensor of headrace-torch, or end the node that leaves them with CpuTensor. output_device of an engine says where it leaves them. Or give both nodes one device."
+_HINT = "GpuTensor of headrace-torch in front of what takes them moves them there, CpuTensor behind what leaves them moves them to the host. output_device of an engine says where it leaves them. Or give both nodes one device."
 
 
 class Devices(NamedTuple):
@@ -63,10 +63,11 @@ def check_devices(config: headrace.PipelineConfig) -> None:
     refused: dict[tuple[str, str], None] = {}
     for name in TopologicalSorter(givers).static_order():
         data = dict.fromkeys(lying for giver in givers[name] for lying in left[giver])
-        tree, resolved = nodes[name].tree, headrace.plugins.resolve(config, "tree", name)
+        node = nodes[name].alias_of or name
+        tree, resolved = nodes[node].tree, headrace.plugins.resolve(config, "tree", node)
         left[name] = [
             _Way(name, headrace.InitContext(device=device), refused).behind(tree, resolved, lying)
-            for device, lying in product(_devices_of(nodes[name]), data or [None])
+            for device, lying in product(_devices_of(nodes[node]), data or [None])
         ]
     if refused:
         places = [(name, "device", "devices", text) for name, text in refused]
