@@ -66,6 +66,7 @@ REFUSED = [
     (node("S[TorchModule,Identity]", FIRST), node("S[Identity,TorchModule]", OTHER), "Torch Torch"),
     (node("SyncTensor[TorchModule]", FIRST), node("StreamPool[TorchModule]", OTHER), "Torch Torch"),
     (node("TorchModule", FIRST), node("OnnxTensor", OTHER), "TorchModule OnnxTensor"),
+    (node("TorchModule", FIRST), node("OnnxTensor", OTHER, inputs={"x": "data"}), "Torch Onnx"),
     (node("TorchModule", FIRST), node("OnnxTensor", None), "TorchModule OnnxTensor"),
     (node("TorchModule", OTHER), node("TensorrtTensor", None), "TorchModule TensorrtCat"),
     (node("OnnxTensor", FIRST, **KEPT), node("TorchModule", OTHER), "OnnxTensor TorchModule"),
@@ -89,6 +90,8 @@ ACCEPTED = [
     (node("S[TorchModule,Anywhere]", FIRST), node("TorchModule", OTHER)),
     (node("TorchModule", FIRST), node("S[Anywhere,TorchModule]", OTHER)),
     (node("SoftmaxTensor", None), node("S[SoftmaxTensor,OnnxTensor]", None)),
+    # it reads another key
+    (node("TorchModule", FIRST), node("OnnxTensor", OTHER, inputs={"x": "image"})),
     # options of the provider decide, and not the node's device
     (node("TorchModule", FIRST), node("OnnxTensor", None, providers=["cuda"])),
     (
@@ -106,6 +109,7 @@ def test_arrays_on_another_device_are_refused(first, second, named):
     assert problem.path.partition(".")[0] == "b"
     assert problem.message.startswith(taker)
     takes, leaves = problem.message.split(" and ")
+    assert "cpu or cpu" not in takes
     assert "of node 'b'" in takes
     assert leaves.startswith(giver)
     assert "of node 'a'" in leaves

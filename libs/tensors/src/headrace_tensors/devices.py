@@ -128,8 +128,10 @@ class _Way(NamedTuple):
         if (devices := says and says(resolved.options, self.context)) is None:
             return None
         label = f"{resolved.name} of node {self.node!r}"
-        if data is not None and devices.takes and data[0] not in devices.takes:
-            takes = " or ".join(devices.takes)
+        keys = getattr(resolved.options, "inputs", None) or {"": "data"}
+        takes_it = not devices.takes or data is None or data[0] in devices.takes
+        if "data" in keys.values() and not takes_it:
+            takes = " or ".join(dict.fromkeys(devices.takes))
             text = f"{label} takes arrays on {takes}, and {data[1]} leaves them on {data[0]}: requests fail"
             self.refused[self.node, text] = None
         children = [*zip(part.children, resolved.children, strict=False)]  # a name has none

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from headrace.keys import Request
     from headrace_torch.place import Place
 
-_DEFAULT = "headrace_torch.default_device"
-
 __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_key"]
+
+_DEFAULT = "headrace_torch.default_device"
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
