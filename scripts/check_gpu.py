@@ -2,6 +2,7 @@
 
 scripts/check gpu                    the tests of every plugin whose library is there
 scripts/check gpu --parallel         in 8 processes, by pytest-xdist; those marked whole_device follow, one after another
+scripts/check gpu --device cuda:1    on another device: conformance, races and most others of torch, ort and trt
 scripts/check gpu -k race -x         what pytest takes
 
 Needs pytest, what core needs, and the plugins' libraries (torch; ONNX Runtime and others if they are
@@ -31,6 +32,7 @@ MORE = {
         "tests/test_callers_streams_on_gpu.py",
         "tests/test_device_spans.py",
         "tests/test_models_on_gpu.py",
+        "tests/test_two_devices_on_gpu.py",
         "libs/models/tests/test_models_devices.py",
     ),
     "trt": (
@@ -95,6 +97,7 @@ def main(arguments: list[str]) -> int:
     """Run pytest on them; give its exit status, or that of the first of two runs that fails."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     parser.add_argument("--parallel", nargs="?", type=int, const=8)
+    parser.add_argument("--device", default=os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0"))
     asked, arguments = parser.parse_known_args(arguments)
     files = chosen()
     if not files:
@@ -107,8 +110,8 @@ def main(arguments: list[str]) -> int:
         beside = [ROOT / "scripts", ROOT / "tests", ROOT / "libs" / "tensors" / "tests"]
         path = [temporary, *map(str, [*beside, *sources()]), os.environ.get("PYTHONPATH", "")]
         environ = {
-            "HEADRACE_TORCH_DEVICE": "cuda:0",
             **os.environ,
+            "HEADRACE_TORCH_DEVICE": asked.device,
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
         }
         command = [sys.executable, "-m", "pytest", "-c", str(settings), "--rootdir", str(ROOT)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +15,7 @@ from headrace_tensors.entering import LEGACY, PER_THREAD, enter, mark_of
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
 HERE = f"{__name__}:"
 WIDTH, CALLERS, ROUNDS, SOME = 64, 8, 80, 5
 LONG, SHORT = 200_000_000, 300_000
@@ -49,7 +51,7 @@ def pipe(request, tmp_path, monkeypatch):
         config = {"backend": word, "model": str(path)}
         if "device" in request.param:
             config["output_device"] = "device"
-    config |= {"device": "cuda:0", "max": 8, "instance_num": 2}
+    config |= {"device": DEVICE, "max": 8, "instance_num": 2}
     with headrace.pipe(config) as made:
         yield made
 
@@ -88,12 +90,12 @@ def test_no_answer_is_wrong_while_the_callers_streams_sleep(pipe, way):
     """Who reads too early gets zeros, and who reads too late gets NaN."""
 
     def client(number):
-        stream = torch.cuda.Stream() if number % 4 else torch.cuda.default_stream()
+        stream = torch.cuda.Stream(DEVICE) if number % 4 else torch.cuda.default_stream(DEVICE)
         wrong = []
         for turn in range(ROUNDS):
             values = [float(turn * SOME + k + 1) for k in range(SOME)]
             with torch.cuda.stream(stream):
-                mine = [torch.zeros(WIDTH, device="cuda:0") for _ in values]
+                mine = [torch.zeros(WIDTH, device=DEVICE) for _ in values]
                 torch.cuda._sleep(SHORT)
                 for one, value in zip(mine, values, strict=True):
                     one.fill_(value)
@@ -107,7 +109,8 @@ def test_no_answer_is_wrong_while_the_callers_streams_sleep(pipe, way):
                     wrong.append((value, one.ravel()[:3].tolist()))
         return wrong
 
-    torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
+    with torch.cuda.device(DEVICE):
+        torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
     with ThreadPoolExecutor(CALLERS) as pool:
         wrong = [one for found in pool.map(client, range(CALLERS)) for one in found]
     assert wrong == []

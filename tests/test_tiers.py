@@ -163,3 +163,24 @@ def test_together(k):
     # Each run names its own as well.
     assert len(named) == {"together": 4, "alone": 2, "neither": 0}[fails]
     assert all(f"::test_{fails}" in line for line in named)
+
+
+def test_all_plugins_are_judged_on_the_device_that_is_asked_for(tmp_path, monkeypatch):
+    module, told = tmp_path / "test_device.py", tmp_path / "told"
+    module.write_text(
+        f"""
+import pathlib
+import pytest
+from headrace_trt.conformance import TensorrtTensorConformance
+
+@pytest.mark.gpu
+def test_device(request):
+    pathlib.Path({str(told)!r}).write_text(TensorrtTensorConformance.options["device"])
+"""
+    )
+    monkeypatch.setattr(check_gpu, "chosen", lambda: [str(module)])
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    monkeypatch.delenv("HEADRACE_TORCH_DEVICE", raising=False)
+    for arguments, device in (([], "cuda:0"), (["--device", "cuda:1"], "cuda:1")):
+        assert check_gpu.main([*arguments, "-q"]) == 0
+        assert told.read_text() == device

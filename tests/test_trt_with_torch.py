@@ -1,5 +1,6 @@
 """Words of torch around an engine of TensorRT: all work on one stream of the device, and give the engine's answers."""
 
+import os
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,7 @@ import headrace
 
 pytestmark = pytest.mark.gpu
 torch = pytest.importorskip("torch")
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 3, 3, 3)).astype(np.float32)
 INSIDE = "S[ContiguousTensor,TensorrtInferTensor]"
@@ -63,7 +65,7 @@ def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
         "max": 8,
         "batching_timeout": 20,
         "instance_num": 2,
-        "device": "cuda:0",
+        "device": DEVICE,
         "output_device": "device",
         "cuda_graph": cuda_graph,
         "tf32": False,
@@ -72,7 +74,7 @@ def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
     requests = [{"data": sample} for sample in samples]
     requests.append({"data": samples[:3], "request_size": 3})
     if form.startswith("SyncTensor"):
-        requests.append({"data": torch.from_numpy(samples[3]).cuda()})
+        requests.append({"data": torch.from_numpy(samples[3]).to(DEVICE)})
     with headrace.pipe(config) as pipe:
         pipe(requests)
         for request in requests:
@@ -80,7 +82,7 @@ def test_forms_with_words_of_torch_give_the_answers_of_the_engine(
             rows = given.cpu().numpy() if torch.is_tensor(given) else given
             expected = answer(rows.reshape(-1, 3, 16, 16), form)
             found = torch.from_dlpack(request["result"])
-            assert found.device == torch.device("cuda:0")
+            assert found.device == torch.device(DEVICE)
             found = found.cpu().double().reshape(-1, 8)
             assert found.shape == expected.shape
             torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
@@ -100,11 +102,11 @@ def test_a_batch_goes_through_an_engine_between_words_of_torch_as_one_array(
         config = {"provider_options": {"cuda": {"use_tf32": False}}}
     monkeypatch.setenv("HEADRACE_TRT_CACHE", str(tmp_path / "cache"))
     config |= {"backend": f"S[NormalizeTensor(2.0),{engine},SoftmaxTensor]", "model": net}
-    config |= {"device": "cuda:0", "output_device": "device"}
+    config |= {"device": DEVICE, "output_device": "device"}
     config |= {"min": 8, "max": 8, "batching_timeout": 10_000}
     random = np.random.default_rng(1)
     samples = random.standard_normal((8, 3, 16, 16)).astype(np.float32)
-    given = list(torch.from_numpy(samples).cuda().clone().unbind(0))
+    given = list(torch.from_numpy(samples).to(DEVICE).clone().unbind(0))
     batches, read, real = 20, [], torch.from_dlpack
     monkeypatch.setattr(torch, "from_dlpack", lambda one: read.append(one.shape) or real(one))
     with headrace.pipe(config) as pipe:

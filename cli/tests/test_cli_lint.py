@@ -259,23 +259,6 @@ def test_what_a_class_finds_suspicious_in_its_options_is_told_with_its_node():
     assert "ZeroDivisionError" in found[1]["message"]
 
 
-def test_an_engine_whose_results_go_to_the_host_before_torch_is_told_what_to_write(
-    tmp_path,
-):
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"onnx")
-    form = "CatSplit[S[FixTensor,CatTensor],S[ContiguousTensor,{}(model={})],SplitTensor]"
-    for engine, more, told in (
-        ("TensorrtTensor", {}, True),
-        ("OnnxTensor", {"device": "cuda:0"}, True),
-        ("OnnxTensor", {}, False),
-        ("TensorrtTensor", {"output_device": "device"}, False),
-    ):
-        config = {"backend": form.format(engine, model), "max": 8, **more}
-        found = [one for one in warnings(config) if one["code"] == "host_results"]
-        assert [one["hint"] for one in found] == ['Write output_device = "device".'] * told
-
-
 def hints(config):
     return [(one["code"], one["hint"]) for one in warnings(config)]
 

@@ -6,7 +6,6 @@ CODES = {
     "backend_warning": "A backend, or a model file that it names, says this of itself.",
     "batching_timeout_unit": "`batching_timeout` is in milliseconds, and this value is one of seconds or microseconds. Write 5 for 5 ms.",
     "device_unused": "Nothing runs on the device, or on one of the list. Remove it, or set `instance_num` to their number.",
-    "host_results": 'Results go to the host and back to the device. Write `output_device = "device"`.',
     "idle_cores": "One instance runs one batch at a time. Set `instance_num`, if requests come from several threads.",
     "map_source": "A `map` takes a key that no backend before it writes. The hint lists those that are there.",
     "max_cut": "`max` is above what a backend takes. Set it to that.",

@@ -47,7 +47,7 @@ def warnings_about(
         if node.alias_of is None:
             pairs = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
             pairs += [*_of_cores(node, elements[name], plan), *_of_map(plan, elements, name)]
-            pairs += [*_of_classes(node, elements[name]), *_of_results_on_the_host(node)]
+            pairs += _of_classes(node, elements[name])
             pairs += [
                 *_of_units(node, fed=name in fed),
                 *_of_types(elements[name], (built or {}).get(name)),
@@ -262,20 +262,6 @@ def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
             for text in texts:
                 told = text if isinstance(text, Problem) else Problem("backend_warning", str(text))
                 yield told.code, "backend", told.message, told.hint or ""
-
-
-def _of_results_on_the_host(node: Node) -> Iterator[_Warning]:
-    """Warn of a CatSplit whose engine copies results to the host, before backends of torch that need the device."""
-    for element in node.tree.walk():
-        if element.name.rpartition(":")[2] != "CatSplit" or element.instance is not None:
-            continue
-        engines = [part for part in element.children[1].walk() if "output_device" in part.options]
-        splits, on_device = element.children[2], str(node.keys["device"].value).startswith("cuda")
-        for part in engines[-1:] if splits.distribution == "headrace-torch" else ():
-            to_host = part.options["output_device"].value == "cpu"
-            if to_host and (on_device or part.distribution == "headrace-trt"):
-                text = f"{part.name} copies its results to the host: {splits.name} needs the device"
-                yield "host_results", "backend", text, 'Write output_device = "device".'
 
 
 def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_Warning]:

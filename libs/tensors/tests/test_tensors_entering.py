@@ -18,6 +18,7 @@ from headrace_tensors import (
     order_behind_torch,
     view_of_torch,
 )
+from headrace_tensors.device_arrays import read_on_device
 from headrace_tensors.device_copies import is_one_allocation
 from headrace_tensors.entering import Mark, device_context, mark_of
 
@@ -30,6 +31,8 @@ class Driver:
     """Streams, events and contexts as CUDA's driver has them. The context of device N is 100 + N, events are 500, 501, ...
 
     Attributes:
+        streams: The context of each stream, where that is not 100.
+        memory: The number of the device of each address, and an error for what is no device memory.
         busy: The streams with work: a handle, or for a default stream its context and handle.
         capturing: The streams that are captured. `states` the errors of others.
         log: What was recorded and waited for: the name of the call, its arguments, and the context that was current.
@@ -37,6 +40,7 @@ class Driver:
 
     def __init__(self, devices=1):
         self.devices, self.made, self.homes = devices, 0, {}
+        self.streams, self.memory = {}, {}
         self.busy, self.capturing, self.states, self.log = set(), set(), {}, []
         self.here = threading.local()
 
@@ -76,6 +80,16 @@ class Driver:
     def cuCtxGetCurrent(self, context):  # noqa: N802
         context._obj.value = self.current
         return 0
+
+    def cuStreamGetCtx(self, handle, context):  # noqa: N802
+        assert handle > 2
+        context._obj.value = self.streams.get(handle, 100)
+        return 0
+
+    def cuPointerGetAttribute(self, value, attribute, pointer):  # noqa: N802
+        assert attribute == 9  # the number of the device
+        value._obj.value = self.memory.get(pointer, -1)
+        return 0 if pointer in self.memory else 1
 
     def cuCtxPushCurrent_v2(self, context):  # noqa: N802
         assert context >= 100
@@ -264,6 +278,28 @@ def test_the_cuda_array_interface_says_the_stream(two):
     assert entering.enter({"data": Interface(stream=None), "more": Interface()}) is None
 
 
+def test_a_stream_without_the_number_of_its_device_is_asked_for_its_context(two):
+    two.busy, two.streams = {77}, {77: 101}
+    two.stack.append(100)  # the thread uses another device
+    assert entering.enter({"data": Interface(stream=77)}) is not None
+    assert two.homes == {500: 101}
+    assert two.stack == [100]
+
+
+def test_an_array_that_does_not_say_its_device_is_refused_elsewhere(two):
+    values = np.zeros((2, 3), np.float32)
+    array = Interface(
+        **{key: values.__array_interface__[key] for key in ("data", "shape", "typestr")}
+    )
+    two.memory = {values.ctypes.data: 1}
+    assert read_on_device(array, None, 33, 1).pointer == values.ctypes.data
+    with pytest.raises(InputError, match="another device") as caught:
+        read_on_device(array, None, 33, 0)
+    assert (caught.value.expected, caught.value.got) == ("cuda:0", "cuda:1")
+    two.memory.clear()  # the driver does not know the address
+    assert read_on_device(array, None, 33, 0).ordinal == 0
+
+
 def test_dlpack_alone_is_exchanged_in_the_thread_that_asks(driver):
     array = Exchanged(2)
     driver.busy = {(100, 2)}
@@ -413,7 +449,7 @@ def test_memory_up_to_the_end_of_its_allocation_is_one_piece(two, pointer, nbyte
 
 def test_an_array_in_a_context_of_its_own_is_asked_there(driver):
     driver.stack.append(999)
-    driver.busy = {77, (999, 1)}
+    driver.busy, driver.streams = {77, (999, 1)}, {77: 999}
     marks = mark_of(None, 77), mark_of(None, 1)
     assert recorded(driver) == [77, (999, 1)]
     assert set(driver.homes.values()) == {999}

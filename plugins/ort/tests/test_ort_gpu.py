@@ -1,5 +1,6 @@
 """OnnxTensor on a CUDA device, with tensors of torch as what other backends bring."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from headrace_ort import binding, cuda
 from headrace_tensors import DeviceArray
 
 pytestmark = pytest.mark.gpu
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
 
 
 @pytest.fixture
@@ -107,13 +109,13 @@ def on_host(array):
 def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
     path, weights = matmul
     backend = start(
-        path, {"device": "cuda", "batch": {"max": 8}}, output_device=to, cuda_graph=graph
+        path, {"device": DEVICE, "batch": {"max": 8}}, output_device=to, cuda_graph=graph
     )
     for resident in ((), (0,), (1, 3), (0, 1, 2, 3)):
         arrays = [samples_of(1)[0], samples_of(2, 1), samples_of(1, 2)[0], samples_of(3, 3)]
         batch = []
         for place, array in enumerate(arrays):
-            value = torch.from_numpy(array).cuda() if place in resident else array
+            value = torch.from_numpy(array).to(DEVICE) if place in resident else array
             batch.append(
                 {"data": value, **({"request_size": len(array)} if array.ndim == 2 else {})}
             )
@@ -126,7 +128,7 @@ def test_any_mixture_of_places_gives_the_same(torch, start, matmul, to, graph):
 
 def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch):
     path, weights = matmul
-    backend = start(path, {"device": "cuda:0"}, output_device="device")
+    backend = start(path, {"device": DEVICE}, output_device="device")
     found, look = [], binding.in_place
 
     def seen(arrays, rows):
@@ -134,7 +136,7 @@ def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch)
         return found[-1]
 
     monkeypatch.setattr(binding, "in_place", seen)
-    whole = torch.from_numpy(samples_of(4)).cuda()
+    whole = torch.from_numpy(samples_of(4)).to(DEVICE)
     batch = [{"data": row} for row in whole]
     assert backend(batch) is None
     assert found == [True]
@@ -145,6 +147,8 @@ def test_no_copy_where_the_device_is_the_same(torch, start, matmul, monkeypatch)
     expected = whole.cpu().numpy() @ weights
     np.testing.assert_array_equal(torch.stack(tensors).cpu().numpy(), expected)
     cupy = pytest.importorskip("cupy")
+    if DEVICE != "cuda:0":
+        return  # cupy makes arrays on its current device
     assert cupy.from_dlpack(batch[0]["result"]).data.ptr == tensors[0].data_ptr()
     np.testing.assert_array_equal(cupy.asnumpy(cupy.asarray(batch[1]["result"])), expected[1])
     request = {"data": cupy.asarray(samples_of(1, 9)[0])}
@@ -157,11 +161,11 @@ def test_rows_apart_on_the_device_are_gathered_by_one_launch(
     torch, start, matmul, monkeypatch, graph
 ):
     path, weights = matmul
-    context = {"device": "cuda:0", "batch": {"sizes": (8,), "max": 8}}
+    context = {"device": DEVICE, "batch": {"sizes": (8,), "max": 8}}
     backend = start(path, context, output_device="device", cuda_graph=graph)
     single, queue = [], cuda._copies.queue_copy
     monkeypatch.setattr(cuda._copies, "queue_copy", lambda *to: single.append(to) or queue(*to))
-    whole, order = torch.from_numpy(samples_of(6)).cuda(), [5, 0, 3, 1, 5]
+    whole, order = torch.from_numpy(samples_of(6)).to(DEVICE), [5, 0, 3, 1, 5]
     for _ in range(2):
         batch = [{"data": whole[k]} for k in order]
         assert backend(batch) is None
@@ -193,12 +197,12 @@ def test_a_batch_calls_the_runtime_only_to_wait(torch, start, matmul, monkeypatc
 
 
 def test_graphs_change_no_bit(torch, start, deep):
-    x = torch.randn(5, 16, 32, 32).cuda()
+    x = torch.randn(5, 16, 32, 32).to(DEVICE)
     got = []
     for graph in (False, True):
         backend = start(
             deep,
-            {"device": "cuda", "batch": {"sizes": (5,)}},
+            {"device": DEVICE, "batch": {"sizes": (5,)}},
             cuda_graph=graph,
             provider_options={"cuda": {"cudnn_conv_algo_search": "DEFAULT"}},
         )
@@ -229,16 +233,16 @@ def test_no_result_is_read_early_and_no_input_late(torch, request, model, graph,
     inputs = np.random.default_rng(11).standard_normal(shape, np.float32)
     with headrace.pipe({**config, "max": 64}) as pipe:
         expected = pipe({"data": inputs, "request_size": 64})["result"]
-    config |= {"device": "cuda:0", "instance_num": 4, "output_device": to, "cuda_graph": graph}
+    config |= {"device": DEVICE, "instance_num": 4, "output_device": to, "cuda_graph": graph}
     config["provider_options"] = {"cuda": {"use_tf32": False}}
     wrong = []
 
     def client(number):
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream(DEVICE)
         order = np.random.default_rng(number).integers(0, 64, 300)
         with torch.cuda.stream(stream):
             for k in order:
-                value = torch.from_numpy(inputs[k]).cuda() if k % 2 else inputs[k].copy()
+                value = torch.from_numpy(inputs[k]).to(DEVICE) if k % 2 else inputs[k].copy()
                 try:
                     result = pipe({"data": value})["result"]
                 except Exception as error:
@@ -360,9 +364,9 @@ def test_an_input_without_batch_axis_on_the_device_is_refused(torch, start, save
         [("x", T.FLOAT, ["n", 3]), ("k", T.FLOAT, [])],
         [("y", T.FLOAT, ["n", 3])],
     )
-    backend = start(path, {"device": "cuda"})
-    x = torch.ones(3, device="cuda")
-    wrong, right = {"x": x, "k": torch.tensor(2.0, device="cuda")}, {"x": x, "k": 2.0}
+    backend = start(path, {"device": DEVICE})
+    x = torch.ones(3, device=DEVICE)
+    wrong, right = {"x": x, "k": torch.tensor(2.0, device=DEVICE)}, {"x": x, "k": 2.0}
     error, none = backend([wrong, right])
     assert isinstance(error, InputError)
     assert error.key == "k"
@@ -379,7 +383,7 @@ def test_one_wait_per_batch(torch, matmul, monkeypatch):
         wait(stream, event)
 
     for to in ("cpu", "device"):
-        config = {"backend": "OnnxTensor", "model": str(path), "device": "cuda", "max": 4}
+        config = {"backend": "OnnxTensor", "model": str(path), "device": DEVICE, "max": 4}
         with headrace.pipe({**config, "output_device": to}) as pipe, monkeypatch.context() as patch:
             patch.setattr(cuda, "wait_for", counted)
             waits.clear()
@@ -390,7 +394,7 @@ def test_one_wait_per_batch(torch, matmul, monkeypatch):
 
 @pytest.mark.whole_device
 def test_memory_comes_back_when_another_pipeline_takes_over(torch, deep):
-    config = {"backend": "OnnxTensor", "model": str(deep), "device": "cuda", "max": 4}
+    config = {"backend": "OnnxTensor", "model": str(deep), "device": DEVICE, "max": 4}
     x = np.random.default_rng(1).standard_normal((16, 32, 32)).astype(np.float32)
     free = []
     with headrace.pipe({**config, "device": "cpu"}) as pipe:
@@ -398,8 +402,8 @@ def test_memory_comes_back_when_another_pipeline_takes_over(torch, deep):
         for _ in range(10):
             with headrace.pipe(config) as other:
                 np.testing.assert_allclose(other({"data": x})["result"], first, atol=2e-2)
-            torch.cuda.synchronize()
-            free.append(torch.cuda.mem_get_info()[0])
+            torch.cuda.synchronize(DEVICE)
+            free.append(torch.cuda.mem_get_info(DEVICE)[0])
     assert free[-1] >= free[2] - (8 << 20)
 
 
@@ -407,20 +411,20 @@ def test_what_is_not_there_or_elsewhere_is_told(torch, start, matmul):
     path, _ = matmul
     with pytest.raises(SetupError, match="cuda:99"):
         start(path, {"device": "cuda:99"})
-    backend = start(path, {"device": "cuda:0"})
-    gaps = torch.zeros(64, 2).cuda()[:, 0]
+    backend = start(path, {"device": DEVICE})
+    gaps = torch.zeros(64, 2).to(DEVICE)[:, 0]
     (error,) = backend([{"data": gaps}])
     assert isinstance(error, InputError)
-    (error,) = start(path, {"device": "cpu"})([{"data": torch.zeros(64).cuda()}])
+    (error,) = start(path, {"device": "cpu"})([{"data": torch.zeros(64).to(DEVICE)}])
     assert isinstance(error, InputError)
-    assert "cuda:0" in error.got
+    assert DEVICE in error.got
 
 
 def test_a_device_without_torch_in_the_process(matmul):
     path, weights = matmul
     program = f"""
 import sys, numpy as np, headrace
-config = {{"backend": "OnnxTensor", "model": {str(path)!r}, "device": "cuda:0", "cuda_graph": True}}
+config = {{"backend": "OnnxTensor", "model": {str(path)!r}, "device": {DEVICE!r}, "cuda_graph": True}}
 with headrace.pipe(config) as pipe:
     print(pipe({{"data": np.ones(64, np.float32)}})["result"].tolist())
 assert "torch" not in sys.modules
@@ -438,8 +442,8 @@ def test_memory_that_runs_out_fails_that_batch_alone(torch, start, save):
         [("y", T.FLOAT, ["n", "m"])],
         [("shape", np.int64([1, 1 << 28]))],
     )
-    backend = start(path, {"device": "cuda"}, providers=["cuda", "cpu"], output_device="device")
-    free = torch.cuda.mem_get_info()[0]
+    backend = start(path, {"device": DEVICE}, providers=["cuda", "cpu"], output_device="device")
+    free = torch.cuda.mem_get_info(DEVICE)[0]
     rows = int(free // (4 << 28)) + 2
     outcomes = backend([{"data": np.ones((rows, 1), np.float32), "request_size": rows}])
     assert outcomes is not None
@@ -454,7 +458,7 @@ def test_a_chain_with_torch_copies_nothing(torch, matmul):
     config = {
         "backend": "S[GpuTensor,FixTensor,OnnxTensor,CpuTensor(numpy=true)]",
         "model": str(path),
-        "device": "cuda:0",
+        "device": DEVICE,
         "output_device": "device",
         "max": 4,
     }
@@ -463,7 +467,7 @@ def test_a_chain_with_torch_copies_nothing(torch, matmul):
             x = samples_of(1, seed)[0]
             expected = (x @ weights)[None]  # FixTensor gives the batch axis that was missing
             np.testing.assert_array_equal(pipe({"data": x})["result"], expected)
-            there = torch.from_numpy(x).cuda()
+            there = torch.from_numpy(x).to(DEVICE)
             np.testing.assert_array_equal(pipe({"data": there})["result"], expected)
 
 
@@ -474,7 +478,7 @@ def test_an_input_that_its_callers_stream_has_not_written_yet_is_waited_for(
 ):
     """A long kernel is queued before the input is written, so that who reads too early reads zeros."""
     path, weights = matmul
-    config = {"backend": "OnnxTensor", "model": str(path), "device": "cuda:0", "max": 4}
+    config = {"backend": "OnnxTensor", "model": str(path), "device": DEVICE, "max": 4}
     config["output_device"] = where
     if way == "each":
         config = {
@@ -483,13 +487,14 @@ def test_an_input_that_its_callers_stream_has_not_written_yet_is_waited_for(
             "end": {"backend": "Identity"},
         }
     rows = np.random.default_rng(1).integers(-4, 5, (3, 64)).astype(np.float32)
-    right = torch.from_numpy(rows).cuda()
-    stream = torch.cuda.Stream()
-    mine = [torch.zeros(64, device="cuda") for _ in rows]
+    right = torch.from_numpy(rows).to(DEVICE)
+    stream = torch.cuda.Stream(DEVICE)
+    mine = [torch.zeros(64, device=DEVICE) for _ in rows]
     mine[0].copy_(right[0]).zero_()
-    torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
+    with torch.cuda.device(DEVICE):
+        torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
     with headrace.pipe(config) as pipe:
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(DEVICE)
         with torch.cuda.stream(stream):
             torch.cuda._sleep(400_000_000)
             for one, row in zip(mine, right, strict=True):

@@ -1,5 +1,7 @@
 """OnnxTensor keeps every rule of the contract on a CUDA device, too."""
 
+import os
+
 import pytest
 
 from headrace_ort.conformance import OnnxTensorConformance
@@ -11,5 +13,9 @@ class OnnxTensorOnCuda(BackendConformance):
     """Samples for a model with one input, in batches of any size."""
 
     expression = OnnxTensorConformance.expression
-    options = {**OnnxTensorConformance.options, "providers": ["cuda"]}  # noqa: RUF012
+    options = {  # noqa: RUF012
+        **OnnxTensorConformance.options,
+        "device": os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0"),
+        "providers": ["cuda"],
+    }
     make_item = OnnxTensorConformance.make_item

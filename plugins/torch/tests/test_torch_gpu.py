@@ -2,6 +2,7 @@
 
 import gc
 import io
+import os
 import pathlib
 import shutil
 import subprocess
@@ -18,7 +19,8 @@ from headrace_torch.graphs import Graphs
 
 pytestmark = pytest.mark.gpu
 HERE = f"{__name__}:"
-DEVICE = "cuda:0"
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
+ORDINAL = torch.device(DEVICE).index
 
 
 class Small(torch.nn.Module):
@@ -79,7 +81,7 @@ def spy(name):
 
         def forward(self, batch):
             stream = torch.cuda.current_stream()
-            shared = self.instance.get(("cuda.stream", 0))
+            shared = self.instance.get(("cuda.stream", ORDINAL))
             seen.append((stream.cuda_stream, shared.handle, torch.cuda.current_device()))
             for request in batch:
                 request["result"] = request["data"]
@@ -120,7 +122,7 @@ def test_a_stream_that_another_plugin_made_first_is_used():
         owns_thread = True
 
         def init(self, options, context):
-            made.append(context.store.instance.get_or_create(("cuda.stream", 0), Foreign))
+            made.append(context.store.instance.get_or_create(("cuda.stream", ORDINAL), Foreign))
 
         def forward(self, batch):
             for request in batch:
@@ -131,7 +133,7 @@ def test_a_stream_that_another_plugin_made_first_is_used():
         {"backend": "S[MakesStream,GpuTensor,StreamSpy2]", "device": DEVICE}
     ) as pipe:
         pipe({"data": np.ones(4, np.float32)})
-    assert seen == [(made[0].handle, made[0].handle, 0)]
+    assert seen == [(made[0].handle, made[0].handle, ORDINAL)]
     assert made[0].closed == 1
 
 
@@ -162,7 +164,7 @@ def test_a_result_is_finished_when_the_call_is_over():
         {"backend": "S[GpuTensor,TorchModule]", "module": f"{HERE}Long", "device": DEVICE}
     ) as pipe:
         host = torch.empty(1 << 20).pin_memory()
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream(DEVICE)
         for number in range(30):
             result = pipe({"data": np.full(1 << 20, number, np.float32)})["result"]
             with torch.cuda.stream(side):  # this stream knows nothing of the pipeline's
@@ -227,7 +229,7 @@ def test_what_a_caller_has_just_started_on_the_default_stream_comes_first():
 def test_arrays_of_cupy_come_in_and_their_memory_is_kept():
     cupy = pytest.importorskip("cupy")
     with headrace.pipe(
-        {"backend": "TorchModule", "module": f"{HERE}Long", "device": DEVICE}
+        {"backend": "TorchModule", "module": f"{HERE}Long", "device": "cuda:0"}
     ) as pipe:
         for number in range(20):
             given = cupy.full(1 << 20, number, cupy.float32)
@@ -297,7 +299,7 @@ def test_a_model_that_cannot_be_captured_names_the_call_and_leaves_nothing_behin
     }
     gc.collect()
     torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
+    before = torch.cuda.memory_allocated(DEVICE)
     with pytest.raises(
         SetupError, match=r"test_torch_gpu\.py, line \d+.*x\.sum\(\)\.item\(\)"
     ) as caught:
@@ -305,7 +307,7 @@ def test_a_model_that_cannot_be_captured_names_the_call_and_leaves_nothing_behin
     assert "cuda_graph = false" in str(caught.value)
     gc.collect()
     torch.cuda.empty_cache()  # it is refused while a capture is underway anywhere
-    assert torch.cuda.memory_allocated() == before
+    assert torch.cuda.memory_allocated(DEVICE) == before
     with headrace.pipe(config) as pipe:
         assert float(pipe({"data": np.ones(64, np.float32)})["result"][0]) == 2
     with headrace.pipe({**config, "module": f"{HERE}Small", "cuda_graph": True}) as pipe:
@@ -326,11 +328,11 @@ def test_an_error_that_is_held_holds_no_memory_of_the_device():
         with pytest.raises(BackendError):
             pipe({"data": np.ones(3, np.float32)})
         gc.collect()
-        before = torch.cuda.memory_allocated()
+        before = torch.cuda.memory_allocated(DEVICE)
         with pytest.raises(BackendError) as caught:
             pipe({"data": np.ones(3, np.float32)})
         gc.collect()
-        assert torch.cuda.memory_allocated() - before < 1 << 20
+        assert torch.cuda.memory_allocated(DEVICE) - before < 1 << 20
         assert "memory" in str(caught.value)
 
 
@@ -372,7 +374,7 @@ def test_a_lost_device_takes_the_instance_out():
     program = f"""
 import sys, torch, numpy as np, headrace
 sys.path.insert(0, {str(pathlib.Path(__file__).parent)!r})
-config = {{"backend": "S[GpuTensor,TorchModule]", "module": {__file__ + ":Indexed"!r}, "device": "cuda:0"}}
+config = {{"backend": "S[GpuTensor,TorchModule]", "module": {__file__ + ":Indexed"!r}, "device": {DEVICE!r}}}
 pipe = headrace.pipe(config)
 good = pipe({{"data": np.array([0, 3])}})["result"]
 assert good.shape == (2, 2)

@@ -1,6 +1,7 @@
 """Inputs on which the caller's own stream is still at work when it calls: a long kernel is queued before they are written."""
 
 import asyncio
+import os
 
 import pytest
 import torch
@@ -9,7 +10,8 @@ import headrace
 
 pytestmark = pytest.mark.gpu
 HERE = f"{__name__}:"
-DEVICE = "cuda:0"
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
+OTHER = "cuda:0" if DEVICE == "cuda:1" else "cuda:1"
 CYCLES = 400_000_000
 """How long a stream is kept busy, in cycles of the device: 0.2 s at 2 GHz."""
 
@@ -154,10 +156,10 @@ def test_an_instance_on_the_cpu_waits_before_it_copies():
 
 @TWO_DEVICES
 def test_an_instance_on_another_device_waits_before_it_copies():
-    late = Late("cuda:1")
+    late = Late(OTHER)
     with headrace.pipe({**NET, "backend": "S[GpuTensor,TorchModule]"}) as pipe:
         (mine,) = late.tensors(3.0)
-        with torch.cuda.device(1), torch.cuda.stream(late.stream):
+        with torch.cuda.device(OTHER), torch.cuda.stream(late.stream):
             assert pipe({"data": mine})["result"].tolist() == [4.0] * 8
 
 
@@ -165,11 +167,11 @@ def test_arrays_of_cupy_are_waited_for():
     cupy = pytest.importorskip("cupy")
     torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
     own = cupy.cuda.Stream(non_blocking=True)
-    with headrace.pipe(NET) as pipe:
+    with headrace.pipe({**NET, "device": "cuda:0"}) as pipe:
         mine = cupy.empty(8, cupy.float32)
         mine[...] = 0
         cupy.cuda.Device(0).synchronize()
-        with torch.cuda.stream(torch.cuda.ExternalStream(own.ptr, device=DEVICE)):
+        with torch.cuda.stream(torch.cuda.ExternalStream(own.ptr, device="cuda:0")):
             torch.cuda._sleep(CYCLES)
         with own:
             mine[...] = 3

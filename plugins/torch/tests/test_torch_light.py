@@ -46,7 +46,7 @@ def command(*args, **where):
 EXPRESSION = (
     "S[DecodeTensor,ResizeTensor(256),CropTensor,CvtColorTensor(rgb),NormalizeTensor,PadTensor(8,8),"
     "FixTensor,TorchModule,SoftmaxTensor,TopKTensor(5),IndexSelectTensor([1]),ArgMaxTensor,SyncTensor,"
-    "GpuTensor,CpuTensor,ContiguousTensor,CatTensor,SplitTensor,StreamPool(max=2)[SoftmaxTensor]]"
+    "GpuTensor,ContiguousTensor,CatTensor,SplitTensor,StreamPool(max=2)[SoftmaxTensor],CpuTensor]"
 )
 
 

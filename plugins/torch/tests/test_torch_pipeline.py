@@ -14,7 +14,8 @@ import headrace
 from headrace.errors import BackendError, ClosedError, InputError, InstanceLostError
 
 HERE = f"{__name__}:"
-DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.gpu)]
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
+DEVICES = ["cpu", pytest.param(DEVICE, marks=pytest.mark.gpu)]
 on_both = pytest.mark.parametrize("device", DEVICES)
 
 

@@ -2,6 +2,7 @@
 
 import array
 import threading
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
@@ -436,9 +437,8 @@ def test_only_the_thread_of_a_place_is_set_back(monkeypatch):
     current = {}
     here = threading.get_ident
     cuda = {
-        "current_device": lambda: 3,
         "current_stream": lambda device: current.get(here(), "default"),
-        "set_device": lambda device: None,
+        "device": lambda device: nullcontext(),
         "set_stream": lambda stream: current.update({here(): stream}),
     }
     for name, fake in cuda.items():

@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from headrace.errors import HeadraceError
 from headrace_trt import engine as engine_module
 
 HERE = Path(__file__).parent
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
 
 
 def _load(name):
@@ -132,9 +134,8 @@ def pipe():
     made = []
 
     def make(**config):
-        found = headrace.pipe(config)
-        made.append(found)
-        return found
+        made.append(headrace.pipe({"device": DEVICE, **config}))
+        return made[-1]
 
     yield make
     for found in made:

@@ -1,6 +1,7 @@
 """Engines on a real device, against ONNX Runtime (or the reference evaluator) on the CPU."""
 
 import json
+import os
 import threading
 
 import numpy as np
@@ -16,6 +17,7 @@ from headrace_trt.cuda import load_cuda
 from headrace_trt.memory import DevicePool, Stream
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu_cache")]
+DEVICE = os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0")
 
 
 @BOTH
@@ -155,7 +157,7 @@ def test_torch_takes_and_gives_without_a_copy(pipe, small_net, backend):
         owns_thread = True
 
         def init(self, options, context):
-            seen.append(context.store.instance.get(("cuda.stream", 0)))
+            seen.append(context.store.instance.get(("cuda.stream", torch.device(DEVICE).index)))
 
         def forward(self, batch):
             batch[0]["result"] = batch[0]["data"]
@@ -164,12 +166,12 @@ def test_torch_takes_and_gives_without_a_copy(pipe, small_net, backend):
         backend=f"S[{backend},TrtGpuPointers]", model=str(small_net), profiles=[PROFILE], max=4,
         output_device="device", **QUICK,
     )  # fmt: skip
-    x = torch.from_numpy(images(4)).cuda()
+    x = torch.from_numpy(images(4)).to(DEVICE)
     (expected,) = expected_of(small_net, x=x.cpu().numpy())
     result = p({"data": x, "request_size": 4})["result"]
     taken = torch.from_dlpack(result)
     assert taken.data_ptr() == result.pointer
-    assert taken.device.index == 0
+    assert taken.device == torch.device(DEVICE)
     assert relative(taken.cpu().numpy(), expected) <= 1e-3
     kept = [torch.from_dlpack(p({"data": x[i]})["result"]) for i in range(4)]
     assert len({tensor.data_ptr() for tensor in kept}) == 4
@@ -210,7 +212,7 @@ def test_an_array_of_torch_is_read_where_it_is(pipe, small_net, monkeypatch):
         Execution, "bind", lambda self, name, at: (bound.append((name, at)), plain(self, name, at))
     )
     p = pipe(backend=ALONE, model=str(small_net), profiles=[PROFILE], max=4, **QUICK)
-    x = torch.from_numpy(images(4)).cuda()
+    x = torch.from_numpy(images(4)).to(DEVICE)
     p({"data": x, "request_size": 4})
     assert ("x", x.data_ptr()) in bound
 
@@ -219,6 +221,7 @@ def test_cupy_takes_and_gives(pipe, small_net):
     cupy = pytest.importorskip("cupy")
     p = pipe(
         backend=ALONE,
+        device="cuda:0",
         model=str(small_net),
         profiles=[PROFILE],
         max=4,
@@ -283,13 +286,14 @@ def test_an_input_that_its_callers_stream_has_not_written_yet_is_waited_for(
     p = pipe(backend=backend, model=str(small_net), profiles=[PROFILE], max=8, **QUICK)
     x = images(3)
     (expected,) = expected_of(small_net, x=x)
-    right = torch.from_numpy(x).cuda()
-    stream = torch.cuda.Stream()
+    right = torch.from_numpy(x).to(DEVICE)
+    stream = torch.cuda.Stream(DEVICE)
     mine = [torch.zeros_like(row) for row in right]
     mine[0].copy_(right[0]).zero_()
-    torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
+    with torch.cuda.device(DEVICE):
+        torch.cuda._sleep(1)  # the first launch of a kernel may wait for the device
     p({"data": mine[0]})
-    torch.cuda.synchronize()
+    torch.cuda.synchronize(DEVICE)
     with torch.cuda.stream(stream):
         torch.cuda._sleep(400_000_000)
         for one, row in zip(mine, right, strict=True):

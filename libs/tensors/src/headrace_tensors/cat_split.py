@@ -9,6 +9,7 @@ import headrace
 from headrace.errors import BatchRangeError, InstanceLostError, NoResultError
 from headrace.isolation import batch_alone
 from headrace.words import Bracket, combine_ranges, fill_up, run_child, select
+from headrace_tensors.devices import hands_on
 
 if TYPE_CHECKING:
     from headrace.keys import Request
@@ -61,6 +62,7 @@ class CatSplit(headrace.Backend):
     """
 
     takes = 3
+    devices = staticmethod(hands_on)
     bracket = Bracket(combine_ranges=_of_gathered, keys_of_child=0)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:

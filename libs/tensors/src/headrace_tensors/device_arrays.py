@@ -11,6 +11,7 @@ import numpy as np
 
 from headrace.errors import InputError
 from headrace_tensors import dlpack
+from headrace_tensors.device_copies import device_of
 from headrace_tensors.entering import PER_THREAD, order_behind
 from headrace_tensors.host_arrays import numpy_dtype
 from headrace_tensors.torch_views import order_behind_torch, view_of_torch
@@ -327,14 +328,7 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
         kind, number = value.__dlpack_device__()
         if int(kind) not in (dlpack.CUDA, dlpack.CUDA_MANAGED):
             return None
-        if number != ordinal:
-            raise InputError(
-                "the array is on another device",
-                expected=f"cuda:{ordinal}",
-                got=f"cuda:{number}",
-                hint="GpuTensor of headrace-torch in front moves it. An engine before this node gives arrays of the "
-                "host without output_device = 'device'.",
-            )
+        _refuse_elsewhere(number, ordinal)
     if has_device and hasattr(value, "__dlpack__"):
         capsule = value.__dlpack__(stream=stream)
         taken = dlpack.read_capsule(capsule)
@@ -345,6 +339,7 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
         if about is None:
             return None
         pointer, shape = int(about["data"][0] or 0), tuple(int(n) for n in about["shape"])
+        _refuse_elsewhere(device_of(pointer), ordinal)  # the interface does not say it
         dtype = np.dtype(about["typestr"]).name
         steps = about.get("strides")
         in_order = steps is None or tuple(steps) == _steps(shape, np.dtype(dtype).itemsize)
@@ -359,6 +354,17 @@ def _of_protocol(value: Any, cuda: Runtime, stream: int, ordinal: int) -> Device
             hint="ContiguousTensor of headrace-torch puts it into that order.",
         )
     return ArrayKind(cuda, _FINISHED, ordinal, dtype, shape).array(pointer, owner)
+
+
+def _refuse_elsewhere(number: int | None, ordinal: int) -> None:
+    if number not in (None, ordinal):
+        raise InputError(
+            "the array is on another device",
+            expected=f"cuda:{ordinal}",
+            got=f"cuda:{number}",
+            hint="GpuTensor of headrace-torch in front moves it. An engine before this node gives arrays of the "
+            "host without output_device = 'device'.",
+        )
 
 
 def _steps(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:

@@ -15,7 +15,16 @@ if TYPE_CHECKING:
 
     from headrace_tensors.gather_kernel import Gather
 
-__all__ = ["DeviceCopies", "is_one_allocation"]
+__all__ = ["DeviceCopies", "device_of", "is_one_allocation"]
+
+_DEVICE_ORDINAL = 9  # of CUpointer_attribute
+
+
+def device_of(pointer: int) -> int | None:
+    """Return the number of the device on which memory lies. None: the driver does not know it, or there is none."""
+    driver, ordinal = load_driver(), ctypes.c_int()
+    asked = (ctypes.byref(ordinal), _DEVICE_ORDINAL, pointer)
+    return None if driver is None or driver.cuPointerGetAttribute(*asked) else ordinal.value
 
 
 def is_one_allocation(pointer: int, nbytes: int) -> bool:

@@ -189,7 +189,8 @@ def mark_of(ordinal: int | None, handle: int) -> Mark | None:
     """Put a mark behind the work that is queued on a stream now. None if the stream is idle, or there is no driver.
 
     Args:
-        ordinal: The number of the stream's device. None: the device that is current in this thread.
+        ordinal: The number of the stream's device. None: it is not known, a default stream is one of the device that is
+            current in this thread.
         handle: The handle of the stream.
 
     Raises:
@@ -208,7 +209,7 @@ def mark_of(ordinal: int | None, handle: int) -> Mark | None:
         here = handle > PER_THREAD or ordinal is None or _devices(driver) == 1
         if here and _is_idle(driver, handle):
             return None
-        context = _context_of(driver, ordinal)
+        context = _context_of(driver, ordinal, handle)
         _check(driver, "cuCtxPushCurrent", driver.cuCtxPushCurrent_v2(context))
         try:
             # The first answer may have been an error, because no context was current.
@@ -299,6 +300,8 @@ _CALLS: Final = {
     "cuEventRecord": (ctypes.c_void_p, ctypes.c_void_p),
     "cuGetErrorName": (ctypes.c_int, ctypes.c_void_p),
     "cuMemGetAddressRange_v2": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64),
+    "cuPointerGetAttribute": (ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64),
+    "cuStreamGetCtx": (ctypes.c_void_p, ctypes.c_void_p),
     "cuStreamIsCapturing": (ctypes.c_void_p, ctypes.c_void_p),
     "cuStreamQuery": (ctypes.c_void_p,),
     "cuStreamWaitEvent": (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint),
@@ -365,13 +368,16 @@ def _devices(driver: Any) -> int:
     return count.value
 
 
-def _context_of(driver: Any, ordinal: int | None) -> int:
-    """Return the context of a device that all users of CUDA's runtime share. None: the one of this thread, if any."""
+def _context_of(driver: Any, ordinal: int | None, handle: int) -> int:
+    """Return the context of a device that all users of CUDA's runtime share. None: the one of a stream."""
     if ordinal is None:
-        current = ctypes.c_void_p()
-        _check(driver, "cuCtxGetCurrent", driver.cuCtxGetCurrent(byref(current)))
-        if current.value:
-            return current.value
+        context = ctypes.c_void_p()
+        if handle > PER_THREAD:
+            _check(driver, "cuStreamGetCtx", driver.cuStreamGetCtx(handle, byref(context)))
+        else:
+            _check(driver, "cuCtxGetCurrent", driver.cuCtxGetCurrent(byref(context)))
+        if context.value:
+            return context.value
     return _primary(driver, ordinal or 0)
 
 

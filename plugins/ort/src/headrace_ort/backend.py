@@ -12,6 +12,7 @@ from headrace.keys import RESERVED
 from headrace_ort.model_file import read_facts, warning_of_batch_dependence
 from headrace_ort.options import OnnxOptions
 from headrace_tensors import RowRunner, choose_keys, enter, read_item, wait_for_callers
+from headrace_tensors.devices import Devices, check_devices, devices_of_engine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -56,6 +57,7 @@ class OnnxTensor(headrace.Backend):
     reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
     enter = staticmethod(enter)
+    check_pipeline = staticmethod(check_devices)
 
     _session: Any = None
     _runner: Any = None
@@ -81,6 +83,14 @@ class OnnxTensor(headrace.Backend):
         """Return an instance for each thread on the CPU, whose instances share a session, else one."""
         apart = options.share_weights is False or (options.intra_op_threads or 1) > 1
         return threads if options.on_cpu(device) and not apart else 1
+
+    @staticmethod
+    def devices(options: OnnxOptions, context: headrace.InitContext) -> Devices | None:
+        """Return those of the node's ``device``; None where options of the providers decide."""
+        own = context.device or "cpu"
+        decides = options.on_cuda(own) == own.startswith("cuda")
+        apart = any("device_id" in values for values in options.provider_options.values())
+        return devices_of_engine(own, options) if decides and not apart else None
 
     @classmethod
     def lint(cls, options: OnnxOptions, largest_batch: int) -> Iterable[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 import headrace
 from headrace.errors import InputError, InstanceLostError
 from headrace_tensors import enter
+from headrace_tensors.devices import Devices, check_devices, hands_on
 from headrace_torch._each import each_holds, of_each, put_in_each
 from headrace_torch.rows import Row
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from headrace_torch.place import Place
 
 __all__ = ["Given", "OnPlace", "PerImage", "PerTensor", "TensorBackend", "read_key"]
+
+_DEFAULT = "headrace_torch.default_device"
 
 
 def read_key(request: Request, key: str, expected: str) -> Any:
@@ -47,6 +50,8 @@ class OnPlace(headrace.Backend):
     owns_thread = True
     rerun = True
     default_device: ClassVar[str | None] = None
+    check_pipeline = staticmethod(check_devices)
+    devices = staticmethod(hands_on)
     _place: Place
     _inference: Any = None
 
@@ -55,11 +60,19 @@ class OnPlace(headrace.Backend):
         """Return one for each thread on the CPU, where torch computes without the interpreter lock, else one."""
         return threads if (device or cls.default_device or "cpu").startswith("cpu") else 1
 
+    @classmethod
+    def chosen_device(cls, context: InitContext) -> str:
+        """Return the device of an instance, as text: that of the node, or see `default_device`."""
+        store, text = context.store.instance, context.device or cls.default_device
+        if context.device is None and text not in (None, "cpu"):
+            store.get_or_create(_DEFAULT, lambda: text)
+        return str(text or store.get(_DEFAULT, "cpu"))
+
     def init(self, options: Any, context: InitContext) -> None:
         """Import torch, and take the place of the instance."""
         from headrace_torch.place import INFERENCE, place_of
 
-        self._place = place_of(context, self.default_device)
+        self._place = place_of(context, self.chosen_device(context))
         self._inference = INFERENCE
         self.build(options, context)
 
@@ -76,14 +89,25 @@ class TensorBackend(OnPlace, ABC):
 
     Attributes:
         span_name: The name of its span on the device, if a probe asks for spans.
+        takes_from: The devices of ``data`` beside its own. None: any.
+        leaves_on: The device of ``result``. None: its own.
     """
 
     span_name: ClassVar[str] = "computation"
+    takes_from: ClassVar[tuple[str, ...] | None] = ()
+    leaves_on: ClassVar[str | None] = None
     reads: tuple[str, ...] | type = ("data",)
     enter = staticmethod(enter)
     _hands_on = (
         False  # whether only a backend of this plugin reads the results. Then they may be `Row`s
     )
+
+    @classmethod
+    def devices(cls, options: Any, context: InitContext) -> Devices:
+        """Return the device of the instance, but for `takes_from` and `leaves_on`."""
+        own = cls.chosen_device(context)
+        takes = () if cls.takes_from is None else (own, *cls.takes_from)
+        return Devices(takes, cls.leaves_on or own)
 
     def init(self, options: Any, context: InitContext) -> None:
         """Take the place of the instance; put `run` between two marks if a probe asks for spans of the device."""

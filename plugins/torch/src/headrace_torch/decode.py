@@ -66,6 +66,7 @@ class DecodeTensor(TensorBackend):
         )
 
     default_device = "cuda:0"
+    takes_from = None
     writes = ("result", "color")
 
     def build(self, options: Any, context: InitContext) -> None:

@@ -178,7 +178,7 @@ def _load_program(path: Path, device: torch.device) -> Model:
             f"{str(path)!r} was exported in training mode: {training} is on, and cannot be switched off",
             hint="Call eval() on the model before torch.export.export.",
         )
-    if _devices_of(program) - {device.type}:
+    if _devices_of(program) - {device}:
         from torch.export.passes import move_to_device_pass
 
         program = move_to_device_pass(program, device)
@@ -247,9 +247,12 @@ def _range_of(program: Any, length: Any) -> tuple[int, int | None]:
     return least, None if infinite else int(bounds.upper)
 
 
-def _devices_of(program: Any) -> set[str]:
+def _devices_of(program: Any) -> set[torch.device]:
+    """Return the devices of the weights of a program, and those on which its operations make tensors."""
     tensors = [*program.state_dict.values(), *program.constants.values()]
-    return {tensor.device.type for tensor in tensors if isinstance(tensor, torch.Tensor)}
+    written = [node.kwargs.get("device") for node in program.graph.nodes]
+    devices = {torch.device(device) for device in written if device is not None}
+    return devices.union(part.device for part in tensors if isinstance(part, torch.Tensor))
 
 
 def _port(program: Any, name: str, value: Any) -> Port:

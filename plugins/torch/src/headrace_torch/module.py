@@ -49,6 +49,7 @@ class TorchModule(TensorBackend):
 
     Options = TorchModuleOptions
     default_device = "cpu"
+    takes_from = ("cpu",)
     reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
 

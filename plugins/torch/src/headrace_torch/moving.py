@@ -50,6 +50,7 @@ class GpuTensor(TensorBackend):
 
     span_name = "copy in"
     default_device = "cuda:0"
+    takes_from = None
 
     def build(self, options: Any, context: InitContext) -> None:
         """Prepare the memory for copies."""
@@ -116,6 +117,8 @@ class CpuTensor(TensorBackend):
     """
 
     span_name = "copy out"
+    takes_from = None
+    leaves_on = "cpu"
 
     class Options(headrace.Options):
         """The kind of the result."""
@@ -231,6 +234,8 @@ class FixTensor(TensorBackend):
     Source:
         Own.
     """
+
+    takes_from = None
 
     class Options(headrace.Options):
         """The inputs of the model, if it does not declare them, and whether dtypes are converted."""

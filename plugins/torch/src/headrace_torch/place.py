@@ -33,7 +33,7 @@ from headrace_torch.threads import limit_torch_threads
 from headrace_torch.waiting import Waiting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from headrace import InitContext
@@ -46,7 +46,6 @@ __all__ = ["INFERENCE", "Passing", "Place", "place_of", "places_of"]
 INFERENCE: Any = getattr(torch._C, "_InferenceMode", torch.inference_mode)
 """torch's inference mode: the C++ class if torch has it, which avoids the Python calls of the wrapper."""
 
-_DEFAULT = "headrace_torch.default_device"
 _PLACES = "headrace_torch.places"
 _DTYPE = attrgetter("dtype")
 
@@ -82,12 +81,13 @@ class Place:
         self._handed: Handed | None = None
         self._one_each: list[tuple[int, int, bool]] = []
         self._waiting: Waiting | None = None
-        self._before: tuple[int, torch.cuda.Stream] | None = None
+        self._before: tuple[Any, torch.cuda.Stream] | None = None
         self._thread = get_ident()
         if stream is not None:
             self._watch(device)
-            self._before = torch.cuda.current_device(), torch.cuda.current_stream(device)
-            torch.cuda.set_device(device)
+            # It goes back to a device without using it, where nothing else does: that would take some 500 MB there.
+            self._before = torch.cuda.device(device), torch.cuda.current_stream(device)
+            self._before[0].__enter__()
             torch.cuda.set_stream(stream)
             LivePlaces.add(1)
 
@@ -350,7 +350,7 @@ class Place:
             if self._before is not None and self._thread == get_ident():
                 device, stream = self._before
                 torch.cuda.set_stream(stream)
-                torch.cuda.set_device(device)
+                device.__exit__(None, None, None)
         except RuntimeError as error:
             if not is_lost(error):
                 raise
@@ -378,9 +378,11 @@ class Passing(Place):
         self._ordered = False
         super()._order()
 
-    def on_stream(self) -> AbstractContextManager[Any]:
-        """Give a context manager that makes the stream and its device current."""
-        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+    @contextlib.contextmanager
+    def on_stream(self) -> Iterator[None]:
+        """Make the stream and its device current for a block, and use no other device afterwards."""
+        with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+            yield
 
     def close(self) -> None:
         """Release the stream."""
@@ -388,25 +390,18 @@ class Passing(Place):
             self._owner.close()
 
 
-def place_of(context: InitContext, default: str | None = None) -> Place:
+def place_of(context: InitContext, text: str) -> Place:
     """Return the place of the instance that is being built. The instance's first element of this plugin makes it.
 
     Args:
         context: The argument of the element's ``init``.
-        default: The device if the node's ``device`` is unset. None: the default of an earlier element of the
-            instance that has one, else the CPU.
+        text: The device.
 
     Raises:
         SetupError: This machine does not have the device.
     """
     limit_torch_threads(context.threads)
-    store = context.store.instance
-    text = context.device
-    if text is None:
-        text = default or store.get(_DEFAULT) or "cpu"
-        if default is not None and default != "cpu":
-            store.get_or_create(_DEFAULT, lambda: default)
-    device = check_device(text)
+    store, device = context.store.instance, check_device(text)
 
     def make() -> Place:
         place = Place(device, _stream_of(context, device))

@@ -1,7 +1,11 @@
-"""For ``headrace conformance headrace-trt``: an expression and requests for each backend, on a CUDA device."""
+"""For ``headrace conformance headrace-trt``: an expression and requests for each backend, on a CUDA device.
+
+They are judged on ``cuda:0``. ``HEADRACE_TORCH_DEVICE=cuda:1`` judges them on another device.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +27,9 @@ __all__ = [
     "TensorrtTensorConformance",
 ]
 
+_NODE = {"device": os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0"), "max": 8}
+"""The keys of every node."""
+
 MODEL = Path(__file__).with_name("conformance.onnx")
 """``y = relu(x W + b)``: ``x`` is ``float32 [N, 3]``, ``y`` is ``float32 [N, 2]``."""
 
@@ -31,7 +38,7 @@ class _OnCuda(BackendConformance):
     """Samples for a model with one input, in batches of any size."""
 
     __test__ = False
-    options: Mapping[str, Any] = {"model": str(MODEL), "optimization_level": 0, "max": 8}
+    options: Mapping[str, Any] = {**_NODE, "model": str(MODEL), "optimization_level": 0}
 
     def unavailable(self) -> str | None:
         """Say why backends of TensorRT cannot be run here, or None."""
@@ -83,7 +90,7 @@ class LoadTensorrtEngineConformance(_OnCuda):
 
     __test__ = True
     expression = "LoadTensorrtEngine"
-    options: Mapping[str, Any] = {"model": str(MODEL), "max": 8}
+    options: Mapping[str, Any] = {**_NODE, "model": str(MODEL)}
     inside = TensorrtTensorConformance
 
 
@@ -92,7 +99,7 @@ class TensorrtCatConformance(_OnCuda):
 
     __test__ = True
     expression = "TensorrtCat"
-    options: Mapping[str, Any] = {"max": 8}
+    options: Mapping[str, Any] = _NODE
     inside = TensorrtTensorConformance
 
 
@@ -101,5 +108,5 @@ class TensorrtSplitConformance(_OnCuda):
 
     __test__ = True
     expression = "TensorrtSplit"
-    options: Mapping[str, Any] = {"max": 8}
+    options: Mapping[str, Any] = _NODE
     inside = TensorrtTensorConformance

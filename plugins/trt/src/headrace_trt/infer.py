@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import BackendError, SetupError
 from headrace_tensors import choose_keys, enter, wait_for_callers
+from headrace_tensors.devices import Devices, check_devices, devices_of_engine, hands_on
 from headrace_trt.options import InferOptions
 from headrace_trt.words import (
     GATHERING,
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from headrace_trt.runner import Runner
 
 __all__ = ["TensorrtCat", "TensorrtInferTensor", "TensorrtSplit"]
+
+
+def _devices(options: Any, context: headrace.InitContext) -> Devices:
+    return devices_of_engine(context.device or "cuda:0", options)
 
 
 class TensorrtInferTensor(headrace.Backend):
@@ -71,6 +76,8 @@ class TensorrtInferTensor(headrace.Backend):
     reads: tuple[str, ...] | type = ("{inputs}",)
     writes = ("result",)
     enter = staticmethod(enter)
+    check_pipeline = staticmethod(check_devices)
+    devices = staticmethod(_devices)
 
     _runner: Runner | None = None
     _gathering: Gathering | None = None
@@ -216,6 +223,7 @@ class TensorrtCat(headrace.Backend):
     reads: tuple[str, ...] | type = ("data",)
     writes = ("result",)
     enter = staticmethod(enter)
+    devices = staticmethod(_devices)
 
     _gathering: Gathering | None = None
 
@@ -273,6 +281,7 @@ class TensorrtSplit(headrace.Backend):
     owns_thread = True
     reads = ("data",)
     writes = ("result",)
+    devices = staticmethod(hands_on)
 
     _gathering: Gathering | None = None
 

@@ -225,6 +225,20 @@ class Backend(Checked):
         """
         return None
 
+    @staticmethod
+    def check_pipeline(config: Any) -> None:
+        """Refuse a configuration as a whole, such as nodes that are linked as your classes cannot be.
+
+        Called when a configuration without problems names the class, once if several classes share the function. Nothing
+        is built. The default refuses nothing.
+
+        Args:
+            config: The `headrace.PipelineConfig`.
+
+        Raises:
+            ConfigError: It is wrong. `headrace.PipelineConfig.problem_at` gives a problem its place.
+        """
+
     @classmethod
     def goes_on_at(cls, options: Any) -> Iterable[str]:
         """Return the nodes at which this class lets requests go on by ``context.request.resume(request, node)``. None by default.

@@ -69,9 +69,8 @@ class PipelineConfig:
         if isinstance(source, PipelineConfig):
             if base is not None:
                 raise TypeError("base is for a dict: this configuration knows its folders")
-            if allow_import or not source._allow_import:
-                return source
-            return _config_of(source._document, allow_import)
+            same = allow_import or not source._allow_import
+            return source if same else _config_of(source._document, allow_import)
         return with_room(lambda: cls._of(read_document(source, base), allow_import))
 
     @classmethod
@@ -89,6 +88,8 @@ class PipelineConfig:
         config = object.__new__(cls)
         parts = {"_document": document, "_shape": shape, "_plan": plan}
         vars(config).update(parts, _allow_import=allow_import)
+        for check in dict.fromkeys(part.cls.check_pipeline for part in elements_of(plan.roots)):
+            check(config)
         return config
 
     @staticmethod
@@ -138,10 +139,8 @@ class PipelineConfig:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PipelineConfig):
             return NotImplemented
-        return (self.to_dict(), self._checked_options()) == (
-            other.to_dict(),
-            other._checked_options(),
-        )
+        same = self.to_dict() == other.to_dict()
+        return same and self._checked_options() == other._checked_options()
 
     def __hash__(self) -> int:
         return hash(frozenset(self.nodes))
@@ -181,9 +180,8 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
     """
     items = [item for item, _ in document.imports]
     if items and why is not None:
-        names = ", ".join(items)
         place = key_place(next(iter(document.imports.values())), "import", "import", items)
-        message = f"the configuration imports {names}, and running its code is not allowed: {why}"
+        message = f"the configuration imports {', '.join(items)}, and running its code is not allowed: {why}"
         problems.add("import_refused", message, hint=HOW_TO_ALLOW, **place)
         return ()
     tables: dict[str, dict[str, type[Any]]] = {}
