@@ -1,7 +1,7 @@
 """Run the tests marked ``gpu`` from a checkout, with pytest and without any installation.
 
 scripts/check gpu                    the tests of every plugin whose library is there
-scripts/check gpu --parallel         in 8 processes, by pytest-xdist; those marked whole_device follow, one after another
+scripts/check gpu --parallel         in a process per core, by pytest-xdist; those marked whole_device follow, one after another
 scripts/check gpu --device cuda:1    on another device: conformance, races and most others of torch, ort and trt
 scripts/check gpu -k race -x         what pytest takes
 
@@ -15,17 +15,20 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import time
+from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 from distributions import ROOT, sources, write_metadata
 
-LIBRARIES = {"ort": "onnxruntime", "torch": "torch", "trt": "tensorrt", "observe": "pynvml"}
-"""Per plugin with tests for a GPU: the library that the tests need."""
+LIBRARIES = {"trt": "tensorrt", "torch": "torch", "ort": "onnxruntime", "observe": "pynvml"}
+"""Per plugin with tests for a GPU: the library that the tests need. Those that take longest come first."""
 
 MORE = {
     "torch": (
@@ -75,14 +78,14 @@ def chosen() -> list[str]:
             print(f"plugins/{name}: not run, {library} is not installed here", flush=True)
         else:
             files = sorted(folder.glob("test_*.py"))
-            found += [str(one) for one in files if "mark.gpu" in one.read_text(encoding="utf-8")]
             found += [str(ROOT / file) for file in MORE.get(name, ())]
+            found += [str(one) for one in files if "mark.gpu" in one.read_text(encoding="utf-8")]
     return found
 
 
-def run(command: list[str], environ: dict[str, str]) -> tuple[int, list[str]]:
-    """Run pytest and print what it prints; give its exit status, and the lines that name what failed."""
-    failed = []
+def run(command: list[str], environ: dict[str, str]) -> tuple[int, list[str], Counter[str]]:
+    """Run pytest and print what it prints; give its exit status, the lines that name what failed, and its counts."""
+    failed, counts = [], Counter()
     with subprocess.Popen(
         command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace"
     ) as process:
@@ -90,19 +93,24 @@ def run(command: list[str], environ: dict[str, str]) -> tuple[int, list[str]]:
             print(line, end="", flush=True)
             if line.startswith(("FAILED ", "ERROR ")):
                 failed.append(line)
-    return process.returncode, failed
+            elif summary := re.match(r"[= ]*((?:\d+ [a-z]+,? )+)in [0-9.]+s\b", line):
+                counts = Counter(
+                    {word: int(n) for n, word in re.findall(r"(\d+) (\w+)", summary[1])}
+                )
+    return process.returncode, failed, counts
 
 
 def main(arguments: list[str]) -> int:
     """Run pytest on them; give its exit status, or that of the first of two runs that fails."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
-    parser.add_argument("--parallel", nargs="?", type=int, const=8)
+    parser.add_argument("--parallel", nargs="?", type=int, const=os.cpu_count() or 8)
     parser.add_argument("--device", default=os.environ.get("HEADRACE_TORCH_DEVICE", "cuda:0"))
     asked, arguments = parser.parse_known_args(arguments)
     files = chosen()
     if not files:
         print("nothing to run", file=sys.stderr)
         return 2
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         write_metadata(Path(temporary))
         settings = Path(temporary) / "pytest.ini"
@@ -126,8 +134,12 @@ def main(arguments: list[str]) -> int:
             run([*command, "-m", "gpu and not whole_device", *spread], environ),
             run([*command, "-m", "gpu and whole_device"], environ),
         ]
-    print("".join(line for _, failed in runs for line in failed), end="")
-    statuses = [status for status, _ in runs if status != NOTHING_FOUND]
+    print("".join(line for _, failed, _ in runs for line in failed), end="")
+    counts = sum((counts for *_, counts in runs), Counter()).most_common()
+    aside = ("deselected", "warning", "warnings")
+    summary = ", ".join(f"{number} {word}" for word, number in counts if word not in aside)
+    print(f"{asked.device}: {summary} in {time.monotonic() - begun:.0f} s")
+    statuses = [status for status, *_ in runs if status != NOTHING_FOUND]
     return next(filter(None, statuses), 0 if statuses else NOTHING_FOUND)
 
 

@@ -127,9 +127,16 @@ def test_ci_runs_both_tiers_and_no_stress():
     ]
 
 
-@pytest.mark.parametrize(("fails", "status"), [("together", 1), ("alone", 1), ("neither", 0)])
+@pytest.mark.parametrize(
+    ("fails", "status", "counts"),
+    [
+        ("together", 1, "2 failed, 1 passed"),
+        ("alone", 1, "2 passed, 1 failed"),
+        ("neither", 0, "3 passed"),
+    ],
+)
 def test_tests_that_need_the_whole_device_follow_the_parallel_ones(
-    tmp_path, monkeypatch, capfd, fails, status
+    tmp_path, monkeypatch, capfd, fails, status, counts
 ):
     """Both runs are made, and what failed in either is named at the end."""
     module, order = tmp_path / "test_device.py", tmp_path / "order"
@@ -159,7 +166,9 @@ def test_together(k):
         monkeypatch.delenv(name, raising=False)
     assert check_gpu.main(["--parallel", "1", "-q"]) == status
     assert order.read_text().splitlines() == ["together gw0", "together gw0", "alone None"]
-    named = [line for line in capfd.readouterr().out.splitlines() if line.startswith("FAILED ")]
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[-1].startswith(f"cuda:0: {counts} in ")
+    named = [line for line in lines if line.startswith("FAILED ")]
     # Each run names its own as well.
     assert len(named) == {"together": 4, "alone": 2, "neither": 0}[fails]
     assert all(f"::test_{fails}" in line for line in named)
