@@ -14,7 +14,7 @@ from headrace._language.building.parts import CloseStack
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._language.registry.registry import registry
 from headrace._run import batch as batches
-from headrace._run import deadlocks, pipeline, standby, threads, walk
+from headrace._run import deadlocks, pipeline, runners, standby, threads, walk
 from headrace._run import process as at_exit
 from headrace._run.box import Box, ask
 from headrace._run.closing import Pass
@@ -135,6 +135,18 @@ def sets_more(monkeypatch, place, name):
         setattr(instance, name, "more" if name == "reason" else getattr(instance, name, 0) + 1)
 
     monkeypatch.setattr(Instance, place, changed)
+
+
+def put_off_s(monkeypatch, seconds):
+    """Let callers that are put off sleep so long at most."""
+    monkeypatch.setattr(runners, "PUT_OFF_S", seconds)
+
+
+def put_off(pipe):
+    """Return how many callers the instance of the only node will wake once its device works."""
+    (node,) = pipe._engine.nodes
+    (instance,) = node.instances
+    return len(instance.batch_end.rested)
 
 
 def standing_by(pipe):

@@ -8,7 +8,7 @@ from standby import NEVER_S, Brief, _all_held, _ask_all, _brief, _callers, _clos
 
 import headrace
 from headrace.errors import BackendError, InstanceLostError
-from headrace_testing.interleavings import check, settle
+from headrace_testing.interleavings import check, settle, sleep
 
 
 class OwnWork(Work):
@@ -20,6 +20,14 @@ class OwnWork(Work):
         return super().forward(batch)
 
 
+class Device(OwnWork):
+    """Launches at once, and works for a millisecond."""
+
+    def init(self, options, context):
+        super().init(options, context)
+        context.batch.at_end(lambda: sleep(1e-3))
+
+
 class Dies(Brief, Work):
     def outcome(self, r, item):
         if item.n in (2, 4):
@@ -28,6 +36,7 @@ class Dies(Brief, Work):
 
 
 headrace.register("OwnWork", OwnWork)
+headrace.register("Device", Device)
 headrace.register("Dies", Dies)
 
 
@@ -38,6 +47,7 @@ def _of(backend, **keys):
 
 DIES = _of("Dies(most=1)", instance_num=2)
 OWN = _of("OwnWork(most=2,ms=1)", max=2)
+DEVICE = _of("Device(most=2)", max=2)
 OWN_TWO = _of("OwnWork(most=2)", max=2, instance_num=2)
 
 
@@ -64,6 +74,22 @@ def callers():
             book.thread(_ask_all, book, pipe, items, "submit" if first == 4 else "call")
         book.join()
         settled(pipe, 12)
+
+
+def put_off():
+    """Callers of a batch are woken while the device works on the next one, or as its launch hangs: nobody sleeps on."""
+    book = Book()
+    gate.clear()
+    with headrace.pipe(DEVICE) as pipe:
+        for first in range(1, 13, 3):
+            items = [Item(n, bad="a" if n == 5 else "") for n in range(first, first + 3)]
+            book.thread(_ask_all, book, pipe, items)
+        book.join()
+        book.thread(_ask_all, book, pipe, [Item(0)])
+        settle(1)
+        gate.set()
+        book.join()
+        settled(pipe, 13)
 
 
 def instances():

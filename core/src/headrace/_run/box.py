@@ -65,7 +65,8 @@ class Box:
         look_if_quiet: Called whenever the pipeline closes and something has ended. In a step.
         closes: Whether the pipeline closes, so that the end of what is called outside is something to look at.
         starts_first: Whether a long batch has ended in these steps: a thread that was given the next one leaves it to the pool to
-            tell the callers.
+            tell the callers, or wakes them when its device works.
+        rested: What wakes the callers that wait for the batch that has ended.
         is_held_until: Until when batches are taken to keep the interpreter lock, since a thread came late to what it was to do.
     """
 
@@ -77,6 +78,7 @@ class Box:
         self.runner: Any = None
         self.dirty: dict[Dispatches, None] = {}
         self.after: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.rested: list[Signal] = []
         self.telling: dict[int, int] = {}
         self.look_if_quiet: Callable[[], object] = bool
         self.closes = self.starts_first = False
@@ -116,8 +118,9 @@ class Box:
             except BaseException as error:  # noqa: BLE001 - a defect; the other steps run all the same
                 _log.error("a step raised", exc_info=error)
                 steps.append((bool, ()))  # look again
-            after, self.after = self.after, []
-            starts = self.starts_first and runner is not None and runner.work is not None
+            work = runner.work if self.starts_first and runner is not None else None
+            after = self._take_after(work)
+            starts = work is not None and self.is_held_until <= self.threads.clock()
             self.starts_first = False
             teller = -id(after) if starts else me  # no thread yet, or this one
             if after:
@@ -132,6 +135,14 @@ class Box:
                     self._call(after, teller, begun)
             elif after:
                 self._call(after, me)
+
+    def _take_after(self, work: Any) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
+        """Take what is to be called once the lock is left. Callers whom a thread will wake in its next batch are not in it."""
+        rested, self.rested = self.rested, []
+        if rested and (work is None or not work.puts_off(rested)):
+            self.after += [(signal.wake, ()) for signal in rested]
+        after, self.after = self.after, []
+        return after
 
     def _call(
         self,

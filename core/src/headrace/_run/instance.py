@@ -57,6 +57,7 @@ class Instance(Tally):
         mean_s: Moving average of the duration of a batch, in seconds.
         least_s: About the least of the last hundred durations: what the backend takes without waiting for the interpreter lock. 0 at first.
         busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
+        batch_end: The `BatchEnd` of its backend, before which the device works. None where it has none.
         since: When the instance was made, on the clock of `time.perf_counter`.
         limit: The backend whose own range sets ``max``, and that max. None where the node's keys set it.
         limits: The keys under which its batches are formed and filled up. Set by its node.
@@ -77,8 +78,10 @@ class Instance(Tally):
         most: int | None = None,
         device: str | None = None,
         thread: OwnThread | None = None,
+        batch_end: Any = None,
     ) -> None:
         super().__init__()
+        self.batch_end = batch_end
         self.index = index
         self.backend = backend
         # Here a batch enters the instance, whichever thread brings it.

@@ -270,7 +270,7 @@ class Node:
             self.standby.let_in()
         instance = work.instance
         is_long = instance.least_s >= LONG_S
-        self.box.starts_first = is_long and self.box.is_held_until <= self.clock()
+        self.box.starts_first = is_long
         if is_long and self.max != 1:
             self.decision.note_answered(work.entries, instance.mean_s)
         for i, entry in enumerate(work.entries):

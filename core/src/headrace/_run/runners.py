@@ -14,7 +14,7 @@ from headrace._run import batch
 from headrace._run.box import Worker, ask, main, post, refuse_inside
 from headrace._run.entry import DONE, RUNNING
 from headrace._run.fitting import copies
-from headrace._run.instance import FAST_S, LEADS_S
+from headrace._run.instance import FAST_S, LEADS_S, LONG_S
 from headrace._run.parts import are_read
 from headrace._run.refusals import no_thread_error
 from headrace._run.threads import Signal, check_stack, took_token
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from headrace._run.node_state import NodeState
 
 _log = logging.getLogger("headrace.scheduling")
+
+PUT_OFF_S = 0.01
+"""Callers that are woken once a device works are woken after this in any case: a backend may hang."""
 
 
 class Work:
@@ -70,6 +73,21 @@ class Work:
         while worker.work is not None:
             work, worker.work = worker.work, None
             work.run(worker)
+
+    def puts_off(self, rested: list[Signal]) -> bool:
+        """Have callers of the last batch woken once a device computes this one; False where that takes long, or none does."""
+        end = self.instance.batch_end
+        if end is None or end.launch_s >= LONG_S:
+            return False
+        try:
+            if not end.is_watched:
+                timer = self.node.box.threads.timer
+                timer.call_at(self.node.box.threads.clock() + PUT_OFF_S, end.look)
+        except RuntimeError:  # no thread can be started
+            return False
+        end.is_watched = True
+        end.rested.extend(rested)
+        return True
 
     def may_start_there(self) -> bool:
         """Tell whether an event loop can begin it."""
@@ -138,6 +156,8 @@ class Work:
         reporter = node.reporter
         run = batch.run if reporter is None else reporter.run
         errors = run(instance, self.entries, node)
+        if instance.batch_end is not None:
+            instance.batch_end.wake()  # who still sleeps, if the backend refused the batch
         instance.ident = 0  # this thread holds it no more, whoever runs the step
         if type(runner) is Waiter:
             runner.asleep = True
@@ -216,7 +236,7 @@ class Waiter:
         if not self.pending and self.asleep:
             self.asleep = False
             if box.starts_first:
-                box.later(self.signal.wake)
+                box.rested.append(self.signal)
             else:
                 self.signal.wake()
 

@@ -11,7 +11,7 @@ from headrace._language.building.elements import Build, ElementBuilder, device_o
 from headrace._language.building.elsewhere import ChildConfig
 from headrace._language.building.node_calls import Alias, NodeCall
 from headrace._language.building.parts import BuildSite, CloseStack
-from headrace._language.building.wrappers import BatchEnd, InThread
+from headrace._language.building.wrappers import BatchEnd, InThread, WithBatchEnd
 from headrace._language.expression.nesting import with_room
 from headrace._language.plan.auto import advice_for
 from headrace._language.plan.declared import narrow, no_batch
@@ -163,4 +163,7 @@ def _instance(index: int, backend: Backend, keys: NodeKeys) -> Instance:
     if isinstance(backend, InThread):
         thread, backend = backend.thread, backend.child
     device = device_of(keys, index)
-    return Instance(index, backend, least=low, most=high, device=device, thread=thread)
+    end = backend.batch_end if isinstance(backend, WithBatchEnd) else None
+    return Instance(
+        index, backend, least=low, most=high, device=device, thread=thread, batch_end=end
+    )

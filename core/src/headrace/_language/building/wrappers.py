@@ -9,6 +9,9 @@ changed.
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
 
     from headrace._language.plan.element import Element
     from headrace._run.checked import Outcomes
-    from headrace._run.threads import OwnThread
+    from headrace._run.threads import OwnThread, Signal
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]
@@ -67,6 +70,10 @@ class InThread(Around):
 class WithBatchEnd(Around):
     """A backend after whose batches the functions of a `BatchEnd` are called."""
 
+    def __init__(self, child: Backend, batch_end: BatchEnd) -> None:
+        super().__init__(child, batch_end.run)
+        self.batch_end = batch_end
+
     def __call__(self, batch: Sequence[Request]) -> Outcomes:
         """Run a batch; a closed backend refuses it, and the functions of the end are not called."""
         return self.child(batch) if self.child._state != "ready" else super().__call__(batch)
@@ -77,11 +84,17 @@ class BatchEnd:
 
     Attributes:
         functions: The functions in the order of their calls, each with the backend that registered it.
+        rested: What wakes the callers of the batch before, before the functions wait for a device.
+        launch_s: How long it takes at least until the functions are called.
+        is_watched: Whether the timer will call `look`.
     """
 
     def __init__(self) -> None:
         self.functions: list[tuple[Callable[[], object], Backend]] = []
         self._exits: list[tuple[Backend, Element]] = []
+        self.rested: deque[Signal] = deque()
+        self.launch_s = inf
+        self.is_watched = False
         self._called = False  # True when the functions were called and no backend has run since
         # Of this batch; the first one is the outcome of its items.
         self._errors: list[Exception] = []
@@ -117,14 +130,17 @@ class BatchEnd:
         for backend, element in self._exits:
             if element is not first:  # before the very first element there is nothing to end yet
                 self._run_before_exit(backend, last=element is last)
-        return WithBatchEnd(built, self.run)
+        return WithBatchEnd(built, self)
 
     def run(self, forward: Callable[..., Outcomes], batch: list[Request], *args: Any) -> Outcomes:
         """Call ``forward`` with a batch, and then the functions, unless the last exit has called them."""
         self._called, self._errors = False, []
+        begun = time.perf_counter()
         try:
             outcomes = forward(batch, *args)
         finally:
+            self.launch_s = min(time.perf_counter() - begun, 1.02 * self.launch_s)
+            self.wake()
             # The functions are called after Ctrl-C as well: a device may still work on the requests, and
             # must have ended before the callers get them back.
             if not self._called:
@@ -139,6 +155,19 @@ class BatchEnd:
             ]
         finally:
             del errors  # see `Entry.take_error`
+
+    def wake(self) -> None:
+        """Wake the callers of the batch before."""
+        while self.rested:
+            try:
+                self.rested.popleft().wake()
+            except IndexError:  # the other thread was there first
+                return
+
+    def look(self) -> None:
+        """Wake them in the timer's thread, if the batch has not come that far."""
+        self.is_watched = False
+        self.wake()
 
     def _run_before_exit(self, backend: Backend, *, last: bool) -> None:
         """Let the functions be called before requests leave through ``backend``.
