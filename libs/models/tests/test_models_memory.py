@@ -504,7 +504,7 @@ def test_what_can_never_fit_is_refused_before_anything_is_built(settings, match,
 
 
 def test_operations_beside_requests_end_with_room_for_two(says):
-    budget = memory("2 GiB")
+    budget, living = memory("2 GiB"), []
 
     def ask(models, seed):
         for name in random.Random(seed).choices(LETTERS, k=25):
@@ -517,12 +517,14 @@ def test_operations_beside_requests_end_with_room_for_two(says):
                 models.update(name, saying(name))
 
     with Models({n: saying(n) for n in LETTERS}, memory=budget) as models:
+        models.subscribe(lambda _: living.append(says.living))
         with ThreadPoolExecutor(6) as pool:
             done = [pool.submit(ask, models, seed) for seed in range(4)]
             done += [pool.submit(operate, models, seed) for seed in range(2)]
             for one in done:
                 one.result(60)
         assert budget.used_bytes()["host"] <= 2 << 30
+    assert max(living) <= 2
     assert says.living == 0
 
 
