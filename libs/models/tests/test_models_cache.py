@@ -142,13 +142,6 @@ def test_a_folder_is_fetched_as_a_whole(net):
     assert net() == ["net://folder/of-all"]
 
 
-def test_a_pipeline_without_addresses_describes_none(net, tmp_path):
-    (tmp_path / "a.txt").write_text("here")
-    assert "fetched" not in shown(str(tmp_path / "a.txt"))[1]
-    assert headrace.plugins.origin_of(tmp_path / "a.txt") is None
-    assert net() == []
-
-
 @pytest.mark.parametrize(
     ("address", "says"),
     [
@@ -284,13 +277,6 @@ def test_a_file_that_is_written_while_it_is_loaded_is_refused(net):
     headrace.register("Careless", Careless, replace=True)
     with pytest.raises(SetupError, match=r"net://a\.txt: a\.txt was written while it was loaded"):
         headrace.pipe({"backend": "Careless", "path": "net://a.txt"})
-
-
-def test_describe_tells_what_a_pipeline_has_loaded(net):
-    with headrace.pipe({"backend": "Shows", "path": "net://a.txt"}) as pipe:
-        Path(pipe({"data": 1})["result"][0]).write_text("other")
-        said = pipe.describe()["fetched"][0]["sha256"]
-    assert said == sha256(b"net://a.txt").hexdigest()
 
 
 @pytest.mark.parametrize("name", ["lock", "part", "new"])

@@ -121,16 +121,6 @@ def test_equal_answers_take_the_place_however_they_are_asked_for(compare):
         assert models.rollback("m") == "1"
 
 
-def test_a_version_is_exchanged_under_its_number():
-    with Models({"m:3": UPPER}) as models:
-        ends = Ends(models)
-        assert models.update("m:3", {**UPPER, "max": 4}, exchange=always()) == "3"
-        assert models.status()["m"]["versions"]["3"]["reason"].startswith("exchange: 0 of 20")
-        asked(models, 20)
-        assert ends.wait()["exchange"]["outcome"] == "passed"
-        assert models.status()["m"]["versions"].keys() == {"3"}
-
-
 @pytest.mark.parametrize(
     ("how", "outcome"),
     [

@@ -8,28 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from headrace.errors import ClosedError, ConfigError, DeadlineExceededError, SetupError
+from headrace.errors import ClosedError, DeadlineExceededError, SetupError
 from headrace_models import Models, UnloadedError
 from headrace_testing import FakeClock
 
 
 def saying(text, **keys):
     return {"backend": f"Says({text})", **keys}
-
-
-def test_nothing_is_built_before_the_first_request(says):
-    with Models({"detect": saying("one"), "other": saying("other")}, preload=False) as models:
-        assert says.built == []
-        assert models.status()["detect"]["state"] == "unloaded"
-        assert models("detect", {"data": 0})["result"] == "one"
-        assert says.built == ["one"]
-        assert models.status()["detect"]["state"] == "ready"
-        assert models.status()["other"]["state"] == "unloaded"
-
-
-def test_a_wrong_configuration_is_reported_at_once_all_the_same():
-    with pytest.raises(ConfigError, match="Sayz"):
-        Models({"detect": {"backend": "Sayz"}}, preload=False)
 
 
 def test_however_many_ask_it_is_built_once_and_all_get_their_own_answer(says):
@@ -80,22 +65,6 @@ def test_a_failed_build_is_tried_again_after_a_second_and_then_after_twice_the_t
         assert models("detect", {"data": 0})["result"] == "one"
         assert models.status()["detect"]["reason"] == ""
         assert models.status()["detect"]["retry_after_s"] is None
-
-
-def test_the_wait_begins_with_a_second_again_after_a_success(says):
-    clock, says.broken = FakeClock(), {"one"}
-    with Models({"detect": saying("one")}, preload=False, clock=clock) as models:
-        for wait_s in (1, 2):
-            with pytest.raises(SetupError):
-                models("detect", {"data": 0})
-            clock.advance(wait_s)
-        says.broken = set()
-        models("detect", {"data": 0})
-        models.unload("detect")
-        says.broken = {"one"}
-        with pytest.raises(SetupError):
-            models.load("detect")
-        assert models.status()["detect"]["retry_after_s"] == 1
 
 
 def test_a_request_waits_for_a_build_no_longer_than_its_timeout(says):
@@ -151,16 +120,6 @@ def test_an_update_of_a_model_that_is_being_built_serves_who_waits(says):
         assert update.result(60) == "2"
         assert request.result(60)["result"] in {"one", "two"}
         assert models("detect", {"data": 0})["result"] == "two"
-
-
-def test_an_unloaded_model_is_not_built_by_requests(says):
-    with Models({"detect": saying("one")}, preload=False) as models:
-        models.unload("detect")
-        with pytest.raises(UnloadedError):
-            models("detect", {"data": 0})
-        with pytest.raises(UnloadedError):
-            models.submit("detect", {"data": 0})
-        assert says.built == []
 
 
 def test_a_name_means_the_greatest_version_though_a_smaller_one_was_built_first(says):

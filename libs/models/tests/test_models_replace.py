@@ -10,7 +10,6 @@ import pytest
 import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_models import Models, UnknownModelError, folder_models
-from headrace_testing import Blocking
 
 
 def saying(text, **keys):
@@ -86,18 +85,6 @@ def test_resolve_names_the_version_that_would_serve():
         assert len({models.resolve("live", key="user") for _ in range(10)}) == 1
         with pytest.raises(UnknownModelError, match="Did you mean 'live'"):
             models.resolve("life")
-
-
-def test_a_request_in_an_old_pipeline_ends_well():
-    headrace.register("Blocking", Blocking)
-    Blocking.reset()
-    with Models({"a": {"backend": "Blocking"}}, drain_s=0.0) as models:
-        inside = models.submit("a", {"data": 1})
-        assert Blocking.entered.acquire(timeout=60)
-        models.replace({"a": saying("new")})
-        assert answer(models, "a") == "new"
-        Blocking.leave.release()
-        assert inside.result(60)["result"] == 1
 
 
 def test_a_folder_and_its_aliases_are_read_again(tmp_path):

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from headrace_models import Models, folder_models
+from headrace_models import Models
 from headrace_models.watching import Watching
 from headrace_testing import FakeClock
 
@@ -118,11 +118,3 @@ def test_a_folder_whose_links_are_swapped_serves_on(tmp_path, clock):
             assert said(models) in {"one", "two"}
             clock.advance(1.0)
         assert said(models) == "two"
-
-
-def test_a_list_of_a_folder_leaves_out_what_is_missing_for_a_second(tmp_path):
-    for name in "mn":
-        (tmp_path / f"{name}.toml").write_text('backend = "Says(one)"\n')
-    assert sorted(folder_models(tmp_path)) == ["m", "n"]
-    (tmp_path / "n.toml").unlink()
-    assert sorted(folder_models(tmp_path)) == ["m"]

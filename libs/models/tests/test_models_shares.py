@@ -51,13 +51,6 @@ def test_more_share_moves_keys_in_one_direction_only():
         assert before < after
 
 
-def test_a_share_of_nothing_serves_nothing():
-    with Models(
-        {**VERSIONS, "live": {"detect:3": 1, "detect:4": 0}}, draw=lambda: 0.999999
-    ) as models:
-        assert models("live", {"data": 0})["result"] == "v3"
-
-
 @pytest.mark.parametrize(
     ("target", "what"),
     [

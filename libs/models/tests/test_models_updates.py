@@ -10,7 +10,7 @@ import pytest
 
 import headrace
 from headrace.errors import ClosedError, ConfigError, SetupError
-from headrace_models import Change, Models, UnknownModelError, UnloadedError
+from headrace_models import Models, UnknownModelError, UnloadedError
 from headrace_testing import Blocking
 
 
@@ -103,39 +103,6 @@ def test_a_rollback_has_the_configuration_that_the_version_had_though_its_file_h
         assert answer(models) == "one"
 
 
-def test_versions_are_served_side_by_side_and_a_name_means_the_greatest():
-    with Models({"detect:3": saying("three"), "detect:10": saying("ten")}) as models:
-        assert (answer(models), answer(models, "detect:3")) == ("ten", "three")
-        models.update("detect:3", saying("new"))
-        assert (answer(models), answer(models, "detect:3")) == ("ten", "new")
-        models.unload("detect:10")
-        assert answer(models) == "new"
-        models.load("detect:10")
-        assert answer(models) == "ten"
-
-
-def test_a_failed_update_changes_nothing_and_says_why(says):
-    with Models({"detect": saying("one")}) as models:
-        said: list[Change] = []
-        before = {**models.status()["detect"], "reason": "", "last_use_s": None}
-        models.subscribe(said.append)
-        says.broken = {"bad"}
-        for wrong, error in ((saying("bad"), SetupError), ({"backend": "Sayz"}, ConfigError)):
-            with pytest.raises(error):
-                models.update("detect", wrong)
-            assert answer(models) == "one"
-        after = models.status()["detect"]
-        assert "Sayz" in after["reason"]
-        assert {**after, "reason": "", "last_use_s": None}["versions"].keys() == before[
-            "versions"
-        ].keys()
-        assert (after["state"], after["version"]) == ("ready", "1")
-        assert [one.state for one in said] == ["loading", "failed"] * 2
-        assert says.living == 1
-        assert models.update("detect", saying("two")) == "2"
-        assert models.status()["detect"]["reason"] == ""
-
-
 def test_a_check_that_raises_keeps_the_old_version(says):
     def check(name, version, pipe):
         assert name == "detect"
@@ -182,29 +149,16 @@ def test_an_update_returns_when_the_requests_of_the_old_version_have_ended():
 def test_a_request_longer_than_the_drain_ends_well_all_the_same():
     headrace.register("Blocking", Blocking)
     Blocking.reset()
-    with (
-        Models({"detect": {"backend": "Blocking"}}, drain_s=0.0) as models,
-        ThreadPoolExecutor(1) as pool,
-    ):
+    with Models({"detect": {"backend": "S[Identity,Blocking]"}}, drain_s=0.0) as models:
         gone = threading.Event()
         models.subscribe(lambda change: gone.set() if change.state == "unloaded" else None)
-        request = pool.submit(models, "detect", {"data": 7})
+        request = models.submit("detect", {"data": 7})
         assert Blocking.entered.acquire(timeout=60)
         models.update("detect", saying("two"))
         assert not gone.is_set()
         Blocking.leave.release()
         assert request.result(60)["result"] == 7
         assert gone.wait(60)
-
-
-def test_a_submitted_request_ends_well_though_its_version_is_replaced():
-    headrace.register("Blocking", Blocking)
-    Blocking.reset()
-    with Models({"detect": {"backend": "S[Identity,Blocking]"}}, drain_s=0.0) as models:
-        future = models.submit("detect", {"data": 7})
-        models.update("detect", saying("two"))
-        Blocking.leave.release()
-        assert future.result(60)["result"] == 7
 
 
 def test_a_subscriber_hears_of_a_swap_while_the_old_pipeline_is_open():

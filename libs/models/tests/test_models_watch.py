@@ -54,20 +54,6 @@ def watched(folder, **settings):
     return made.models, made
 
 
-def test_a_folder_has_models_and_versions_and_leaves_other_files_alone(folder):
-    write(folder / "read" / "3.toml", "three")
-    write(folder / "read" / "12.toml", "twelve")
-    (folder / "_base.toml").write_text("not TOML")
-    (folder / "notes.txt").write_text("notes")
-    (folder / "aliases.toml").write_text(
-        'live = {"read:3" = 0.5, "read:12" = 0.5}\nbest = "read"\n'
-    )
-    with Models(str(folder)) as models:
-        assert sorted(models) == ["best", "detect", "live", "read"]
-        assert (answer(models, "read"), answer(models, "read:3")) == ("twelve", "three")
-        assert answer(models, "best") == "twelve"
-
-
 def test_a_folder_may_hold_a_folder_with_the_name_of_a_file(folder):
     (folder / "other.toml").mkdir()
     with Models(str(folder)) as models:

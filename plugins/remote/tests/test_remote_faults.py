@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import threading
 from concurrent.futures import wait
@@ -38,13 +37,7 @@ def broken(request, context):
     ("status", "text", "code"),
     [
         ("RESOURCE_EXHAUSTED", "the queue is full", "overloaded"),
-        ("RESOURCE_EXHAUSTED", "item 0: the queue is full", "overloaded"),
-        ("UNAVAILABLE", "the server is shutting down", "closed"),
-        ("UNAVAILABLE", "model 'm' is loading", "closed"),
         ("UNAVAILABLE", "[request id: 1] Exceeds maximum queue size", None),
-        ("UNAVAILABLE", "Request for unknown model: 'm' version 1 is not at ready state", None),
-        ("NOT_FOUND", "Model with name m does not exist.", None),
-        ("INVALID_ARGUMENT", "Model m is not ready yet.", None),
     ],
 )
 def test_what_one_server_refuses_another_one_gets_at_once(stand_in, remote, status, text, code):
@@ -214,28 +207,6 @@ def stop(server, pipe):
         threading.Event().wait(0.002)
 
 
-def test_when_no_server_is_there_requests_are_refused(stand_in, remote):
-    server = stand_in()
-    pipe = remote([server.url], when_away="refuse", health_ms=60_000)
-    server.stop()
-    with contextlib.suppress(ConnectionLostError, ServersAwayError):  # seen yet or not
-        pipe(dict(SAMPLE))
-    for _ in range(2):
-        with pytest.raises(ServersAwayError, match=server.url):
-            pipe(dict(SAMPLE))
-
-
-def test_when_no_server_is_there_requests_wait_for_one(stand_in, remote):
-    server = stand_in()
-    pipe = remote([server.url], health_ms=20)
-    stop(server, pipe)
-    futures = [pipe.submit(dict(SAMPLE)) for _ in range(3)]
-    assert not wait(futures, 0.2).done
-    again = stand_in(port=server.port)
-    assert [one.result(60)["result"].tolist() for one in futures] == [[2, 4, 6]] * 3
-    assert len(again.calls) >= 1
-
-
 def test_they_wait_no_longer_than_their_time(stand_in, remote):
     server = stand_in()
     pipe = remote([server.url], health_ms=20, **{"Remote::timeout_ms": 200})
@@ -264,28 +235,6 @@ def test_a_server_that_is_not_ready_gets_nothing_until_it_is(stand_in, remote):
 def drain(semaphore):
     while semaphore.acquire(blocking=False):
         pass
-
-
-def test_the_server_with_the_fewest_calls_gets_the_next(stand_in, remote):
-    servers = [stand_in(), stand_in()]
-    leave, inside = threading.Event(), threading.Semaphore(0)
-
-    def stay(request, context):
-        inside.release()
-        assert leave.wait(60)
-
-    for one in servers:
-        one.script.append(stay)
-    pipe = remote([one.url for one in servers], instance_num=4, max=1)
-    held = pipe.submit(dict(SAMPLE))
-    assert inside.acquire(timeout=60)
-    busy, free = servers if servers[0].calls else servers[::-1]
-    free.script.clear()
-    for _ in range(5):
-        assert doubles(pipe)
-    assert (len(busy.calls), len(free.calls)) == (1, 5)
-    leave.set()
-    assert held.result(60)["result"].tolist() == [2, 4, 6]
 
 
 @pytest.mark.slow

@@ -76,19 +76,6 @@ def test_every_datatype_goes_there_and_back(serving, remote):
         assert (got.dtype, repr(got.tolist())) == (sent.dtype, repr(sent.tolist()))
 
 
-def test_float32_is_rounded_to_the_nearest_bf16(serving, remote):
-    model = {
-        "config": {"backend": "Identity"},
-        "inputs": {"x": {"datatype": "BF16", "shape": [-1], "each": False}},
-        "outputs": {"y": {"datatype": "BF16", "shape": [-1]}},
-    }
-    # Between 1 and 1 + 2**-7, its neighbour: halfway goes to the even one, 1.
-    sent = np.float32([1 + 2**-8, 1 + 2**-8 + 2**-20, np.nan])
-    got = remote([serving({"m": model})])({"data": sent})["result"]
-    assert got[:2].tolist() == [1.0, 1 + 2**-7]
-    assert np.isnan(got[2])
-
-
 def test_bytes_and_texts_are_elements_and_lists_of_them_rows(serving, remote):
     url = serving({"m": {"backend": "RemotePicky", "max": 8}})
     pipe = remote([url])
@@ -242,19 +229,6 @@ def test_requests_of_different_shapes_travel_in_different_calls(stand_in, remote
     remote([server.url])(requests)
     assert [one["result"].tolist() for one in requests] == [[2, 2], [3, 3, 3], [2, 2]]
     assert sorted(list(one.inputs[0].shape) for one, _, _ in server.calls) == [[1, 3], [2, 2]]
-
-
-def test_typed_contents_are_read_as_well(stand_in, remote):
-    server = stand_in()
-
-    def typed(request, context):
-        made = service_pb2.ModelInferResponse()
-        output = made.outputs.add(name="y", datatype="FP32", shape=[1, 3])
-        output.contents.fp32_contents.extend([1.5, 2.5, 3.5])
-        return made
-
-    server.script.append(typed)
-    assert remote([server.url])({"data": [0, 0, 0]})["result"].tolist() == [1.5, 2.5, 3.5]
 
 
 def test_the_models_configuration_bounds_the_batch(stand_in, remote):

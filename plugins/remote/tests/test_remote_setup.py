@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-import shutil
 import socket
 import subprocess
 import sys
@@ -13,6 +12,7 @@ import sys
 import grpc
 import numpy as np
 import pytest
+from certificate_files import write_certificates
 from remote_servers import ROWS, StandIn
 
 import headrace
@@ -144,13 +144,6 @@ def test_the_node_has_one_connection_per_server_and_tells_its_state(stand_in, re
     json.dumps(built)
 
 
-def test_a_served_pipeline_of_a_remote_has_the_models_inputs(stand_in, serving, remote):
-    inner = stand_in()
-    config = {"backend": "Remote", "model": "m", "urls": [inner.url], "max": 8}
-    outer = remote([serving({"m": config})])
-    assert outer({"data": [1, 2, 3]})["result"].tolist() == [2, 4, 6]
-
-
 @pytest.mark.parametrize("url", ["10.0.0.1:8001", "gpu1:8001", "127.0.0.1:1", "[::1]:1"])
 @pytest.mark.parametrize("tls", [False, True])
 def test_plain_text_beyond_this_machine_is_warned_about_once(url, tls, caplog):
@@ -181,27 +174,7 @@ def test_the_errors_can_be_pickled(error):
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """A root, and certificates of a server and of a client that it signed; by OpenSSL."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("needs openssl")
-    folder = tmp_path_factory.mktemp("tls")
-
-    def run(*args):
-        subprocess.run([program, *args], cwd=folder, check=True, capture_output=True)
-
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    signs = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
-    files = ["-keyout", "ca.key", "-out", "ca.pem"]
-    run("req", "-x509", *curve, *files, *signs, "-subj", "/CN=ca", "-days", "30")
-    (folder / "ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-    for name in ("server", "client"):
-        run("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        run(
-            "x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
-            "-CAcreateserial", "-out", f"{name}.pem", "-days", "30", "-extfile", "ext",
-        )  # fmt: skip
-    return folder
+    return write_certificates(tmp_path_factory.mktemp("tls"))
 
 
 def test_tls_with_certificates_of_both_sides(certificates, serving, remote):

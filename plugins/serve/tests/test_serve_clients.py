@@ -1,4 +1,4 @@
-"""Clients that others wrote, unchanged: all versions of Triton's, kserve's, curl."""
+"""Clients that others wrote, unchanged: all versions of Triton's, and curl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 from environments import environment_with
 from filelock import FileLock
@@ -67,99 +66,6 @@ def test_the_oldest_tritonclient(addresses):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("order", [("ours", "foreign"), ("foreign", "ours")])
-def test_the_messages_live_beside_others_of_the_same_names(order, tmp_path):
-    """``foreign`` is what kserve and mlserver are: other messages of the same names in the default pool.
-
-    With tritonclient itself `test_the_messages_live_beside_those_of_other_packages` does it, with
-    kserve and mlserver `benchmarks/serve/other_clients.py`.
-    """
-    (tmp_path / "foreign.py").write_text(
-        "from google.protobuf import descriptor_pb2, descriptor_pool\n"
-        "made = descriptor_pb2.FileDescriptorProto(name='grpc_service.proto', syntax='proto3',"
-        " package='inference')\n"
-        "made.message_type.add(name='ModelInferRequest')\n"
-        "made.message_type[0].field.add(name='model_name', number=9, type=5, label=1)\n"
-        "pool = descriptor_pool.Default()\n"
-        "pool.Add(made)\n"
-        "found = pool.FindMessageTypeByName('inference.ModelInferRequest')\n"
-        "assert [field.number for field in found.fields] == [9]\n"
-    )
-    names = {"ours": "headrace_serve.grpc.service"}
-    code = "\n".join(
-        [
-            *(f"import {names.get(name, name)}" for name in order),
-            "from headrace_serve.grpc.messages import message",
-            "made = message('inference.ModelInferRequest')(model_name='m')",
-            "assert made.SerializeToString() == bytes([10, 1, 109])",
-        ]
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path)
-
-
-class TestWhatKserveSends:
-    """Bodies as `kserve` 0.21 makes them; `benchmarks/serve/other_clients.py` runs the client itself."""
-
-    def test_rest(self, server):
-        import httpx
-
-        def post(model, body, **headers):
-            return httpx.post(
-                f"{server.url}/v2/models/{model}/infer", content=body, headers=headers
-            )
-
-        assert httpx.get(f"{server.url}/v2/health/live").json() == {"live": True}
-        assert httpx.get(f"{server.url}/v2/health/ready").json() == {"ready": True}
-        assert httpx.get(f"{server.url}/v2/models/simple/ready").is_success
-        tensor = {"name": "x", "shape": [2], "datatype": "FP32"}
-        body = {"id": "i", "model_name": "same_fp32", "inputs": [{**tensor, "data": [1.0, 2.0]}]}
-        answer = post("same_fp32", json.dumps(body)).json()
-        assert answer["outputs"][0]["data"] == [1.0, 2.0]
-        assert answer["model_name"] == "same_fp32"
-        raw = np.array([1, 2], "<f4").tobytes()
-        given = {**tensor, "parameters": {"binary_data_size": len(raw)}}
-        asked = [{"name": "y", "parameters": {"binary_data": True}}]
-        head = json.dumps({**body, "inputs": [given], "outputs": asked}).encode()
-        answer = post(
-            "same_fp32",
-            head + raw,
-            **{
-                "inference-header-content-length": str(len(head)),
-                "content-type": "application/octet-stream",
-            },
-        )
-        length = int(answer.headers["inference-header-content-length"])
-        assert answer.content[length:] == raw
-        wrong = post("same_fp32", json.dumps({**body, "model_name": "simple"}))
-        assert wrong.status_code == 400
-        assert "model_name" in wrong.json()["error"]
-
-    def test_grpc(self, server):
-        import grpc
-        from grpc import StatusCode
-
-        from headrace_serve.grpc.messages import message
-
-        raw = np.array([1, 2], "<f4").tobytes()
-        made = message("inference.ModelInferRequest")(model_name="same_fp32", id="i")
-        made.raw_input_contents.append(raw)
-        tensor = made.inputs.add(name="x", datatype="FP32", shape=[2])
-        tensor.parameters["binary_data_size"].int64_param = len(raw)
-        answered = message("inference.ModelInferResponse")
-        with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
-            infer = channel.unary_unary(
-                "/inference.GRPCInferenceService/ModelInfer",
-                lambda m: m.SerializeToString(),
-                answered.FromString,
-            )
-            assert infer(made).raw_output_contents[0] == raw
-            tensor.parameters["binary_data_size"].int64_param = 7
-            with pytest.raises(grpc.RpcError) as caught:
-                infer(made)
-            assert caught.value.code() == StatusCode.INVALID_ARGUMENT
-            assert "binary_data_size" in caught.value.details()
-
-
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 class TestCurl:
     """curl as people type it."""
@@ -203,16 +109,6 @@ class TestCurl:
             "-v", "--data-binary", f"@{tmp_path}/body", f"{server.url}/v2/models/same_int32/infer"
         )
         assert json.loads(got)["outputs"][0]["shape"] == [400_000]
-
-    def test_gzip_that_the_user_made(self, server, tmp_path):
-        import gzip
-
-        (tmp_path / "body").write_bytes(gzip.compress(self.body(10)))
-        got = self.curl(
-            "-H", "Content-Encoding: gzip", "--data-binary", f"@{tmp_path}/body",
-            f"{server.url}/v2/models/same_int32/infer",
-        )  # fmt: skip
-        assert json.loads(got)["outputs"][0]["data"] == list(range(10))
 
     def test_several_requests_on_one_connection_and_a_wrong_one_between(self, server, tmp_path):
         (tmp_path / "body").write_bytes(self.body(2))
@@ -300,68 +196,3 @@ def test_perf_analyzer(perf_analyzer, protocol, words):
         status, output = perf_analyzer(*model, *words, "-i", protocol, "-u", f"127.0.0.1:{port}")
     assert "throughput: " in output, output
     assert status == 0, output
-
-
-class TestWhatPerfAnalyzerAsks:
-    """The calls of perf_analyzer in their order; its newest wheel needs glibc 2.38 and a GPU's libraries."""
-
-    def test_rest(self, server):
-        import httpx
-
-        with httpx.Client(base_url=server.url) as client:
-            extensions = client.get("/v2").json()["extensions"]
-            assert {"statistics", "binary_tensor_data", "model_configuration"} <= set(extensions)
-            found = client.get("/v2/models/simple/versions/1").json()
-            config = client.get("/v2/models/simple/versions/1/config").json()
-            assert config["max_batch_size"] == 8
-            assert "ensemble_scheduling" not in config
-            assert "sequence_batching" not in config
-            assert [one["dims"] for one in config["input"]] == [
-                one["shape"][1:] for one in found["inputs"]
-            ]
-            before = self.count(client)
-            raw = np.ones((1, 16), "<i4").tobytes()
-            inputs = [
-                {**one, "shape": [1, 16], "parameters": {"binary_data_size": len(raw)}}
-                for one in found["inputs"]
-            ]
-            head = json.dumps(
-                {
-                    "id": "0",
-                    "parameters": {"binary_data_output": True},
-                    "inputs": inputs,
-                }
-            ).encode()
-            for _ in range(5):
-                answer = client.post(
-                    "/v2/models/simple/versions/1/infer",
-                    content=head + raw + raw,
-                    headers={"Inference-Header-Content-Length": str(len(head))},
-                )
-                length = int(answer.headers["Inference-Header-Content-Length"])
-                got = np.frombuffer(answer.content[length : length + 64], "<i4")
-                assert got.tolist() == [2] * 16
-            assert self.count(client) == before + 5
-
-    @staticmethod
-    def count(client):
-        (stats,) = client.get("/v2/models/simple/versions/1/stats").json()["model_stats"]
-        for part in ("success", "queue", "compute_input", "compute_infer", "compute_output"):
-            assert {"count", "ns"} == set(stats["inference_stats"][part])
-        assert stats["execution_count"] >= 0
-        return stats["inference_stats"]["success"]["count"]
-
-    def test_grpc(self, addresses):
-        import tritonclient.grpc as triton
-
-        with triton.InferenceServerClient(addresses[1]) as client:
-            config = client.get_model_config("simple", "1").config
-            assert (
-                config.WhichOneof("scheduling_choice") == "dynamic_batching"
-            )  # no sequences, no ensemble
-            assert not config.model_transaction_policy.decoupled
-            before = client.get_inference_statistics("simple", "1").model_stats[0]
-            triton_calls.check_pair(client.infer("simple", triton_calls.pair(triton)))
-            after = client.get_inference_statistics("simple", "1").model_stats[0]
-            assert after.inference_count == before.inference_count + 1
-            assert after.inference_stats.compute_infer.count > 0

@@ -292,12 +292,21 @@ def test_the_name_in_the_metadata_of_the_server_is_an_option(client):
         assert (found.name if kind is triton else found["name"]) == name
 
 
-def test_contents_beside_raw_contents_are_refused_by_the_name_of_the_input(serving):
+@pytest.mark.parametrize(
+    ("contents", "raw", "words"),
+    [
+        ({"bytes_contents": [b"x"]}, [b"x"], "raw_input_contents for 'data' for model 'm'"),
+        ({"int_contents": [1]}, [], "input 'data': BYTES: expected bytes_contents"),
+        ({"bytes_contents": [b"x"] * 2}, [], r"input 'data': expected data of shape \[1\]"),
+    ],
+)
+def test_contents_that_do_not_fit_are_refused_by_the_name_of_the_input(
+    serving, contents, raw, words
+):
     server = serving({"m": {"backend": "Identity"}}, grpc_port=0)
-    request = triton.service_pb2.ModelInferRequest(model_name="m", raw_input_contents=[b"x"])
-    contents = {"bytes_contents": [b"x"]}
+    request = triton.service_pb2.ModelInferRequest(model_name="m", raw_input_contents=raw)
     request.inputs.add(name="data", datatype="BYTES", shape=[1], contents=contents)
     with grpc.insecure_channel(server.grpc_url.partition("://")[2]) as channel:
         stub = triton.service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError, match="raw_input_contents for 'data' for model 'm'"):
+        with pytest.raises(grpc.RpcError, match=words):
             stub.ModelInfer(request)

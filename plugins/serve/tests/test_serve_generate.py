@@ -177,8 +177,3 @@ def test_a_client_that_closes_is_found_before_the_next_comment_of_silence(url):
     with httpx.stream("POST", f"{url}/echo/generate_stream", json=body) as response:
         assert any("one" in line for line in response.iter_lines())
     assert Echo.left.wait(events.SILENCE_S / 2)
-
-
-def test_an_unknown_model_is_not_found(url):
-    assert httpx.post(f"{url}/none/generate", json={}).status_code == 404
-    assert httpx.post(f"{url}/none/generate_stream", json={}).status_code == 404

@@ -71,51 +71,6 @@ def element(*values):
     return [tensor("data", np.array(values, object), "BYTES")]
 
 
-def anything(datatype):
-    port = {"datatype": datatype, "shape": [-1], "each": False}
-    outputs = {"y": {"datatype": datatype, "shape": [-1]}}
-    return {"config": {"backend": "Identity"}, "inputs": {"x": port}, "outputs": outputs}
-
-
-@pytest.mark.parametrize("compression", [None, "gzip", "deflate"])
-def test_rows_id_and_requested_outputs(client, compression):
-    c = client({"m": FP32})
-    x = np.arange(32, dtype=np.float32).reshape(2, 16)
-    wanted = [triton.InferRequestedOutput("y")]
-    answer = c.infer(
-        "m",
-        [tensor("x", x, "FP32")],
-        outputs=wanted,
-        request_id="r1",
-        compression_algorithm=compression,
-    )
-    assert (answer.as_numpy("y") == x).all()
-    assert answer.get_response().id == "r1"
-
-
-def test_typed_contents_are_read_as_well(client):
-    from tritonclient.grpc import service_pb2, service_pb2_grpc
-
-    c = client({"m": anything("INT8"), "f": anything("FP32"), "b": anything("BYTES")})
-    channel = grpc.insecure_channel(f"{c.server.host}:{c.server.grpc_port}")
-    stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-    cases = [
-        ("m", "INT8", {"int_contents": [1, -2]}, b"\x01\xfe"),
-        ("f", "FP32", {"fp32_contents": [1.0]}, b"\0\0\x80?"),
-        ("b", "BYTES", {"bytes_contents": [b"ab"]}, b"\2\0\0\0ab"),
-    ]
-    for name, datatype, contents, raw in cases:
-        count = len(next(iter(contents.values())))
-        request = service_pb2.ModelInferRequest(model_name=name)
-        request.inputs.add(name="x", datatype=datatype, shape=[count], contents=contents)
-        assert stub.ModelInfer(request).raw_output_contents[0] == raw
-    request.inputs[0].contents.int_contents.append(3)
-    with pytest.raises(grpc.RpcError) as caught:
-        stub.ModelInfer(request)
-    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-    channel.close()
-
-
 def test_the_configuration_tells_batches_and_instances_as_triton_does(client):
     scheduled = {"max": 8, "batching_timeout": 2.5, "instance_num": 2, "batch_sizes": [2, 8],
                  "device": "cuda:1", "backend": "Identity", "pad": True}  # fmt: skip
@@ -150,33 +105,6 @@ def test_the_configuration_tells_what_auto_gives(client):
     shown = httpx.get(f"http://{c.server.host}:{c.server.port}/v2/models/m/config").json()
     said = shown["parameters"]["main.instance_num"]["string_value"]
     assert said == "auto: 3 of one thread, and one of 3 for a request alone"
-
-
-def test_metadata_configuration_statistics_and_index(client):
-    c = client({"m": FP32, "any:3": {"backend": "Identity"}})
-    assert c.is_server_live()
-    assert c.is_server_ready()
-    assert c.is_model_ready("any", "3")
-    assert c.get_server_metadata().name == "headrace-serve"
-    metadata = c.get_model_metadata("m", as_json=True)
-    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": ["-1", "16"]}]
-    config = c.get_model_config("m").config
-    assert (config.max_batch_size, config.backend) == (8, "headrace")
-    assert config.dynamic_batching.max_queue_delay_microseconds == 0
-    assert not c.is_model_ready("any", "4")
-    assert not c.is_model_ready("nobody")
-    assert (config.input[0].name, config.input[0].data_type, list(config.input[0].dims)) == (
-        "x",
-        11,
-        [16],
-    )
-    assert list(config.output[0].dims) == [16]
-    c.infer("m", [tensor("x", np.zeros((2, 16), np.float32), "FP32")])
-    (stats,) = c.get_inference_statistics("m").model_stats
-    assert stats.inference_stats.success.count == 1
-    assert [(one.name, one.state) for one in c.get_model_repository_index().models] == [
-        ("m", "READY"), ("any", "READY"),
-    ]  # fmt: skip
 
 
 def status_of(call):
@@ -356,24 +284,6 @@ def test_connections_have_a_limit(client):
             assert second.recv(1) == b""
 
 
-def test_a_stream_answers_each_request_once_in_order(client):
-    c = client({"m": {"backend": "ServePicky", "max": 4}})
-    answers = queue.Queue()
-    c.start_stream(callback=lambda result, error: answers.put((result, error)))
-    sent = [b"a", b"bad", b"c"] * 40
-    for index, value in enumerate(sent):
-        c.async_stream_infer("m", element(value), request_id=str(index))
-    for index, value in enumerate(sent):
-        result, error = answers.get(timeout=30)
-        if value == b"bad":
-            assert "this is bad" in error.message()
-        else:
-            assert result.get_response().id == str(index)
-            assert result.as_numpy("result").tolist() == [value.upper()]
-    c.stop_stream()
-    assert answers.empty()
-
-
 def test_an_error_in_a_stream_has_code_and_node(client):
     c = client({"m": {"backend": "ServePicky", "max": 4}})
     answered = message("inference.ModelStreamInferResponse").FromString
@@ -463,15 +373,6 @@ def test_the_messages_live_beside_those_of_other_packages(first):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_closing_answers_what_is_left(client, gate):
-    c = client({"m": {"backend": "ServeGate"}})
-    answers = queue.Queue()
-    c.async_infer("m", element(b"1"), callback=lambda result, error: answers.put(error))
-    assert gate.entered.wait(30)
-    c.server.close(timeout=0.0)
-    assert answers.get(timeout=30).status() == "StatusCode.UNAVAILABLE"
-
-
 @pytest.mark.parametrize("size", [2000, 3_000_000])
 def test_messages_beyond_the_limit_are_refused_with_a_code(client, size):
     c = client({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
@@ -489,27 +390,6 @@ def test_what_grpc_does_not_receive_is_refused_too(client):
     c = client({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
     status = status_of(lambda: c.infer("m", element(bytes(5_000_000))))
     assert status[0] == "StatusCode.RESOURCE_EXHAUSTED"
-
-
-@pytest.mark.parametrize("streamed", [False, True])
-def test_large_tensors_go_there_and_back(client, streamed):
-    port = {"datatype": "FP32", "shape": [-1], "each": False}
-    outputs = {"y": {"datatype": "FP32", "shape": [-1]}}
-    c = client(
-        {"m": {"config": {"backend": "Identity"}, "inputs": {"x": port}, "outputs": outputs}}
-    )
-    x = np.random.default_rng(0).random(100_003, np.float32)
-    if not streamed:
-        got = c.infer("m", [tensor("x", x, "FP32")], request_id="r", timeout=60_000_000)
-    else:
-        answers = queue.Queue()
-        c.start_stream(callback=lambda result, error: answers.put((result, error)))
-        c.async_stream_infer("m", [tensor("x", x, "FP32")], request_id="r")
-        got, error = answers.get(timeout=30)
-        assert error is None
-        c.stop_stream()
-    assert (got.as_numpy("y") == x).all()
-    assert got.get_response().id == "r"
 
 
 def test_a_large_message_is_read_like_a_small_one_or_refused():
@@ -589,24 +469,3 @@ def test_metadata_may_have_as_many_bytes_as_the_headers_of_http(serving, name, v
             except grpc.RpcError as error:
                 found = error.code().name
             assert found == code
-
-
-class StrangeError(InputError):
-    """An error with a code beyond ASCII, which no metadatum of gRPC may be, and a text beyond 8 KiB."""
-
-    code = "größe"
-
-
-def test_an_error_beyond_ascii_and_8_kib_reaches_its_client(serving):
-    def refuse(data):
-        raise StrangeError("größe " * 5_000)
-
-    headrace.register("ServeStrange", refuse, replace=True)
-    server = serving({"m": {"backend": "ServeStrange"}}, grpc_port=0)
-    with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
-        given = triton.InferInput("data", [1], "BYTES")
-        given.set_data_from_numpy(np.array([b"x"], object))
-        with pytest.raises(triton.InferenceServerException) as caught:
-            client.infer("m", [given])
-    assert caught.value.status() == "StatusCode.INVALID_ARGUMENT"
-    assert "größe größe" in caught.value.message()

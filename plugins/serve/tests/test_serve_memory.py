@@ -312,13 +312,6 @@ def test_each_door_brings_a_model_back(serving, owner):
         server.close()
 
 
-def test_the_least_recently_used_leaves(serving):
-    server = serving(entries("abc"), memory=budget("2 GiB"))
-    for name, here in (("b", "ab"), ("a", "ab"), ("c", "ac"), ("a", "ac"), ("b", "ab")):
-        assert over_infer(server, name) == name
-        until(lambda here=here: present(server) == {*here})
-
-
 def test_who_waits_has_a_deadline_a_place_in_the_queue_and_may_hang_up(serving, late):
     server = serving(entries("ab", queue_size=2), memory=budget(), grpc_port=0)
     late.gate = threading.Event()

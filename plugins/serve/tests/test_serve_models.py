@@ -14,7 +14,7 @@ from tritonclient.utils import InferenceServerException
 
 import headrace
 from headrace.errors import ConfigError, SetupError
-from headrace_models import Memory, Models, UnknownModelError
+from headrace_models import Models, UnknownModelError
 from headrace_serve import Keys, Server, asgi
 from headrace_serve.models.entries import read_entries, read_models
 
@@ -196,19 +196,6 @@ def test_a_lazy_model_that_cannot_be_built_says_when_to_come_back(serving):
     assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
     server.close()
     manager.close()
-
-
-def test_a_model_for_which_there_is_no_memory_is_refused_as_a_full_queue_is(serving):
-    sizes = {"m": "1 GiB", "n": "2 GiB"}
-    memory = Memory({"host": "2 GiB"}, sizes=sizes, keep=["n"], min_stay_s=0)
-    with Models({"n": saying("n"), "m": saying("one")}, memory=memory, clock=float) as manager:
-        server = serving(manager)
-        answer = run(server)
-        assert (answer.status_code, answer.json()["code"]) == (429, "memory")
-        assert int(answer.headers["retry-after"]) == 1
-        assert run(server, "n").status_code == 200
-        assert httpx.get(f"{server.url}/v2/health/ready").status_code == 200
-        server.close()
 
 
 def test_a_load_builds_a_lazy_model_and_a_reload_keeps_what_is_built(serving):

@@ -10,7 +10,6 @@ import shutil
 import signal
 import ssl
 import sys
-import threading
 
 import grpc
 import httpx
@@ -239,47 +238,6 @@ def test_a_reload_reads_certificates_and_the_roots_of_clients_again(
     server.reload()
     assert admitted("other-client")
     assert not admitted("client")
-
-
-def test_reload_serves_the_new_file_and_loses_nobody(serving, tmp_path):
-    path = tmp_path / "m.toml"
-    headrace.register("ServeA", lambda data: "a", replace=True)
-    headrace.register("ServeB", lambda data: "b", replace=True)
-    path.write_text('backend = "ServeA"')
-    server = serving({"m": str(path)})
-    ends, begun = threading.Event(), threading.Barrier(5, timeout=300)
-    wrong, seen = [], set()
-
-    def client():
-        with httpx.Client() as c:
-            c.get(f"{server.url}/v2")
-            begun.wait()
-            while not ends.is_set():
-                answer = c.post(f"{server.url}/run/m", content=b"x")
-                if answer.status_code != 200:
-                    wrong.append(answer.text)
-                seen.add(answer.json().get("result"))
-
-    threads = [threading.Thread(target=client) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    begun.wait()
-    for _ in range(5):
-        for name in ("ServeB", "ServeA"):
-            path.write_text(f'backend = "{name}"')
-            server.reload()
-    ends.set()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-    assert seen <= {"a", "b"}
-    assert httpx.post(f"{server.url}/run/m", content=b"x").json() == {"result": "a"}
-    path.write_text('backend = "ServeNobody"')
-    with pytest.raises(ConfigError):
-        server.reload()
-    assert httpx.post(f"{server.url}/run/m", content=b"x").json() == {"result": "a"}
-    (stats,) = httpx.get(f"{server.url}/v2/models/m/stats").json()["model_stats"]
-    assert stats["inference_stats"]["success"]["count"] > 1
 
 
 def test_code_that_exits_in_a_reload_does_not_end_the_server(serving):

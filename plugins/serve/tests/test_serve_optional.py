@@ -9,34 +9,16 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as http
+from onnx_files import write_scaled
 
-onnx = pytest.importorskip("onnx")
+pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("headrace_ort")
 
 
 @pytest.fixture
 def scaled(tmp_path):
-    """A model that gives ``x * scale + shift``; for ``scale`` and ``shift`` it has values of its own."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    scale = numpy_helper.from_array(np.float32(2), "scale")
-    shift = numpy_helper.from_array(np.zeros((1, 2), np.float32), "shift")
-    ports = [("x", ["n", 2]), ("scale", []), ("shift", ["n", 2])]
-    graph = helper.make_graph(
-        [
-            helper.make_node("Mul", ["x", "scale"], ["product"]),
-            helper.make_node("Add", ["product", "shift"], ["y"]),
-        ],
-        "scaled",
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in ports],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])],
-        [scale, shift],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    path = tmp_path / "scaled.onnx"
-    onnx.save(model, str(path))
-    return path
+    return write_scaled(tmp_path)
 
 
 X = np.array([[1, 2], [3, 4]], np.float32)

@@ -115,13 +115,6 @@ def test_a_request_that_is_refused_early_is_answered_with_its_id(serving, path, 
     assert (answer.status_code, answer.json()["id"]) == (status, "r7")
 
 
-def test_a_traceparent_in_the_query_reaches_the_context(told):
-    url = f"{told.url}/run/m?traceparent=00-1-2-01"
-    own = {"traceparent": "00-3-4-01", "tracestate": "of=that"}
-    body = httpx.post(url, content=b"x", headers=own).json()["result"]
-    assert body == {"data": "x", "context": {"traceparent": "00-1-2-01"}}
-
-
 @pytest.mark.parametrize(
     "query", ["data=1", "result=1", "node_name=main", "request_size=5", "context=1", "a-b=1",
               "timeout=x", "timeout=%D9%A3", "priority=-1", "color=a&color=b", "restart=main",
@@ -427,13 +420,6 @@ def test_pictures_and_what_refuses_the_encoding_are_not_compressed(serving):
         answer = httpx.post(f"{server.url}/run/m", content=b"x", headers=asked)
         assert answer.content == PNG + bytes(2000)
         assert answer.headers.get("content-encoding") == encoding
-
-
-def test_the_error_of_the_one_file_names_no_item(serving):
-    server = serving({"m": {"backend": "ServeUpper"}})
-    answer = httpx.post(f"{server.url}/run/m", content=b"bad")
-    assert answer.json()["error"].startswith("this is bad")
-    assert answer.status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -215,22 +215,6 @@ def test_a_server_that_ends_while_a_model_is_loaded_closes_it(serving, slow):
     assert answers == [503]
 
 
-def test_keys_need_the_right_to_it(serving, tmp_path):
-    import hashlib
-
-    from headrace_serve.keys import Keys
-
-    text = ""
-    for name, rights in (("plain", ""), ("admin", 'rights = ["repository"]\n')):
-        text += f'[{name}]\nsha256 = "{hashlib.sha256(name.encode()).hexdigest()}"\n{rights}'
-    (tmp_path / "keys.toml").write_text(text)
-    keys = Keys.load(tmp_path / "keys.toml")
-    server = serving({"m": {"backend": "Identity"}}, allow=["repository"], keys=keys)
-    for key, expected in (("plain", 403), ("admin", 200)):
-        url = f"{server.url}/v2/repository/models/m/load"
-        assert httpx.post(url, headers={"x-api-key": key}).status_code == expected
-
-
 def test_what_may_be_allowed_is_checked():
     with pytest.raises(ConfigError, match="repository"):
         Server({"m": {"backend": "Identity"}}, allow=["repositry"])

@@ -110,33 +110,6 @@ def test_rows_are_one_request_and_more_than_max_is_refused_with_both_numbers(cli
     assert caught.value.status() == "400"
 
 
-def test_metadata_configuration_statistics_and_index_as_tritonclient_asks_for_them(client):
-    c = client({"m": FP32, "any:3": {"backend": "Identity"}, "any:12": {"backend": "Identity"}})
-    assert c.is_server_live()
-    assert c.is_server_ready()
-    assert c.is_model_ready("any", "3")
-    assert not c.is_model_ready("any", "4")
-    assert "binary_tensor_data" in c.get_server_metadata()["extensions"]
-    assert c.get_model_metadata("any")["versions"] == ["3", "12"]
-    assert c.get_model_metadata("any")["inputs"] == [
-        {"name": "data", "datatype": "BYTES", "shape": [-1]}
-    ]
-    config = c.get_model_config("m")
-    assert config["max_batch_size"] == 8
-    assert config["input"] == [{"name": "x", "data_type": "TYPE_FP32", "dims": [16]}]
-    c.infer("m", [tensor("x", np.zeros((2, 16), np.float32), "FP32")])
-    (stats,) = c.get_inference_statistics("m")["model_stats"]
-    assert stats["inference_stats"]["success"]["count"] == 1
-    assert stats["execution_count"] == 1
-    for given, versions in ((("any",), ["3", "12"]), (("any", "3"), ["3"]), ((), ["1", "3", "12"])):
-        statistics = c.get_inference_statistics(*given)["model_stats"]
-        assert [one["version"] for one in statistics] == versions
-    index = c.get_model_repository_index()
-    assert [(one["name"], one["version"], one["state"]) for one in index] == [
-        ("m", "1", "READY"), ("any", "3", "READY"), ("any", "12", "READY"),
-    ]  # fmt: skip
-
-
 def declared(function, datatype, shape, **entry):
     headrace.register("ServeDeclared", function, replace=True)
     outputs = {"y": {"datatype": datatype, "shape": shape}}
@@ -425,21 +398,6 @@ def test_an_error_has_the_id_of_its_request_whatever_is_wrong(common, wrong):
     assert (answer.status_code, answer.json()["id"]) == (400, "r7")
 
 
-def test_the_id_of_a_request_reaches_the_pipeline(serving):
-    seen = []
-    cls = type(
-        "T", (), {"forward": lambda self, batch: [one.update(result=b"") for one in batch] and
-                  seen.extend(one.get("request_id") for one in batch)}
-    )  # fmt: skip
-    headrace.register("ServeIds", cls, replace=True)
-    server = serving({"m": {"backend": "ServeIds"}})
-    one = {"inputs": [{"name": "data", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
-    for more in ({"id": "r7"}, {}):
-        answer = httpx.post(f"{server.url}/v2/models/m/infer", json={**one, **more})
-        assert answer.status_code == 200
-    assert seen == ["r7", None]
-
-
 def test_nan_as_json_is_an_error_that_says_so(client):
     c = client({"m": anything("FP32")})
     x = [tensor("x", np.array([np.nan], np.float32), "FP32")]
@@ -506,7 +464,8 @@ def one(**changes):
         (one(data=None), 400, "list"),
         (one(more=1), 400, "'more'"),
         ({"inputs": []}, 400, "missing"),
-        ({}, 400, "inputs"),
+        ({}, 400, "inputs: expected a list of objects, got nothing"),
+        ({**one(), "model_name": "m"}, 400, "model_name"),
         ([], 400, "object"),
         ({**one(), "parameters": {"sequence_id": 4}}, 400, "sequences"),
         ({**one(), "outputs": [{"name": "y", "parameters": {"mystery": 4}}]}, 400, "mystery"),
@@ -543,20 +502,6 @@ def test_parts_that_are_not_supported_are_refused_by_name(client):
         with pytest.raises(InferenceServerException) as caught:
             call("m")
         assert caught.value.status() == "403"
-
-
-@pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_bodies_are_compressed_both_ways(client, algorithm):
-    c = client({"m": FP32})
-    x = np.zeros((8, 16), np.float32)
-    answer = c.infer(
-        "m",
-        [tensor("x", x, "FP32", binary=False)],
-        outputs=[triton.InferRequestedOutput("y", binary_data=False)],
-        request_compression_algorithm=algorithm,
-        response_compression_algorithm=algorithm,
-    )
-    assert (answer.as_numpy("y") == x).all()
 
 
 BODY = json.dumps(
@@ -627,20 +572,6 @@ def test_an_answer_that_may_have_a_coding_says_so_to_caches(serving, size, accep
     assert answer.headers.get("content-encoding") == ("gzip" if coded else None)
 
 
-def test_bodies_beyond_the_limit_are_refused_also_decompressed(serving, held_bytes):
-    server = serving({"m": {"backend": "Identity"}}, limits=Limits(max_body_bytes=1000))
-    url = f"{server.url}/v2/models/m/infer"
-    assert httpx.post(url, content=b"x" * 1001).status_code == 413
-    assert httpx.post(url, content=iter([b"x" * 600] * 2)).status_code == 413
-    bomb = gzip.compress(b"0" * 10_000_000)[:1000]
-    assert len(bomb) == 1000
-    answer = httpx.post(url, content=bomb, headers={"content-encoding": "gzip"})
-    assert (answer.status_code, answer.json()["code"]) == (413, "body_too_large")
-    cut = zlib.compress(b"0" * 100)[:-3]
-    assert httpx.post(url, content=cut, headers={"content-encoding": "deflate"}).status_code == 400
-    assert held_bytes(server) == 0
-
-
 def raw(server, *parts):
     host, _, port = server.url.removeprefix("http://").partition(":")
     connection = socket.create_connection((host, int(port)), timeout=30)
@@ -681,11 +612,6 @@ def test_what_has_no_route_is_told_so_in_json(plain, target):
     assert ("/docs lists the routes" in told["error"]) == (b"404" in head)
 
 
-def test_a_body_without_inputs_is_told_that_there_is_nothing(plain):
-    answer = httpx.post(f"{plain.url}/v2/models/m/infer", json={})
-    assert answer.json()["error"] == "inputs: expected a list of objects, got nothing"
-
-
 def test_the_application_may_lie_below_a_path():
     headrace.register("ServeLength", len, replace=True)
     outer = Starlette(routes=[Mount("/ml", asgi({"m": {"backend": "ServeLength"}}))])
@@ -701,17 +627,6 @@ def test_the_application_may_lie_below_a_path():
             assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
     asyncio.run(ask())
-
-
-def test_headers_and_connections_have_limits(serving):
-    server = serving(
-        {"m": {"backend": "Identity"}}, limits=Limits(max_header_bytes=500, max_connections=1)
-    )
-    with raw(server) as first:
-        with raw(server) as second:
-            assert second.recv(4096).startswith(b"HTTP/1.1 503")
-        first.sendall(b"GET /v2 HTTP/1.1\r\nx: " + b"a" * 600 + b"\r\n\r\n")
-        assert first.recv(4096).startswith(b"HTTP/1.1 431")
 
 
 def test_the_earliest_of_the_timeouts_is_the_deadline(client, gate):
@@ -846,28 +761,6 @@ def test_the_plain_route_answers_in_the_type_that_is_asked_for(serving):
     assert httpx.post(f"{server.url}/run/t", content=b"a").status_code == 400
     assert httpx.post(f"{server.url}/run/nope", content=b"a").status_code == 404
     assert httpx.get(f"{server.url}/v2/nothing").json()["code"] == "route"
-
-
-@pytest.mark.parametrize(("drain", "status"), [(30.0, 200), (0.0, 503)])
-def test_closing_lets_requests_end_and_answers_the_rest_with_503(serving, gate, drain, status):
-    server = serving({"m": {"backend": "ServeGate"}})
-    answers = []
-
-    def send():
-        answers.append(httpx.post(f"{server.url}/run/m", content=b"x", timeout=60))
-
-    sending = threading.Thread(target=send)
-    sending.start()
-    assert gate.entered.wait(30)
-    closing = threading.Thread(target=server.close, kwargs={"timeout": drain})
-    closing.start()
-    if drain:
-        gate.open.set()
-    closing.join()
-    sending.join()
-    assert answers[0].status_code == status
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/v2")
 
 
 def test_a_pipeline_that_was_given_stays_open():

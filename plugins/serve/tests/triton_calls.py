@@ -104,6 +104,7 @@ def grpc_health_and_metadata(http, grpc):
         assert client.is_server_live()
         assert client.is_server_ready()
         assert client.is_model_ready("simple")
+        assert not client.is_model_ready("wrong_model_name")
         assert client.get_server_metadata().extensions
         assert client.get_server_metadata(as_json=True)["name"]
         metadata = client.get_model_metadata("simple")

@@ -37,9 +37,9 @@ class Repository:
         if config is not None:
             self.configure(name, config)
 
-    def configure(self, name, config):
-        """Write a configuration alone."""
-        (self.folder / name).mkdir(parents=True, exist_ok=True)
+    def configure(self, name, config, folder="."):
+        """Write a configuration alone, with an empty folder of a version, if there is one."""
+        (self.folder / name / folder).mkdir(parents=True, exist_ok=True)
         (self.folder / name / "config.pbtxt").write_text(config, encoding="utf-8")
 
     def python(self, name, config=None, code="class TritonPythonModel: pass\n"):

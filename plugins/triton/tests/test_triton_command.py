@@ -44,8 +44,7 @@ def run(*arguments):
 def written(repository, tmp_path):
     repository.write("add", ONNX)
     (repository.folder / "add" / "names.txt").write_text("a\nb\nc\nd\n")
-    repository.configure("both", BOTH)
-    (repository.folder / "both" / "1").mkdir()
+    repository.configure("both", BOTH, "1")
     found = run(repository.folder, "-o", tmp_path / "served")
     assert (found.exit_code, found.stdout) == (0, f"{tmp_path / 'served' / 'serving.toml'}\n")
     assert re.search(r"warning: .*add/config\.pbtxt:7:\d+: `preferred_batch_size`", found.stderr)

@@ -178,8 +178,7 @@ output [{{ name: "{}" data_type: TYPE_FP32 dims: [5] }}]
     ],
 )
 def test_each_backend_that_describes_itself_is_compared(repository, backend, names, built, count):
-    repository.configure("m", ONE.format(backend, *names))
-    (repository.folder / "m" / "1").mkdir()
+    repository.configure("m", ONE.format(backend, *names), "1")
     for file in ("model.plan", "model.pt", "model.onnx"):
         (repository.folder / "m" / "1" / file).touch()
     model = read_model(repository.folder / "m")

@@ -144,8 +144,7 @@ def test_without_an_axis_of_the_batch_tensors_are_whole(repository, serve):
 def test_identity_gives_what_it_gets(repository, serve):
     port = 'name: "{}" data_type: TYPE_STRING dims: [-1]'
     sides = f"input {{ {port.format('IN')} }} output {{ {port.format('OUT')} }}"
-    repository.configure("same", f'backend: "identity" max_batch_size: 4 {sides}')
-    (repository.folder / "same" / "1").mkdir()
+    repository.configure("same", f'backend: "identity" max_batch_size: 4 {sides}', "1")
     given = np.array([[b"a", b"\xff"], [b"", b"b"]], object)
     np.testing.assert_array_equal(ask(serve(), "same", IN=given)["OUT"], given)
 
@@ -179,8 +178,7 @@ def test_a_tensor_has_another_shape_inside(repository, serve):
 def test_an_ensemble_runs_its_models_as_their_tensors_are_there(repository, serve):
     repository.write("add", ONNX)
     repository.write("first")
-    repository.configure("two", TWO)
-    (repository.folder / "two" / "1").mkdir()
+    repository.configure("two", TWO, "1")
     repository.configure(
         "nested", ensemble("XY", "T", step("two", {"X": "X", "Y": "Y"}, {"S": "T"}))
     )
@@ -199,8 +197,7 @@ def test_an_ensemble_runs_its_models_as_their_tensors_are_there(repository, serv
 def test_an_ensemble_needs_models_beside_it(repository):
     repository.write("add", ONNX)
     repository.write("first")
-    repository.configure("two", TWO)
-    (repository.folder / "two" / "1").mkdir()
+    repository.configure("two", TWO, "1")
     config = tables_of(repository.folder)["models"]["two:1"]["config"]
     with pytest.raises(SetupError, match="there are none"):
         headrace.pipe(config)
@@ -251,8 +248,7 @@ def test_an_ensemble_needs_models_beside_it(repository):
 def test_an_ensemble_that_cannot_run_is_refused_at_its_place(repository, steps, said):
     repository.write("add", ONNX)
     repository.write("small", ONNX.replace("8", "2"))
-    repository.configure("both", ensemble("X", "R", *steps))
-    (repository.folder / "both" / "1").mkdir()
+    repository.configure("both", ensemble("X", "R", *steps), "1")
     with pytest.raises(ConfigError) as caught:
         tables_of(repository.folder)
     assert said.partition("\n")[0] in caught.value.problems[0].message
@@ -263,8 +259,7 @@ def test_an_ensemble_that_cannot_run_is_refused_at_its_place(repository, steps, 
 def test_a_broken_model_is_not_missed_by_its_ensemble(repository):
     repository.write("add", "max_batch")
     repository.write("first")
-    repository.configure("two", TWO)
-    (repository.folder / "two" / "1").mkdir()
+    repository.configure("two", TWO, "1")
     with pytest.raises(ConfigError) as caught:
         tables_of(repository.folder)
     (problem,) = caught.value.problems

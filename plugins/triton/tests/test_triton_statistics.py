@@ -50,8 +50,7 @@ ENSEMBLE = (
 def server(repository):
     repository.python("part", 'backend: "python"\n' + PORTS, PART)
     repository.python("bls", 'backend: "python"\n' + PORTS, CALLS)
-    repository.configure("both", ENSEMBLE)
-    (repository.folder / "both" / "1").mkdir()
+    repository.configure("both", ENSEMBLE, "1")
     with Server(str(repository.folder), port=0, allow=["repository"]) as made:
         yield made
 

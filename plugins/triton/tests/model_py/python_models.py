@@ -8,6 +8,22 @@ from headrace_models import Models
 
 FLOATS = {"data_type": "TYPE_FP32", "dims": [4]}
 NUMBER = {"data_type": "TYPE_INT32", "dims": [1]}
+HEAD = """
+import asyncio, json, os, signal, threading, time
+import numpy as np
+import triton_python_backend_utils as pb_utils
+FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+
+
+def number(value, name="OUT", dtype=np.int32):
+    return pb_utils.Tensor(name, np.array(value, dtype))
+
+
+def answer(*tensors):
+    return pb_utils.InferenceResponse([*tensors])
+
+"""
+"""What each model.py begins with."""
 
 
 def config(name, inputs, outputs, *, most=0, decoupled=False):
@@ -41,16 +57,13 @@ def build(folder, models, *, in_process=False, **keys):
     made = {}
     for name, (about, code) in models.items():
         size = {"max": about["max_batch_size"] or 1}
-        made[name] = table(write(folder, name, code), about, in_process=in_process, **size, **keys)
+        made[name] = table(
+            write(folder, name, HEAD + code), about, in_process=in_process, **size, **keys
+        )
     return Models(made)
 
 
 ADD_SUB = """
-import json
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
 class TritonPythonModel:
     def initialize(self, args):
         about = json.loads(args["model_config"])
@@ -80,9 +93,6 @@ ADD_SUB_CONFIG = config(
 )
 
 BLS = """
-import triton_python_backend_utils as pb_utils
-
-
 class TritonPythonModel:
     def execute(self, requests):
         answers = []
@@ -100,11 +110,6 @@ class TritonPythonModel:
         return answers
 """
 BLS_ASYNC = """
-import asyncio
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
 class TritonPythonModel:
     async def execute(self, requests):
         answers = []
@@ -130,11 +135,6 @@ BLS_CONFIG = {
 }
 
 SQUARE = """
-import threading
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
 class TritonPythonModel:
     def initialize(self, args):
         self.threads = []
@@ -160,11 +160,6 @@ class TritonPythonModel:
 SQUARE_CONFIG = config("square", {"IN": NUMBER}, {"OUT": NUMBER}, decoupled=True)
 
 SUM = """
-import asyncio
-import numpy as np
-import triton_python_backend_utils as pb_utils
-
-
 class TritonPythonModel:
     {head} execute(self, requests):
         answers = []

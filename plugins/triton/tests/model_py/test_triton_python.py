@@ -19,36 +19,12 @@ from python_models import (
     SUM_CONFIG,
     SUM_SYNC,
     TEXT,
-    build,
     config,
 )
 
 from headrace.errors import BackendError
 
 A, B = np.arange(4, dtype=np.float32), np.full(4, 2, np.float32)
-HEAD = """
-import numpy as np, json, threading, os
-import triton_python_backend_utils as pb_utils
-"""
-
-
-@pytest.fixture(params=[False, True], ids=["process", "here"])
-def in_process(request):
-    return request.param
-
-
-@pytest.fixture
-def models(tmp_path, in_process):
-    """Return a function that builds models, which are closed."""
-    made = []
-
-    def make(named, **keys):
-        made.append(build(tmp_path, named, in_process=in_process, **keys))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def add_sub(models, name="add_sub", **more):
@@ -69,9 +45,7 @@ def test_a_model_adds_and_subtracts(models):
 
 
 def test_a_model_is_told_where_it_lives(models, tmp_path):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def initialize(self, args):
         self.args = args
@@ -80,7 +54,6 @@ class TritonPythonModel:
         text = np.array([json.dumps(told).encode()], object)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", text)]) for _ in requests]
 """
-    )
     made = models({"tells": (config("tells", {}, {"OUT": TEXT}), code)})
     import json
 
@@ -98,9 +71,7 @@ class TritonPythonModel:
 
 
 def test_requests_share_a_batch_of_rows(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         rows = [one.inputs()[0].as_numpy() for one in requests]
@@ -108,7 +79,6 @@ class TritonPythonModel:
             pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one * 0 + len(rows))]) for one in rows
         ]
 """
-    )
     about = config("rows", {"IN": FLOATS}, {"OUT": FLOATS}, most=8)
     made = models({"rows": (about, code)}, batching_timeout=10_000, batch_sizes=[6])
     requests = [{"IN": np.ones((2, 4), np.float32), "request_size": 2} for _ in range(3)]
@@ -117,9 +87,7 @@ class TritonPythonModel:
 
 
 def test_a_request_tells_what_came_with_it(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         answers = []
@@ -132,7 +100,6 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", text)]))
         return answers
 """
-    )
     import json
 
     made = models({"tells": (config("tells", {}, {"OUT": TEXT}), code)})
@@ -149,9 +116,7 @@ class TritonPythonModel:
 
 @pytest.mark.parametrize("in_process", [True], indirect=True)
 def test_text_is_bytes(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         return [
@@ -159,7 +124,6 @@ class TritonPythonModel:
             for one in requests
         ]
 """
-    )
     made = models({"text": (config("text", {"IN": TEXT}, {"OUT": TEXT}), code)})
     for given in (np.array(["hällo"], object), np.array(["hällo"])):
         assert made("text", {"IN": given})["result"]["OUT"].tolist() == ["hällo!".encode()]
@@ -167,9 +131,7 @@ class TritonPythonModel:
 
 @pytest.mark.parametrize("in_process", [True], indirect=True)
 def test_a_response_is_an_error_of_its_request_alone(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         answers = []
@@ -182,7 +144,6 @@ class TritonPythonModel:
                 answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy())]))
         return answers
 """
-    )
     about = config("picks", {"IN": NUMBER}, {"OUT": NUMBER}, most=2)
     made = models({"picks": (about, code)}, batching_timeout=10_000, batch_sizes=[2])
     requests = [{"IN": np.array([[one]], np.int32)} for one in (0, 1)]
@@ -218,9 +179,7 @@ def test_a_decoupled_model_sends_any_number_of_responses(models, number):
 
 
 def test_a_response_with_the_final_flag_is_the_result(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         for one in requests:
@@ -229,7 +188,6 @@ class TritonPythonModel:
                 answer = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([left], np.int32))])
                 sender.send(answer, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL if not left else 0)
 """
-    )
     about = config("down", {}, {"OUT": NUMBER}, decoupled=True)
     parts, last = parts_of(models({"down": (about, code)}), "down", {})
     assert [one["OUT"].tolist() for one in parts] == [[2], [1]]
@@ -243,9 +201,7 @@ def test_a_model_calls_a_decoupled_one(models, code):
 
 
 def test_a_decoupled_coroutine_answers_later(models):
-    code = (
-        HEAD
-        + """
+    code = """
 import asyncio
 class TritonPythonModel:
     async def execute(self, requests):
@@ -254,7 +210,6 @@ class TritonPythonModel:
             answer = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy() * 2)])
             one.get_response_sender().send(answer, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
-    )
     about = config("later", {"IN": NUMBER}, {"OUT": NUMBER}, decoupled=True)
     made = models({"later": (about, code)})
     assert made("later", {"IN": np.array([4], np.int32)})["result"]["OUT"].tolist() == [8]
@@ -262,9 +217,7 @@ class TritonPythonModel:
 
 @pytest.mark.parametrize("in_process", [True], indirect=True)
 def test_tensors_go_to_other_libraries_and_back(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class Foreign:
     def __init__(self, array):
         self.array = array
@@ -284,7 +237,6 @@ class TritonPythonModel:
             answers.append(pb_utils.InferenceResponse([first, second]))
         return answers
 """
-    )
     about = config("dl", {"IN": FLOATS}, {"OUT": FLOATS, "CAPSULE": FLOATS})
     found = models({"dl": (about, code)})("dl", {"IN": A})["result"]
     assert found["OUT"].tolist() == found["CAPSULE"].tolist() == (A * 2).tolist()
@@ -292,9 +244,7 @@ class TritonPythonModel:
 
 @pytest.mark.parametrize("in_process", [True], indirect=True)
 def test_a_model_completes_its_configuration(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     @staticmethod
     def auto_complete_config(auto_complete_model_config):
@@ -305,23 +255,20 @@ class TritonPythonModel:
     def execute(self, requests):
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy())]) for one in requests]
 """
-    )
     made = models({"same": ({"name": "same", "max_batch_size": 0}, code)})
     assert made("same", {"IN": np.array([3], np.int32)})["result"]["OUT"].tolist() == [3]
 
 
 def test_helpers_of_one_name_do_not_meet(models, tmp_path):
-    code = (
-        "from helper import VALUE\n"
-        + HEAD
-        + """
+    code = """
+from helper import VALUE
+
 class TritonPythonModel:
     def execute(self, requests):
         from lazily import LATER
         value = np.array([VALUE + LATER], np.int32)
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]) for _ in requests]
 """
-    )
     about = {one: config(one, {}, {"OUT": NUMBER}) for one in ("one", "two")}
     for number, name in enumerate(about):
         (tmp_path / name / "1").mkdir(parents=True)
@@ -332,16 +279,13 @@ class TritonPythonModel:
 
 
 def test_what_a_model_logs_is_logged_here(models, caplog):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         pb_utils.Logger.log_warn("fish")
         pb_utils.Logger.log("chips", pb_utils.Logger.ERROR)
         return [pb_utils.InferenceResponse([]) for _ in requests]
 """
-    )
     models({"logs": (config("logs", {}, {}), code)})("logs", {})
     found = [
         (one.levelname, one.message) for one in caplog.records if one.name == "headrace.triton"
@@ -350,9 +294,7 @@ class TritonPythonModel:
 
 
 def test_numbers_of_another_width_become_those_of_the_configuration(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         given = [one.inputs()[0].as_numpy() for one in requests]
@@ -360,7 +302,6 @@ class TritonPythonModel:
             pb_utils.Tensor("WHOLE", np.array([int(one[0])])), pb_utils.Tensor("REAL", one.astype(np.float64))
         ]) for one in given]
 """
-    )
     about = config("wide", {"IN": FLOATS}, {"WHOLE": NUMBER, "REAL": FLOATS})
     made = models({"wide": (about, code)})
     found = made("wide", {"IN": A + 3})["result"]
@@ -371,15 +312,12 @@ class TritonPythonModel:
 
 
 def test_the_name_of_a_called_model_may_be_an_element_of_text(models):
-    code = (
-        HEAD
-        + """
+    code = """
 class TritonPythonModel:
     def execute(self, requests):
         asked = pb_utils.InferenceRequest(model_name=b"add_sub", inputs=requests[0].inputs())
         return [pb_utils.InferenceResponse(asked.exec().output_tensors())]
 """
-    )
     both = {"INPUT0": FLOATS, "INPUT1": FLOATS}
     about = config("by_bytes", both, {"OUTPUT0": FLOATS, "OUTPUT1": FLOATS})
     add_sub(models({"by_bytes": (about, code), "add_sub": (ADD_SUB_CONFIG, ADD_SUB)}), "by_bytes")
@@ -387,9 +325,7 @@ class TritonPythonModel:
 
 def test_metrics_of_a_model_are_numbers_of_the_server(models, in_process):
     name = f"seen_{'here' if in_process else 'there'}"
-    code = (
-        HEAD
-        + f"""
+    code = f"""
 class TritonPythonModel:
     def initialize(self, args):
         self.seen = pb_utils.MetricFamily("{name}", "What was seen", pb_utils.COUNTER).Metric({{"model": "m"}})
@@ -408,7 +344,6 @@ class TritonPythonModel:
                 found.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", value)]))
         return found
 """
-    )
     made = models({"seen": (config("seen", {"IN": NUMBER}, {"OUT": NUMBER}), code)})
     sums = [made("seen", {"IN": np.array([n], np.int32)})["result"]["OUT"][0] for n in (3, 4)]
     assert sums == [3 + 3, 7 + 4]

@@ -24,42 +24,19 @@ from headrace.errors import (
 from headrace_process import process
 from headrace_process.places import Restarts
 
-HEAD = """
-import numpy as np, threading, os, signal, time
-import triton_python_backend_utils as pb_utils
-FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-
-
-def number(value, name="OUT", dtype=np.int32):
-    return pb_utils.Tensor(name, np.array(value, dtype))
-
-
-def answer(*tensors):
-    return pb_utils.InferenceResponse([*tensors])
-
-"""
 ONE = {"IN": np.array([1], np.int32)}
 
 
-@pytest.fixture(params=[False, True], ids=["process", "here"])
-def in_process(request):
-    return request.param
-
-
 @pytest.fixture
-def model(tmp_path, in_process):
+def model(models):
     """Return a function that builds a model of the methods of its class."""
-    made = []
 
     def make(methods, about=None, **keys):
         about = about or config("m", {"IN": NUMBER}, {"OUT": NUMBER})
-        code = HEAD + "class TritonPythonModel:\n" + methods
-        made.append(build(tmp_path, {about["name"]: (about, code)}, in_process=in_process, **keys))
-        return made[-1]
+        code = "class TritonPythonModel:\n" + methods
+        return models({about["name"]: (about, code)}, **keys)
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 ROWS = config("m", {"IN": NUMBER}, {"OUT": NUMBER}, most=2)
@@ -312,7 +289,7 @@ def test_a_killed_process_costs_its_batch(tmp_path):
         return [answer(number([value])) for _ in requests]
 """
     about = config("m", {"IN": NUMBER}, {"OUT": NUMBER})
-    code = HEAD + "class TritonPythonModel:\n" + execute
+    code = "class TritonPythonModel:\n" + execute
     with build(tmp_path, {"m": (about, code)}) as models:
         for _ in range(2):
             with pytest.raises(InstanceLostError, match="SIGKILL"):
@@ -321,23 +298,17 @@ def test_a_killed_process_costs_its_batch(tmp_path):
 
 
 def test_a_caller_of_a_model_that_dies_gets_its_error(tmp_path):
-    dies = (
-        HEAD
-        + """
+    dies = """
 class TritonPythonModel:
     def execute(self, requests):
         os.kill(os.getpid(), signal.SIGKILL)
 """
-    )
-    calls = (
-        HEAD
-        + """
+    calls = """
 class TritonPythonModel:
     def execute(self, requests):
         call = pb_utils.InferenceRequest(model_name="dies", inputs=requests[0].inputs())
         return [pb_utils.InferenceResponse(error=call.exec().error())]
 """
-    )
     about = {one: config(one, {"IN": NUMBER}, {"OUT": NUMBER}) for one in ("dies", "calls")}
     models = build(tmp_path, {"dies": (about["dies"], dies), "calls": (about["calls"], calls)})
     with models, pytest.raises(headrace.errors.BackendError, match="SIGKILL"):
@@ -355,7 +326,7 @@ def test_fifty_kills_under_load_cost_their_batches_alone(tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGKILL)
         return [answer(number(one * 2)) for one in values]
 """
-    code = HEAD + "class TritonPythonModel:\n" + execute
+    code = "class TritonPythonModel:\n" + execute
     outcomes, died = [], []
 
     def ask(seed):
@@ -427,7 +398,7 @@ def test_a_batch_that_ended_by_sys_exit_lends_its_time_to_no_call(tmp_path, in_p
     def execute(self, requests):
         return [answer(number([requests[0].timeout() > 0]))]
 """
-    head = HEAD + "class TritonPythonModel:\n"
+    head = "class TritonPythonModel:\n"
     about = {one: config(one, {"IN": NUMBER}, {"OUT": NUMBER}) for one in ("calls", "told")}
     codes = {"calls": (about["calls"], head + calls), "told": (about["told"], head + told)}
     with build(tmp_path, codes, in_process=in_process) as models:
@@ -481,10 +452,7 @@ def test_a_model_may_change_an_input_in_place(model):
 
 
 CHILD = """
-import os
 import subprocess
-import numpy as np
-import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):

@@ -16,7 +16,6 @@ from python_models import (
     ADD_SUB_CONFIG,
     NUMBER,
     TEXT,
-    build,
     config,
 )
 from tritonclient.utils import InferenceServerException
@@ -45,24 +44,6 @@ class TritonPythonModel:
         ]
 """
 """A model that answers with what its method ``tell`` gives, as JSON."""
-
-
-@pytest.fixture(params=[False, True], ids=["process", "here"])
-def in_process(request):
-    return request.param
-
-
-@pytest.fixture
-def models(tmp_path, in_process):
-    made = []
-
-    def make(named, **keys):
-        made.append(build(tmp_path, named, in_process=in_process, **keys))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def told(models, methods, request=None, **others):
