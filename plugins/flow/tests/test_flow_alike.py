@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
-from flow_helpers import instance
+from flow_helpers import instance, plain_queue
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -343,17 +343,9 @@ def test_a_request_that_is_queued_again_counts_with_the_length_that_it_has_now()
     assert all(len(set(step)) == 1 for step in steps)
 
 
-def test_a_fake_queue_needs_no_more_than_a_length_a_weight_and_items():
-    class FakeQueue(list):
-        weight = property(lambda self: sum(one.weight for one in self))
-
+def test_a_plain_queue_needs_no_more_than_a_length_a_weight_and_items():
     def waiting(policy, *lengths):
-        return FakeQueue(
-            SimpleNamespace(
-                weight=1, arrival=0.0, deadline=None, priority=0, trait=policy.trait({"length": n})
-            )
-            for n in lengths
-        )
+        return plain_queue(policy, *({"length": length} for length in lengths))
 
     for more in ({}, {"batching_timeout": 1000}):
         policy = Alike(Alike.Options(patience_ms=0, **more))
