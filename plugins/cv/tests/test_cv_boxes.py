@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from cv_helpers import refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,23 +119,6 @@ def test_small_boxes_in_any_unit_agree_with_the_slow_loop(rows, iou, agnostic, u
     assert result.tolist() == [row.tolist() for row in expected]
     again = filter_detections(result, iou_threshold=iou, class_agnostic=agnostic)
     assert (again == result).all()
-
-
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ({"boxes": 1}, "dict"),
-        ([[1, 2, 3, 4, 5]], "int64 [1, 5]"),
-        (np.zeros((2, 3, 6), np.float32), "float32 [2, 3, 6]"),
-        (np.zeros((0, 5), np.float32), "float32 [0, 5]"),
-        ([[0, 0, 1, 1, float("nan"), 0]], "row 0: [0.0, 0.0, 1.0, 1.0, nan, 0.0]"),
-    ],
-)
-def test_what_is_no_table_of_detections_is_refused(kit, data, got):
-    error = refused(kit, kit.ready(NMS), data=data)
-    assert (error.key, error.got) == ("data", got)
-    assert error.expected
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, ">f4"])

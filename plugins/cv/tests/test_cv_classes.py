@@ -5,12 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from cv_helpers import refused
 
 import headrace
 from headrace.errors import ConfigError, InputError, SetupError
 from headrace_cv import softmax, top_k
-from headrace_cv.classes import Softmax, TopK
 
 
 def by_hand(row):
@@ -50,28 +48,6 @@ def test_scores_without_probabilities_are_refused(scores, got):
     with pytest.raises(InputError) as caught:
         softmax(scores)
     assert got in caught.value.got
-
-
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ("text", "str"),
-        (7, "int"),
-        ([], "float64 [0]"),
-        (["cat", "dog"], "list"),
-        ([[1, 2], [3]], "list"),
-        (np.float32(3), "float32 []"),
-        (np.zeros((2, 0)), "float64 [2, 0]"),
-        (np.zeros((1, 2, 3)), "float64 [1, 2, 3]"),
-        (np.zeros(3, bool), "bool [3]"),
-        (np.zeros(3, complex), "complex128 [3]"),
-    ],
-)
-@pytest.mark.parametrize("backend_class", [Softmax, TopK])
-def test_what_is_no_scores_is_refused(kit, backend_class, data, got):
-    error = refused(kit, kit.ready(backend_class), data=data)
-    assert (error.key, error.got) == ("data", got)
 
 
 def test_numbers_that_fill_no_memory_are_not_made_to():

@@ -124,6 +124,65 @@ def test_what_is_no_image_is_refused(kit, backend_class, data, got):
     assert error.backend == backend_class.__name__
 
 
+NO_NUMBERS = {
+    (UnletterBox,): [
+        (None, "None"),
+        ("1,2,3,4", "str"),
+        ([1, 2, 3, 4], "int64 [4]"),
+        ([[1, 2, 3]], "int64 [1, 3]"),
+        ([["1", "2", "3", "4"]], "list"),
+        ([[1, 2, 3, 4], [1]], "list"),
+        (np.zeros((1, 2, 4)), "float64 [1, 2, 4]"),
+        (np.zeros((2, 4), bool), "bool [2, 4]"),
+        ([[0, 0, 1, 1], [0, 0, float("nan"), 1]], "row 1: [0.0, 0.0, nan, 1.0]"),
+        ([[0, 0, 1e300, 1]], "row 0: [0.0, 0.0, 1e+300, 1.0]"),
+    ],
+    (NMS,): [
+        (None, "None"),
+        ({"boxes": 1}, "dict"),
+        ([[1, 2, 3, 4, 5]], "int64 [1, 5]"),
+        (np.zeros((2, 3, 6), np.float32), "float32 [2, 3, 6]"),
+        (np.zeros((0, 5), np.float32), "float32 [0, 5]"),
+        ([[0, 0, 1, 1, float("nan"), 0]], "row 0: [0.0, 0.0, 1.0, 1.0, nan, 0.0]"),
+    ],
+    (Softmax, TopK): [
+        (None, "None"),
+        ("text", "str"),
+        (7, "int"),
+        ([], "float64 [0]"),
+        (["cat", "dog"], "list"),
+        ([[1, 2], [3]], "list"),
+        (np.float32(3), "float32 []"),
+        (np.zeros((2, 0)), "float64 [2, 0]"),
+        (np.zeros((1, 2, 3)), "float64 [1, 2, 3]"),
+        (np.zeros(3, bool), "bool [3]"),
+        (np.zeros(3, complex), "complex128 [3]"),
+    ],
+    (Tensor2Mat,): [
+        (None, "None"),
+        ([[[1.0]]], "list"),
+        (np.zeros((5, 4, 4), np.float32), "float32 [5, 4, 4]"),
+        (np.zeros((4, 4), np.float32), "float32 [4, 4]"),
+        (np.zeros((2, 3, 4, 4), np.float32), "float32 [2, 3, 4, 4]"),
+        (np.zeros((3, 0, 4), np.float32), "float32 [3, 0, 4]"),
+        (np.zeros((0, 4, 4), np.float32), "float32 [0, 4, 4]"),
+        (np.zeros((3, 4, 4)), "float64 [3, 4, 4]"),
+        (np.zeros((3, 4, 4), np.uint8), "uint8 [3, 4, 4]"),
+        (np.full((3, 4, 4), np.nan, np.float32), "float32 [3, 4, 4]"),
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("backend_class", "data", "got"),
+    [(cls, *case) for classes, cases in NO_NUMBERS.items() for cls in classes for case in cases],
+)
+def test_what_is_no_box_no_score_and_no_tensor_is_refused(kit, backend_class, data, got):
+    place = headrace_cv.LetterBoxTransform(10, 10, 10, 10, 10, 10, 0, 0)
+    error = refused(kit, kit.ready(backend_class), data=data, letterbox=place)
+    assert (error.key, error.got) == ("data", got)
+
+
 @pytest.mark.parametrize("shape", [(9, 7), (9, 7, 1), (9, 7, 3)])
 def test_what_is_made_owns_its_memory(kit, shape):
     image = np.zeros(shape, np.uint8)
@@ -230,12 +289,18 @@ WRONG_OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("classes", WRONG_OPTIONS)
-def test_wrong_options_are_refused(classes):
-    for backend_class in classes:
-        for options in WRONG_OPTIONS[classes]:
-            with pytest.raises(ValidationError):
-                backend_class.Options(**options)
+@pytest.mark.parametrize(
+    ("backend_class", "options"),
+    [
+        (cls, options)
+        for classes, wrong in WRONG_OPTIONS.items()
+        for cls in classes
+        for options in wrong
+    ],
+)
+def test_wrong_options_are_refused(backend_class, options):
+    with pytest.raises(ValidationError):
+        backend_class.Options(**options)
 
 
 @pytest.mark.parametrize("backend_class", OPTIONS)

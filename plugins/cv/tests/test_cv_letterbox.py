@@ -10,7 +10,7 @@ from cv_helpers import noise, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace_cv import LetterBoxTransform, letterbox_image, resize_image
+from headrace_cv import LetterBoxTransform, boxes_to_image, letterbox_image, resize_image
 from headrace_cv.letterbox import LetterBoxMat, TopLeftResizeMat, UnletterBox
 
 CLASSES = [LetterBoxMat, TopLeftResizeMat]
@@ -186,28 +186,6 @@ def test_no_boxes_come_back_as_no_boxes(kit, data, columns):
     assert (result.shape, result.dtype) == ((0, columns), np.float32)
 
 
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ("1,2,3,4", "str"),
-        ([1, 2, 3, 4], "int64 [4]"),
-        ([[1, 2, 3]], "int64 [1, 3]"),
-        ([["1", "2", "3", "4"]], "list"),
-        ([[1, 2, 3, 4], [1]], "list"),
-        (np.zeros((1, 2, 4)), "float64 [1, 2, 4]"),
-        (np.zeros((2, 4), bool), "bool [2, 4]"),
-        ([[0, 0, 1, 1], [0, 0, float("nan"), 1]], "row 1: [0.0, 0.0, nan, 1.0]"),
-        ([[0, 0, 1e300, 1]], "row 0: [0.0, 0.0, 1e+300, 1.0]"),
-    ],
-)
-def test_what_is_no_table_of_boxes_is_refused(kit, data, got):
-    place = LetterBoxTransform(10, 10, 10, 10, 10, 10, 0, 0)
-    error = refused(kit, kit.ready(UnletterBox), data=data, letterbox=place)
-    assert (error.key, error.got) == ("data", got)
-    assert error.expected
-
-
 @pytest.mark.parametrize(("request_", "got"), [({}, "nothing"), ({"letterbox": (1, 2)}, "tuple")])
 def test_boxes_without_a_letterbox_are_refused(kit, request_, got):
     error = refused(kit, kit.ready(UnletterBox), data=[[1, 2, 3, 4]], **request_)
@@ -220,3 +198,10 @@ def test_a_box_too_far_away_is_clipped_without_a_warning(kit):
     rows = [[-3e38, -3e38, 3e38, 3e38]]
     result = kit.run(kit.ready(UnletterBox), data=rows, letterbox=place)["result"]
     assert result.tolist() == [[0, 0, 200, 100]]
+
+
+def test_the_plain_function_gives_what_the_backend_gives(kit):
+    place = letterbox_image(noise(20, 30), 64, 64)[1]
+    rows = [[1, 2, 30, 40, 0.5]]
+    result = kit.run(kit.ready(UnletterBox), data=rows, letterbox=place)["result"]
+    assert (boxes_to_image(rows, place) == result).all()

@@ -238,26 +238,6 @@ def test_halves_go_to_the_even_number_and_the_rest_is_limited():
     assert tensor_to_image(tensor).ravel().tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ([[[1.0]]], "list"),
-        (np.zeros((5, 4, 4), np.float32), "float32 [5, 4, 4]"),
-        (np.zeros((4, 4), np.float32), "float32 [4, 4]"),
-        (np.zeros((2, 3, 4, 4), np.float32), "float32 [2, 3, 4, 4]"),
-        (np.zeros((3, 0, 4), np.float32), "float32 [3, 0, 4]"),
-        (np.zeros((0, 4, 4), np.float32), "float32 [0, 4, 4]"),
-        (np.zeros((3, 4, 4)), "float64 [3, 4, 4]"),
-        (np.zeros((3, 4, 4), np.uint8), "uint8 [3, 4, 4]"),
-        (np.full((3, 4, 4), np.nan, np.float32), "float32 [3, 4, 4]"),
-    ],
-)
-def test_what_is_no_planar_image_is_refused(kit, data, got):
-    error = refused(kit, kit.ready(Tensor2Mat), data=data)
-    assert (error.key, error.got) == ("data", got)
-
-
 def test_a_list_that_does_not_fit_the_planes_is_refused(kit):
     error = refused(
         kit, kit.ready(Tensor2Mat, mean=[1, 2, 3]), data=np.zeros((1, 2, 2), np.float32)
