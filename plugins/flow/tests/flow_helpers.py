@@ -37,6 +37,6 @@ class PlainQueue(list):
 def plain_queue(policy, *requests):
     """Return such a queue of requests that have all come at once."""
     return PlainQueue(
-        SimpleNamespace(weight=1, arrival=0.0, deadline=None, priority=0, trait=policy.trait(one))
-        for one in requests
+        SimpleNamespace(weight=1, arrival=0.0, deadline=None, priority=0, trait=policy.trait(sent))
+        for sent in requests
     )

@@ -459,4 +459,4 @@ def test_nothing_is_kept_of_requests_that_have_ended():
             del data
         pipe({"data": None, "left": 2})
         gc.collect()
-        assert [one() for one in seen] == [None] * 3
+        assert [reference() for reference in seen] == [None] * 3

@@ -172,9 +172,11 @@ OUTERMOST = {
 }
 
 
-@pytest.mark.parametrize("said", OUTERMOST)
-def test_a_word_that_must_see_its_whole_node_stands_nowhere_inside(said):
-    for backend in OUTERMOST[said]:
-        keys = {"keep": {"total": "before"}} if "StateFul" in backend else {}
-        with pytest.raises(headrace.errors.ConfigError, match=said):
-            headrace.pipe({"backend": backend, **keys})
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [(backend, said) for said, backends in OUTERMOST.items() for backend in backends],
+)
+def test_a_word_that_must_see_its_whole_node_stands_nowhere_inside(backend, said):
+    keys = {"keep": {"total": "before"}} if "StateFul" in backend else {}
+    with pytest.raises(headrace.errors.ConfigError, match=said):
+        headrace.pipe({"backend": backend, **keys})

@@ -26,13 +26,6 @@ def to(node, data=None):
     return {"data": data, "node_name": node}
 
 
-def test_what_is_sent_is_received_in_order():
-    with headrace.pipe(NODES) as pipe:
-        assert pipe(to("out", "a"))["result"] == "a"
-        pipe(to("out", "b"))
-        assert [pipe(to("in"))["result"], pipe(to("in"))["result"]] == ["a", "b"]
-
-
 def test_a_copy_is_queued_so_that_the_caller_keeps_its_dict():
     with headrace.pipe(NODES) as pipe:
         request = to("out", ["x"])
@@ -274,18 +267,6 @@ def test_a_wait_in_the_middle_of_a_cat_split_ends_at_the_deadline():
         while pipe.stats()["nodes"]["main"]["instances"][0]["busy"]:
             assert time.monotonic() < give_up
             threading.Event().wait(0.01)
-
-
-def test_an_error_behind_a_queue_is_that_requests_alone():
-    def reciprocal(data):
-        return 1 / data
-
-    headrace.register("Reciprocal", reciprocal, replace=True)
-    with headrace.pipe({"backend": "S[Send(q),Recv(q),Reciprocal]", "max": 4}) as pipe:
-        for _ in range(3):
-            with pytest.raises(errors.BackendError, match="division by zero"):
-                pipe({"data": 0})
-            assert pipe({"data": 2})["result"] == 0.5
 
 
 @pytest.mark.parametrize("text", ["Queue(q)", "S[Queue(q)]", "Fallback[Queue(q)]"])

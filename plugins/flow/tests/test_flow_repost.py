@@ -295,18 +295,6 @@ def test_a_request_may_be_reposted_100_times_and_no_more(send):
     assert send.stats["main"]["failed"] == {"limit": 1}
 
 
-def test_between_nodes_of_a_graph_it_is_as_many(send):
-    config = {
-        "a": {"backend": "S[Down,AtZero,(or)Repost[b]]"},
-        "b": {"backend": "S[Down,Repost[a]]"},
-    }
-    assert send(config, 101)["result"] == 0
-    with pytest.raises(errors.LimitError) as caught:
-        send(config, 103)
-    assert (caught.value.limit, caught.value.node) == (100, "a")
-    assert [one["failed"] for one in send.stats.values()] == [{"limit": 1}, {}]
-
-
 def test_a_repost_says_how_often_a_request_may_be_reposted_by_all(send):
     for limit in (3, 250):
         config = {"backend": f"S[Down,AtZero,(or)Repost(limit={limit})[main]]"}
