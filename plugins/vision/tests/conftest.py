@@ -101,9 +101,9 @@ def _words():
 @pytest.fixture
 def receiver():
     """A web server that takes what is posted."""
-    one = Receiver()
-    yield one
-    one.down()
+    server = Receiver()
+    yield server
+    server.down()
 
 
 @pytest.fixture

@@ -136,8 +136,6 @@ def test_a_file_gives_what_it_describes(folder):
     ("line", "error"),
     [
         ("nonsense = 1", "nonsense"),
-        ("[sources.a]\nstride = 2", "sources.a.input: it is missing"),
-        ('[sources.a]\ninput = "x"\nstrides = 2', "Did you mean 'stride'"),
         (
             '[sources.a]\ninput = "x"\nzones = { y = { zone = [[0,0],[9,0],[9,9]], dwell = 3 } }',
             r"sources.a.zones: main.dwell: no backend .*(\n.*)+Did you mean 'dwell_s'",
