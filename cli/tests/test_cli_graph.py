@@ -64,14 +64,6 @@ def test_dot_quotes_names_and_labels(found):
     assert text.count("->") == 3
 
 
-def test_the_command_prints_a_picture(tmp_path):
-    path = tmp_path / "page.toml"
-    path.write_text(CONFIG, encoding="utf-8")
-    done = CliRunner().invoke(app, ["explain", str(path), "--graph", "mermaid"])
-    assert done.exit_code == 0
-    assert done.stdout.startswith("flowchart LR")
-
-
 def test_a_picture_may_stand_in_json(tmp_path):
     path = tmp_path / "c.toml"
     path.write_text('backend = "Identity"\n', encoding="utf-8")
@@ -92,16 +84,6 @@ def test_an_expression_is_drawn_as_the_node_it_would_be(tmp_path):
         assert [done.exit_code for done in drawn] == [0, 0]
         assert drawn[0].stdout == drawn[1].stdout
         assert "main" in drawn[0].stdout
-
-
-def test_an_unknown_format_is_refused(tmp_path):
-    assert CliRunner().invoke(app, ["explain", "Identity", "--graph", "png"]).exit_code == 2
-
-
-def test_the_format_that_left_names_its_cure():
-    done = CliRunner().invoke(app, ["explain", "Identity", "--graph", "svg"])
-    assert done.exit_code == 2
-    assert "--graph svg is gone. Write: headrace explain CONFIG --graph dot | dot" in done.stderr
 
 
 @pytest.fixture

@@ -283,11 +283,6 @@ def test_what_the_pipeline_advises_is_told_once_at_the_end(pipeline, files, monk
     assert run(pipeline("Text"), folder, "--quiet").stderr == ""
 
 
-def test_quiet(pipeline, files):
-    result = run(pipeline("Text"), files(a=b"one"), "--quiet")
-    assert (result.exit_code, result.stderr) == (0, "")
-
-
 def test_failed_requests_give_1_and_a_message_that_names_the_path(pipeline, files):
     result = run(pipeline("Text"), files(a=b"one", b=b"bad", c=b"three"))
     assert result.exit_code == 1
@@ -402,13 +397,6 @@ def test_a_small_queue_that_rejects_does_not_reject_these(pipeline, files):
     result = run(config, files(**{f"f{i:03}": b"x" for i in range(50)}))
     assert result.exit_code == 0
     assert result.stdout.count("\n") == 50
-
-
-def test_a_wrong_configuration_gives_2(pipeline, files):
-    result = run(pipeline("Txt"), files(a=b""))
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert "unknown backend 'Txt'" in result.stderr
 
 
 def test_traceback_of_failed_requests_on_demand(pipeline, files):

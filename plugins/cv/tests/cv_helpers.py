@@ -13,8 +13,16 @@ def noise(*shape, dtype=np.uint8):
     return np.random.default_rng(0).integers(0, 256, shape).astype(dtype)
 
 
-def error_of(kit, data, **options):
+def refused(kit, backend, **request):
+    """Return the error of a request that a backend refuses."""
     with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(DecodeMat, **options), data=data)
-    assert caught.value.key == "data"
+        kit.run(backend, **request)
+    assert caught.value.expected
     return caught.value
+
+
+def error_of(kit, data, **options):
+    """Return the error of a file that `DecodeMat` refuses."""
+    error = refused(kit, kit.ready(DecodeMat, **options), data=data)
+    assert error.key == "data"
+    return error

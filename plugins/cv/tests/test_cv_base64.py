@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 from cv_helpers import error_of
 
-import headrace
-from headrace.errors import InputError
 from headrace_cv import decode_image
 from headrace_cv.decode import DecodeMat
 
@@ -98,14 +96,3 @@ def test_limits_hold_for_the_file(kit):
     assert error.got == f"{len(file)} bytes"
     assert "600 pixels" in error_of(kit, text, encoding="base64", max_pixels=599).got
     assert "cut off" in error_of(kit, text[:-40], encoding="base64").what
-
-
-def test_bad_base64_fails_alone_in_a_pipeline(kit):
-    good = base64.b64encode(kit.encode(kit.smooth_image(9, 9))).decode()
-    wrong = pytest.raises(headrace.errors.RequestsFailed)
-    with (
-        headrace.pipe({"backend": "DecodeMat(encoding=base64)", "max": 3}) as pipe,
-        wrong as caught,
-    ):
-        pipe([{"data": good}, {"data": "?"}, {"data": good}])
-    assert [type(one) for one in caught.value.errors] == [type(None), InputError, type(None)]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from headrace.errors import InputError
 from headrace_cv import filter_detections, nms
@@ -73,30 +72,10 @@ def test_the_rows_kept_are_those_of_a_slow_loop(kit, count, options):
         assert (rows == random_rows(count, seed=seed)).all()
 
 
-def test_a_case_by_hand(kit):
-    rows = [
-        [0, 0, 10, 10, 0.5, 1],
-        [0, 0, 10, 5, 0.75, 1],  # half of the first: IoU is exactly 0.5
-        [0, 0, 10, 10, 0.25, 2],
-        [50, 50, 60, 60, 1, 1],
-    ]
-    both = kit.run(kit.ready(NMS, iou_threshold=0.5), data=rows)["result"]
-    assert both.tolist() == [rows[3], rows[1], rows[0], rows[2]]
-    better = kit.run(kit.ready(NMS, iou_threshold=0.49), data=rows)["result"]
-    assert better.tolist() == [rows[3], rows[1], rows[2]]
-    agnostic = kit.ready(NMS, iou_threshold=0.49, class_agnostic=True)
-    assert kit.run(agnostic, data=rows)["result"].tolist() == [rows[3], rows[1]]
-
-
 def test_of_equal_scores_the_first_row_comes_first():
     boxes = [[0, 0, 10, 10], [1, 0, 11, 10], [50, 0, 60, 10], [0, 0, 10, 10]]
     assert nms(boxes, [0.5] * 4).tolist() == [0, 2]
     assert nms(boxes[::-1], [0.5] * 4).tolist() == [0, 1]
-
-
-def test_a_score_at_the_threshold_is_kept():
-    rows = np.array([[0, 0, 1, 1, 0.3, 0], [5, 5, 6, 6, 0.29, 0]], np.float32)
-    assert filter_detections(rows, score_threshold=0.3).tolist() == rows[:1].tolist()
 
 
 def test_further_columns_are_kept():
@@ -142,24 +121,6 @@ def test_small_boxes_in_any_unit_agree_with_the_slow_loop(rows, iou, agnostic, u
     assert (again == result).all()
 
 
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ({"boxes": 1}, "dict"),
-        ([[1, 2, 3, 4, 5]], "int64 [1, 5]"),
-        (np.zeros((2, 3, 6), np.float32), "float32 [2, 3, 6]"),
-        (np.zeros((0, 5), np.float32), "float32 [0, 5]"),
-        ([[0, 0, 1, 1, float("nan"), 0]], "row 0: [0.0, 0.0, 1.0, 1.0, nan, 0.0]"),
-    ],
-)
-def test_what_is_no_table_of_detections_is_refused(kit, data, got):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(NMS), data=data)
-    assert (caught.value.key, caught.value.got) == ("data", got)
-    assert caught.value.expected
-
-
 @pytest.mark.parametrize("dtype", [np.float16, np.float64, np.int32, ">f4"])
 def test_other_numbers_are_read(dtype):
     rows = np.array([[0, 0, 10, 10, 1, 0], [0, 0, 10, 10, 2, 0]], dtype)
@@ -178,27 +139,3 @@ def test_scores_and_classes_must_fit_the_boxes():
         nms(boxes, [1, 2], classes=[1])
     assert "classes" in caught.value.what
     assert nms([], []).tolist() == []
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"iou_threshold": -0.1},
-        {"iou_threshold": 1.1},
-        {"iou_threshold": True},
-        {"score_threshold": float("inf")},
-        {"score_threshold": float("nan")},
-        {"max_boxes": 0},
-        {"max_boxes": 2.5},
-        {"iou": 0.5},
-    ],
-)
-def test_wrong_options_are_refused(options):
-    with pytest.raises(ValidationError):
-        NMS.Options(**options)
-
-
-def test_bad_boxes_fail_alone(kit):
-    batch = [{"data": random_rows(3)}, {"data": "bad"}, {}, {"data": random_rows(3)}]
-    outcomes = kit.ready(NMS)(batch)
-    assert [type(o) for o in outcomes] == [type(None), InputError, InputError, type(None)]

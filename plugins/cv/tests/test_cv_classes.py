@@ -9,7 +9,6 @@ import pytest
 import headrace
 from headrace.errors import ConfigError, InputError, SetupError
 from headrace_cv import softmax, top_k
-from headrace_cv.classes import Softmax, TopK
 
 
 def by_hand(row):
@@ -49,29 +48,6 @@ def test_scores_without_probabilities_are_refused(scores, got):
     with pytest.raises(InputError) as caught:
         softmax(scores)
     assert got in caught.value.got
-
-
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ("text", "str"),
-        (7, "int"),
-        ([], "float64 [0]"),
-        (["cat", "dog"], "list"),
-        ([[1, 2], [3]], "list"),
-        (np.float32(3), "float32 []"),
-        (np.zeros((2, 0)), "float64 [2, 0]"),
-        (np.zeros((1, 2, 3)), "float64 [1, 2, 3]"),
-        (np.zeros(3, bool), "bool [3]"),
-        (np.zeros(3, complex), "complex128 [3]"),
-    ],
-)
-@pytest.mark.parametrize("backend_class", [Softmax, TopK])
-def test_what_is_no_scores_is_refused(kit, backend_class, data, got):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(backend_class), data=data)
-    assert (caught.value.key, caught.value.got) == ("data", got)
 
 
 def test_numbers_that_fill_no_memory_are_not_made_to():
@@ -163,15 +139,3 @@ def test_a_file_without_labels_is_an_error_when_the_pipeline_is_made(tmp_path, n
     assert str(tmp_path / name) in str(caught.value)
     with pytest.raises(ConfigError, match="no such file"):
         headrace.pipe({"backend": "TopK", "labels": str(tmp_path / "none.txt")})
-
-
-def test_bad_scores_fail_alone(kit):
-    backend = kit.ready(TopK, k=1, labels=("cat", "dog"))
-    batch = [{"data": [1, 2]}, {"data": [1, 2, 3]}, {"data": [2, 1]}]
-    outcomes = backend(batch)
-    assert [type(one) for one in outcomes] == [type(None), InputError, type(None)]
-    assert [one.get("result") for one in batch] == [
-        [{"label": "dog", "score": 2.0}],
-        None,
-        [{"label": "cat", "score": 2.0}],
-    ]

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from cv_helpers import noise
+from cv_helpers import noise, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -19,14 +19,6 @@ class Unreadable:
 
     def __array__(self, dtype=None, copy=None):
         raise RuntimeError("call detach() first")
-
-
-def error_of(kit, backend, **request):
-    with pytest.raises(InputError) as caught:
-        kit.run(backend, **request)
-    assert "result" not in request
-    assert caught.value.expected
-    return caught.value
 
 
 def slow_crop(image, box, fill=None):
@@ -78,16 +70,6 @@ def test_the_crop_is_that_of_a_slow_loop(kit, box, tail, dtype):
         assert result.base is None or result.base.nbytes == result.nbytes
 
 
-@pytest.mark.parametrize("outside", ["clip", "refuse", "fill"])
-def test_the_crop_owns_its_memory_even_when_it_is_the_whole_image(kit, outside):
-    image = noise(20, 30, 3)
-    for box in ((0, 0, 30, 20), (1, 1, 9, 9)):
-        result = kit.run(kit.ready(CropMat, outside=outside), data=image, box=box)["result"]
-        assert not np.shares_memory(result, image)
-        assert result.flags.owndata
-        assert result.flags.c_contiguous
-
-
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -110,13 +92,13 @@ def test_the_key_of_the_place_can_be_named(kit):
     image = noise(20, 30, 3)
     crop = kit.run(kit.ready(CropMat, key="face"), data=image, face=[0, 0, 2, 2], box="no")
     assert (crop["result"] == image[:2, :2]).all()
-    assert error_of(kit, kit.ready(CropMat, key="face"), data=image, box=[0] * 4).key == "face"
+    assert refused(kit, kit.ready(CropMat, key="face"), data=image, box=[0] * 4).key == "face"
     quad = [[0, 0], [2, 0], [2, 2], [0, 2]]
     crop = kit.run(kit.ready(PerspectiveCropMat, key="line"), data=image, line=quad)
     assert crop["result"].shape == (2, 2, 3)
     wrong = kit.ready(PerspectiveCropMat, key="line")
-    assert error_of(kit, wrong, data=image, quad=quad).key == "line"
-    assert error_of(kit, wrong, data=image, line=quad[::-1]).key == "line"
+    assert refused(kit, wrong, data=image, quad=quad).key == "line"
+    assert refused(kit, wrong, data=image, line=quad[::-1]).key == "line"
 
 
 @pytest.mark.parametrize(
@@ -142,20 +124,20 @@ def test_the_key_of_the_place_can_be_named(kit):
 @pytest.mark.parametrize("outside", ["clip", "refuse", "fill"])
 def test_what_is_no_box_or_holds_nothing_is_refused(kit, box, got, outside):
     backend = kit.ready(CropMat, outside=outside)
-    error = error_of(kit, backend, data=noise(20, 30, 3), box=box)
+    error = refused(kit, backend, data=noise(20, 30, 3), box=box)
     assert (error.key, error.got) == ("box", got)
 
 
 @pytest.mark.parametrize("box", [(-1, 0, 5, 5), (0, -1, 5, 5), (0, 0, 31, 5), (0, 0, 5, 21)])
 def test_a_box_that_leaves_the_image_is_refused_when_asked_so(kit, box):
-    error = error_of(kit, kit.ready(CropMat, outside="refuse"), data=noise(20, 30), box=box)
+    error = refused(kit, kit.ready(CropMat, outside="refuse"), data=noise(20, 30), box=box)
     assert error.key == "box"
     assert "0, 0, 30, 20" in error.expected
 
 
 @pytest.mark.parametrize("box", [(-20_000, 0, 20_000, 9), (-10_000, -10_000, 9_000, 9_000)])
 def test_a_crop_beyond_all_limits_is_refused_before_memory_is_taken(kit, box):
-    error = error_of(kit, kit.ready(CropMat, outside="fill"), data=noise(20, 30), box=box)
+    error = refused(kit, kit.ready(CropMat, outside="fill"), data=noise(20, 30), box=box)
     assert error.key == "box"
     assert "100000000" in error.expected
     kit.run(kit.ready(CropMat), data=noise(20, 30), box=[x * 1e250 for x in box])
@@ -166,7 +148,7 @@ def test_what_fills_must_fit_the_channels(kit):
     result = kit.run(backend, data=noise(4, 4, 3), box=[-1, 0, 4, 4])["result"]
     assert result[0, 0].tolist() == [1, 2, 3]
     for box in ([-1, 0, 4, 4], [0, 0, 2, 2]):
-        error = error_of(kit, backend, data=noise(4, 4), box=box)
+        error = refused(kit, backend, data=noise(4, 4), box=box)
         assert (error.key, error.got) == ("data", "uint8 [4, 4]")
 
 
@@ -304,7 +286,7 @@ def test_the_size_that_is_asked_for_is_that_after_turning(kit):
     ],
 )
 def test_what_is_no_quadrilateral_is_refused(kit, quad, got):
-    error = error_of(kit, kit.ready(PerspectiveCropMat), data=noise(20, 30), quad=quad)
+    error = refused(kit, kit.ready(PerspectiveCropMat), data=noise(20, 30), quad=quad)
     assert (error.key, error.got) == ("quad", got)
 
 
@@ -326,7 +308,7 @@ def test_what_is_no_quadrilateral_is_refused(kit, quad, got):
     ],
 )
 def test_corners_that_make_no_picture_are_refused(kit, quad):
-    error = error_of(kit, kit.ready(PerspectiveCropMat), data=noise(20, 30), quad=quad)
+    error = refused(kit, kit.ready(PerspectiveCropMat), data=noise(20, 30), quad=quad)
     assert error.key == "quad"
     assert str(float(quad[0][0])) in error.got
 
@@ -334,7 +316,7 @@ def test_corners_that_make_no_picture_are_refused(kit, quad):
 def test_a_quadrilateral_beyond_all_limits_is_refused(kit):
     for side in (20_000, 900_000):
         quad = [[0, 0], [side, 0], [side, side], [0, side]]
-        error = error_of(kit, kit.ready(PerspectiveCropMat), data=noise(20, 30), quad=quad)
+        error = refused(kit, kit.ready(PerspectiveCropMat), data=noise(20, 30), quad=quad)
         assert (error.key, error.got) == ("quad", f"{side} x {side} pixels")
     small = kit.ready(PerspectiveCropMat, crop_h=4, crop_w=4)
     assert kit.run(small, data=noise(20, 30), quad=quad)["result"].shape == (4, 4)
@@ -360,32 +342,6 @@ def test_sides_beyond_sixteen_bits_are_read(kit, at):
     whole = [[0, 0], [70_000, 0], [70_000, 30], [0, 30]]
     with pytest.raises(InputError):
         crop_quad(image, whole, 4, 4)
-
-
-def test_a_bad_place_fails_alone(kit):
-    image = noise(20, 30)
-    batch = [{"data": image, "box": [0, 0, 2, 2]}, {"data": image, "box": [0] * 4}, {"box": 1}]
-    outcomes = kit.ready(CropMat)(batch)
-    assert [getattr(o, "key", None) for o in outcomes] == [None, "box", "data"]
-
-
-@pytest.mark.parametrize(
-    ("backend_class", "options"),
-    [
-        (CropMat, {"key": ""}),
-        (CropMat, {"outside": "keep"}),
-        (CropMat, {"fill_value": "red"}),
-        (CropMat, {"pad": 3}),
-        (PerspectiveCropMat, {"crop_h": 0}),
-        (PerspectiveCropMat, {"crop_w": 40_000}),
-        (PerspectiveCropMat, {"rotate_upright": 0}),
-        (PerspectiveCropMat, {"rotate_upright": True}),
-        (PerspectiveCropMat, {"interpolation": "area"}),
-    ],
-)
-def test_wrong_options_are_refused(backend_class, options):
-    with pytest.raises(ValidationError):
-        backend_class.Options(**options)
 
 
 def torchvision_center_crop(image, height, width, fill=0):
@@ -418,9 +374,9 @@ def test_the_middle_is_that_of_torchvision(kit, dtype, shape):
 def test_a_middle_has_its_limits(kit):
     image = noise(4, 6, 3)
     backend = kit.ready(CenterCropMat, crop_h=8, fill_value=[1, 2])
-    assert "2 channel(s)" in error_of(kit, backend, data=image).expected
+    assert "2 channel(s)" in refused(kit, backend, data=image).expected
     backend = kit.ready(CenterCropMat, crop_h=2, max_pixels=23)
-    assert "max_pixels" in error_of(kit, backend, data=image).hint
+    assert "max_pixels" in refused(kit, backend, data=image).hint
     for options in ({}, {"crop_h": 0}, {"crop_h": 5, "max_pixels": 24}, {"crop_w": 5}):
         with pytest.raises(ValidationError):
             CenterCropMat.Options(**options)

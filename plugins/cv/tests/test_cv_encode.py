@@ -4,9 +4,8 @@ import io
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
+from cv_helpers import refused
 
-from headrace.errors import InputError
 from headrace_cv import check_image_file, decode_image, encode_image
 from headrace_cv.encode import EncodeMat
 
@@ -60,41 +59,25 @@ def test_a_higher_quality_is_longer_and_nearer(kit, kind):
     assert by_default == encode_image(image, "bgr", kind, quality=95)
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("size", [(1, 1), (3, 301), (257, 2)])
-def test_the_header_tells_format_and_size(kit, kind, size):
-    data = encode_image(kit.smooth_image(*size), "rgb", kind)
-    assert check_image_file(data) == (kind, size[1], size[0])
-
-
-@pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("view", [lambda a: a[:, ::-1], lambda a: a[::2], np.flipud])
-def test_views_are_read_as_they_look(kit, kind, view):
-    image = view(kit.smooth_image(20, 30))
-    image.setflags(write=False)
-    assert encode_image(image, "rgb", kind) == encode_image(image.copy(), "rgb", kind)
-
-
 def test_floats_are_refused(kit):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(EncodeMat), data=np.zeros((4, 4, 3), np.float32), color="rgb")
-    assert (caught.value.key, caught.value.got) == ("data", "float32 [4, 4, 3]")
+    error = refused(kit, kit.ready(EncodeMat), data=np.zeros((4, 4, 3), np.float32), color="rgb")
+    assert (error.key, error.got) == ("data", "float32 [4, 4, 3]")
 
 
 @pytest.mark.parametrize(("color", "channels"), [("rgb", 1), ("bgr", 4), ("gray", 3), ("rgb", 2)])
 def test_an_image_that_does_not_fit_its_color_is_refused(kit, color, channels):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(EncodeMat), data=np.zeros((4, 4, channels), np.uint8), color=color)
-    assert (caught.value.key, caught.value.got) == ("data", f"uint8 [4, 4, {channels}]")
+    error = refused(
+        kit, kit.ready(EncodeMat), data=np.zeros((4, 4, channels), np.uint8), color=color
+    )
+    assert (error.key, error.got) == ("data", f"uint8 [4, 4, {channels}]")
 
 
 @pytest.mark.parametrize(
     ("request_", "got"), [({}, "nothing"), ({"color": "hsv"}, "'hsv'"), ({"color": 3}, "int")]
 )
 def test_an_image_without_a_known_color_is_refused(kit, request_, got):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(EncodeMat), data=np.zeros((4, 4, 3), np.uint8), **request_)
-    assert (caught.value.key, caught.value.got) == ("color", got)
+    error = refused(kit, kit.ready(EncodeMat), data=np.zeros((4, 4, 3), np.uint8), **request_)
+    assert (error.key, error.got) == ("color", got)
 
 
 @pytest.mark.parametrize(
@@ -105,17 +88,7 @@ def test_a_side_beyond_the_format_is_refused_without_a_word(kit, kind, longest, 
     image = np.zeros((1, longest + 1), np.uint8)
     data = kit.run(backend, data=image[:, :-1], color="gray")["result"]
     assert check_image_file(data) == (kind, longest, 1)
-    with pytest.raises(InputError) as caught:
-        kit.run(backend, data=image, color="gray")
-    assert caught.value.key == "data"
-    assert str(longest) in caught.value.expected
+    error = refused(kit, backend, data=image, color="gray")
+    assert error.key == "data"
+    assert str(longest) in error.expected
     assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{"format": "gif"}, {"format": "JPEG"}, {"quality": 0}, {"quality": 101}, {"quality": True}],
-)
-def test_wrong_options_are_refused(options):
-    with pytest.raises(ValidationError):
-        EncodeMat.Options(**options)

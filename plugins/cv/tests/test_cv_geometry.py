@@ -8,13 +8,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from cv_helpers import noise
+from cv_helpers import noise, refused
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 import headrace
-from headrace.errors import InputError, MissingDependencyError
+from headrace.errors import MissingDependencyError
 from headrace_cv import crop_quad, letterbox_image, resize_image
 from headrace_cv.geometry import ResizeMat
 
@@ -121,60 +120,14 @@ def test_a_free_side_keeps_the_aspect_ratio(kit, old, given, new):
 def test_a_free_side_beyond_the_limit_is_refused(kit):
     image = np.zeros((1, 1000, 3), np.uint8)
     kit.run(kit.ready(ResizeMat, resize_h=32), data=image)
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(ResizeMat, resize_h=33), data=image)
-    assert caught.value.key == "data"
-    assert "33 x 33000" in caught.value.got
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"resize_h": 0},
-        {"resize_w": -1},
-        {"resize_h": 32_768},
-        {"resize_h": True},
-        {"resize_h": 2.5},
-        {"resize_h": 5, "interpolation": "best"},
-        {"resize_h": 5, "height": 5},
-        {"resize_short": 0},
-        {"resize_short": 5, "resize_h": 5},
-        {"resize_short": 5, "resize_w": 5},
-        {"resize_short": 5, "max_pixels": 24},
-        {"resize_h": 5, "interpolation": "area", "antialias": True},
-        {"resize_h": 5, "interpolation": "nearest", "antialias": True},
-    ],
-)
-def test_wrong_options_are_refused(options):
-    with pytest.raises(ValidationError):
-        ResizeMat.Options(**options)
-
-
-def test_the_plain_function_wants_a_size_too():
-    with pytest.raises(ValueError, match="both None"):
-        resize_image(noise(3, 3))
+    error = refused(kit, kit.ready(ResizeMat, resize_h=33), data=image)
+    assert error.key == "data"
+    assert "33 x 33000" in error.got
 
 
 def test_an_image_that_has_the_size_passes_untouched(kit):
     image = noise(8, 9, 3)
     assert kit.run(kit.ready(ResizeMat, resize_h=8, resize_w=9), data=image)["result"] is image
-
-
-@pytest.mark.parametrize(
-    "view", [lambda a: a[:, ::-1], lambda a: a[::2], lambda a: a.transpose(1, 0, 2), np.flipud]
-)
-def test_views_are_read_as_they_look(view):
-    image = view(noise(20, 30, 3))
-    assert (resize_image(image, 7, 9) == resize_image(image.copy(), 7, 9)).all()
-
-
-def test_read_only_input_is_left_as_it_was(kit):
-    image = noise(20, 30, 3)
-    before = image.copy()
-    image.setflags(write=False)
-    kit.run(kit.ready(ResizeMat, resize_h=4), data=image)
-    assert (image == before).all()
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.int16, np.int64, np.array])
@@ -213,12 +166,10 @@ def test_the_shorter_side_is_that_of_torchvision(height, width, size):
 
 def test_a_longer_side_beyond_the_limits_is_refused(kit):
     image = np.zeros((1, 1000, 3), np.uint8)
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(ResizeMat, resize_short=33), data=image)
-    assert "33 x 33000" in caught.value.got
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(ResizeMat, resize_short=8, max_pixels=8 * 7999), data=image)
-    assert "max_pixels" in caught.value.hint
+    error = refused(kit, kit.ready(ResizeMat, resize_short=33), data=image)
+    assert "33 x 33000" in error.got
+    error = refused(kit, kit.ready(ResizeMat, resize_short=8, max_pixels=8 * 7999), data=image)
+    assert "max_pixels" in error.hint
     for sides in ({"short": 0}, {"height": 3, "short": 3}):
         with pytest.raises(ValueError, match="short"):
             resize_image(image, **sides)

@@ -6,12 +6,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from cv_helpers import noise
+from cv_helpers import noise, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from headrace.errors import InputError
 from headrace_cv import LetterBoxTransform, boxes_to_image, letterbox_image, resize_image
 from headrace_cv.letterbox import LetterBoxMat, TopLeftResizeMat, UnletterBox
 
@@ -54,31 +52,6 @@ def test_the_image_is_fitted_and_the_rest_is_padding(kit, backend_class, size, c
         assert (image == noise(*size, *tail, dtype=dtype)).all()
 
 
-def test_a_wide_picture_lies_in_the_middle_of_a_square(kit):
-    # 1280 x 720 at 640 x 640: scale 0.5, 360 rows, 140 above and 140 below.
-    request = kit.run(
-        kit.ready(LetterBoxMat, resize_h=640, resize_w=640),
-        data=np.full((720, 1280, 3), 9, np.uint8),
-    )
-    rows = request["result"][:, 0, 0]
-    assert (rows[:140] == 114).all()
-    assert (rows[140:500] == 9).all()
-    assert (rows[500:] == 114).all()
-    place = request["letterbox"]
-    assert (place.scale_x, place.scale_y, place.left, place.top) == (0.5, 0.5, 0, 140)
-    assert place.to_image([[10, 150, 20, 160]]).tolist() == [[20, 20, 40, 40]]
-    assert place.to_canvas([[20, 20, 40, 40]]).tolist() == [[10, 150, 20, 160]]
-
-
-def test_an_odd_pixel_of_padding_goes_right_and_below(kit):
-    backend = kit.ready(LetterBoxMat, resize_h=4, resize_w=7)
-    result = kit.run(backend, data=np.zeros((4, 4), np.uint8))["result"]
-    assert result[0].tolist() == [114, 0, 0, 0, 0, 114, 114]
-    turned = kit.ready(LetterBoxMat, resize_h=7, resize_w=4)
-    result = kit.run(turned, data=np.zeros((4, 4), np.uint8))["result"]
-    assert result[:, 0].tolist() == [114, 0, 0, 0, 0, 114, 114]
-
-
 @pytest.mark.parametrize("backend_class", CLASSES)
 def test_a_small_image_is_made_larger_only_when_allowed(kit, backend_class):
     options = {"resize_h": 40, "resize_w": 40}
@@ -96,41 +69,35 @@ def test_a_small_image_is_made_larger_only_when_allowed(kit, backend_class):
         assert (shrunk.content_h, shrunk.content_w) == (40, 10)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_each_channel_has_its_own_padding(kit, dtype):
-    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=[1.5, 2.5, 300])
-    result = kit.run(backend, data=noise(4, 4, 3, dtype=dtype))["result"]
-    expected = [1.5, 2.5, 300] if dtype is np.float32 else [2, 2, 255]
-    assert (result[0] == expected).all()
-    assert (result[-1] == expected).all()
-
-
 def test_the_padding_may_be_a_number_or_an_array_of_numpy():
     asked = letterbox_image(noise(4, 4, 3), 8, 4, fill_value=np.float32([1.5, 2.5, 255]))[0]
     assert asked[0, 0].tolist() == [2, 2, 255]
     assert letterbox_image(noise(4, 4), 8, 4, fill_value=np.uint8(7))[0][0].tolist() == [7] * 4
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_padding_is_limited_to_what_the_dtype_holds(kit, dtype):
-    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=[-1e300, 0, 1e300])
-    result = kit.run(backend, data=noise(4, 4, 3, dtype=dtype))["result"]
+@pytest.mark.parametrize(
+    ("fill", "whole"),
+    [
+        ([1.5, 2.5, 300], [2, 2, 255]),
+        ([-1e300, 0, 1e300], [0, 0, 255]),
+        (3e9, [255] * 3),
+    ],
+)
+def test_each_channel_has_its_own_padding_limited_to_what_the_dtype_holds(kit, fill, whole):
+    backend = kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=fill)
     most = np.finfo(np.float32).max
-    assert result[0, 0].tolist() == ([-most, 0, most] if dtype is np.float32 else [0, 0, 255])
-    large = kit.run(
-        kit.ready(LetterBoxMat, resize_h=8, resize_w=4, fill_value=3e9), data=noise(4, 4)
-    )
-    assert (large["result"][0] == 255).all()
+    for dtype, expected in ((np.uint8, whole), (np.float32, np.clip(fill, -most, most))):
+        result = kit.run(backend, data=noise(4, 4, 3, dtype=dtype))["result"]
+        assert (result[[0, -1]] == expected).all()
 
 
 @pytest.mark.parametrize("shape", [(4, 8, 3), (4, 8), (4, 4)])
 def test_padding_that_does_not_fit_the_channels_is_refused(kit, shape):
     # Also where nothing is padded, so that it does not depend on the size of the picture.
     backend = kit.ready(LetterBoxMat, resize_h=4, resize_w=4, fill_value=[1, 2])
-    with pytest.raises(InputError) as caught:
-        kit.run(backend, data=noise(*shape))
-    assert (caught.value.key, caught.value.got) == ("data", f"uint8 {list(shape)}")
-    assert "2 channel(s)" in caught.value.expected
+    error = refused(kit, backend, data=noise(*shape))
+    assert (error.key, error.got) == ("data", f"uint8 {list(shape)}")
+    assert "2 channel(s)" in error.expected
 
 
 @pytest.mark.parametrize("backend_class", CLASSES)
@@ -147,28 +114,6 @@ def test_the_interpolation_is_that_of_resizing(interpolation):
     canvas, place = letterbox_image(image, 15, 15, interpolation=interpolation)
     inner = resize_image(image, 10, 15, interpolation=interpolation)
     assert (canvas[place.top : place.top + 10] == inner).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"resize_h": 5},
-        {"resize_w": 5},
-        {"resize_h": 0, "resize_w": 5},
-        {"resize_h": 5, "resize_w": 32_768},
-        {"resize_h": 5, "resize_w": 5, "fill_value": "gray"},
-        {"resize_h": 5, "resize_w": 5, "fill_value": []},
-        {"resize_h": 5, "resize_w": 5, "fill_value": float("inf")},
-        {"resize_h": 5, "resize_w": 5, "fill_value": True},
-        {"resize_h": 5, "resize_w": 5, "interpolation": "best"},
-        {"resize_h": 5, "resize_w": 5, "pad": 5},
-    ],
-)
-def test_wrong_options_are_refused(options):
-    for backend_class in CLASSES:
-        with pytest.raises(ValidationError):
-            backend_class.Options(**options)
 
 
 def test_the_transform_is_frozen_and_can_be_pickled():
@@ -241,35 +186,11 @@ def test_no_boxes_come_back_as_no_boxes(kit, data, columns):
     assert (result.shape, result.dtype) == ((0, columns), np.float32)
 
 
-@pytest.mark.parametrize(
-    ("data", "got"),
-    [
-        (None, "None"),
-        ("1,2,3,4", "str"),
-        ([1, 2, 3, 4], "int64 [4]"),
-        ([[1, 2, 3]], "int64 [1, 3]"),
-        ([["1", "2", "3", "4"]], "list"),
-        ([[1, 2, 3, 4], [1]], "list"),
-        (np.zeros((1, 2, 4)), "float64 [1, 2, 4]"),
-        (np.zeros((2, 4), bool), "bool [2, 4]"),
-        ([[0, 0, 1, 1], [0, 0, float("nan"), 1]], "row 1: [0.0, 0.0, nan, 1.0]"),
-        ([[0, 0, 1e300, 1]], "row 0: [0.0, 0.0, 1e+300, 1.0]"),
-    ],
-)
-def test_what_is_no_table_of_boxes_is_refused(kit, data, got):
-    place = LetterBoxTransform(10, 10, 10, 10, 10, 10, 0, 0)
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(UnletterBox), data=data, letterbox=place)
-    assert (caught.value.key, caught.value.got) == ("data", got)
-    assert caught.value.expected
-
-
 @pytest.mark.parametrize(("request_", "got"), [({}, "nothing"), ({"letterbox": (1, 2)}, "tuple")])
 def test_boxes_without_a_letterbox_are_refused(kit, request_, got):
-    with pytest.raises(InputError) as caught:
-        kit.run(kit.ready(UnletterBox), data=[[1, 2, 3, 4]], **request_)
-    assert (caught.value.key, caught.value.got) == ("letterbox", got)
-    assert "LetterBoxTransform" in caught.value.expected
+    error = refused(kit, kit.ready(UnletterBox), data=[[1, 2, 3, 4]], **request_)
+    assert (error.key, error.got) == ("letterbox", got)
+    assert "LetterBoxTransform" in error.expected
 
 
 def test_a_box_too_far_away_is_clipped_without_a_warning(kit):

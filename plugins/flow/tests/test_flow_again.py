@@ -23,24 +23,9 @@ def countdown(request):
         request["done"] = True
 
 
-def again_from_b(request):
-    request["result"] = request["data"] + 1
-    if request["result"] < 5:
-        request["restart"] = "b"
-
-
 register("Countdown", countdown)
-register("AgainFromB", again_from_b)
 register("AddTen", lambda r: r.__setitem__("result", r["data"] + 10))
 register("Silent", lambda r: None)
-
-
-def test_a_loop_runs_each_item_until_it_has_the_key():
-    config = {"backend": "Loop(until=done)[Countdown]", "max": 4}
-    with headrace.pipe(config) as pipe:
-        requests = pipe([{"data": n} for n in (3, 1, 2)])
-    assert [r["result"] for r in requests] == [0, 0, 0]
-    assert [r["runs"] for r in requests] == [3, 1, 2]
 
 
 @pytest.mark.parametrize("brought", [True, False, None, 0, "", "x"])
@@ -139,26 +124,6 @@ def test_what_a_loop_runs_cannot_be_answered_later():
     ):
         pipe({"data": 1})
     assert caught.value.backend == "Later"
-
-
-class HidesKey(dict):
-    """Refuses to say whether it has the key of a loop."""
-
-    def __contains__(self, key):
-        if key == "done":
-            raise TypeError("contains")
-        return super().__contains__(key)
-
-
-def test_a_dict_that_a_loop_cannot_read_costs_its_neighbours_nothing():
-    config = {"backend": "Loop(until=done)[Countdown]", "max": 4}
-    with headrace.pipe(config) as pipe, pytest.raises(errors.RequestsFailed) as caught:
-        pipe([{"data": 1}, HidesKey(data=1), {"data": 2}])
-    assert [type(one) for one in caught.value.errors] == [
-        type(None),
-        errors.BackendError,
-        type(None),
-    ]
 
 
 def test_an_instance_that_is_lost_inside_a_loop_gets_no_further_batch():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import ClassVar
 
 import pytest
-from flow_helpers import instance
+from flow_helpers import instance, plain_queue
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -270,29 +270,12 @@ def test_a_request_that_loses_its_cost_between_two_steps_ends_with_an_error():
         pipe({"data": 0, "tokens": 1})
 
 
-# The fake queue of a test: a length, a weight and items, as the docstring of `headrace.policies.Queue` says.
-
-
-class FakeQueue(list):
-    weight = property(lambda self: sum(one.weight for one in self))
-
-
-def fake_queue(policy, *requests):
-    sent = [
-        SimpleNamespace(
-            weight=1, arrival=float(at), deadline=None, priority=0, trait=policy.trait(one)
-        )
-        for at, one in enumerate(requests)
-    ]
-    return FakeQueue(sent)
-
-
-def test_a_fake_queue_needs_no_more_than_a_length_a_weight_and_items():
+def test_a_plain_queue_needs_no_more_than_a_length_a_weight_and_items():
     costs = [{"tokens": one} for one in (60, 50, 30)]
     for policy in (budget(most=100), budget(most=100, batching_timeout=1000)):
-        assert policy.cut(fake_queue(policy, *costs), instance(8), 0.0) == Cut((0, 2))
+        assert policy.cut(plain_queue(policy, *costs), instance(8), 0.0) == Cut((0, 2))
     # No instance runs, so nothing waits for company; below min it waits from the arrival of queue[0] on.
     policy = budget(most=100, batching_timeout=1000)
-    assert policy.cut(fake_queue(policy, costs[0]), instance(8), 0.0) == Cut((0,))
-    assert policy.cut(fake_queue(policy, costs[0]), instance(8, least=2), 0.0) == Cut(0, 1.0)
-    assert policy.cut(fake_queue(policy, costs[0]), instance(8, least=2), 1.0) == Cut((0,))
+    assert policy.cut(plain_queue(policy, costs[0]), instance(8), 0.0) == Cut((0,))
+    assert policy.cut(plain_queue(policy, costs[0]), instance(8, least=2), 0.0) == Cut(0, 1.0)
+    assert policy.cut(plain_queue(policy, costs[0]), instance(8, least=2), 1.0) == Cut((0,))

@@ -213,14 +213,6 @@ def test_two_sizes_of_one_name_are_refused(other):
         headrace.pipe(config).__enter__()
 
 
-@pytest.mark.parametrize(
-    "backend", ["S[Concurrency(gpu)[Identity],Identity]", "Process[Concurrency(gpu)[Identity]]"]
-)
-def test_it_stands_outermost_or_nowhere(backend):
-    with pytest.raises(errors.ConfigError, match="Concurrency"):
-        headrace.pipe({"backend": backend}).__enter__()
-
-
 @pytest.mark.parametrize("keys", [{"max": 1}, {"max": 4}, {"max": 4, "instance_num": 2}])
 @pytest.mark.parametrize("most", [1, 2])
 def test_under_load_every_request_runs_once_and_never_too_many(keys, most):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from types import SimpleNamespace
 
 import pytest
+from flow_helpers import PlainQueue, instance
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import Field
@@ -40,64 +40,37 @@ def line(*weights, at=0.0, **more):
     return queue_of(*(Sent(at, {"request_size": weight}) for weight in weights), **more)
 
 
-def instance_of(least=1, most=4):
-    return SimpleNamespace(index=0, min=least, max=most)
-
-
-class PlainLine(list):
-    """A queue that tells no more than its length, its weight and its requests."""
-
-    @property
-    def weight(self):
-        return sum(item.weight for item in self)
-
-
 # One at a time.
 
 
 @pytest.mark.parametrize(
     ("condition", "queue", "now", "expected"),
     [
-        (Count(2), line(9), 0.0, Verdict(False)),
-        (Count(2), line(1, 1), 0.0, Verdict(True)),
-        (Weight(3), line(2), 0.0, Verdict(False)),
-        (Weight(3), line(1, 2), 0.0, Verdict(True)),
-        (Enough(), line(1), 0.0, Verdict(False)),
-        (Enough(), line(2), 0.0, Verdict(True)),
         (Waited(ms=250), line(1, at=1.0), 1.125, Verdict(False, 1.25)),
-        (Waited(ms=250), line(1, at=1.0), 1.25, Verdict(True)),
         (Waited(ms=0), line(1, at=1.0), 1.0, Verdict(True)),
-        (FreeInstances(2), line(1, free=1), 0.0, Verdict(False)),
-        (FreeInstances(2), line(1, free=2), 0.0, Verdict(True)),
-        (Idle(), line(1, running=1), 0.0, Verdict(False)),
-        (Idle(), line(1), 0.0, Verdict(True)),
         (When(lambda queue, instance, now: now > 3), line(1), 4.0, Verdict(True)),
         (When(lambda queue, instance, now: Verdict(False, 5.0)), line(1), 4.0, Verdict(False, 5.0)),
-        (~Count(2), line(1), 0.0, Verdict(True)),
         (~Waited(ms=250), line(1), 0.0, Verdict(True, 0.25)),
-        (Count(2) | Waited(ms=250), line(1), 0.0, Verdict(False, 0.25)),
         (Count(2) & Waited(ms=250), line(1), 0.0, Verdict(False)),
         (Count(1) & Waited(ms=250), line(1), 0.0, Verdict(False, 0.25)),
         (Waited(ms=125) & Waited(ms=250), line(1), 0.0, Verdict(False, 0.25)),
         (Waited(ms=125) | Waited(ms=250), line(1), 0.0, Verdict(False, 0.125)),
-        (~Waited(ms=125) | ~Waited(ms=250), line(1), 0.0, Verdict(True, 0.25)),
-        (~Waited(ms=125) & ~Waited(ms=250), line(1), 0.0, Verdict(True, 0.125)),
     ],
     ids=lambda value: repr(value).partition(" at 0x")[0],  # the same in every process
 )
 def test_what_a_condition_says(condition, queue, now, expected):
-    assert condition.verdict(queue, instance_of(2), now) == expected
+    assert condition.verdict(queue, instance(least=2), now) == expected
 
 
 def test_the_oldest_counts_though_a_higher_priority_stands_before_it():
     queue = queue_of(Sent(2.0, {}, 1), Sent(1.0, {}))
-    assert Waited(ms=250).verdict(queue, instance_of(), 1.125) == Verdict(False, 1.25)
+    assert Waited(ms=250).verdict(queue, instance(), 1.125) == Verdict(False, 1.25)
 
 
 def test_a_queue_that_tells_nothing_is_idle_and_one_instance_is_free():
-    queue = PlainLine(queue_of(Sent(1.0, {})).items)
+    queue = PlainQueue(queue_of(Sent(1.0, {})).items)
     for condition in (Idle(), FreeInstances(1), ~FreeInstances(2), Waited(ms=0)):
-        assert condition.verdict(queue, instance_of(), 1.0).due
+        assert condition.verdict(queue, instance(), 1.0).due
 
 
 @pytest.mark.parametrize(
@@ -124,7 +97,7 @@ def test_what_is_no_condition_cannot_be_combined():
         with pytest.raises(TypeError, match=r"combined with \| & ~"):
             wrong()
     with pytest.raises(TypeError, match="Condition has no verdict"):
-        Condition().verdict(line(1), instance_of(), 0.0)
+        Condition().verdict(line(1), instance(), 0.0)
 
 
 def test_a_condition_shows_what_it_is():
@@ -213,7 +186,7 @@ def test_no_verdict_ends_late_and_none_loops(tree, items, running, free, least, 
     at, asked = max(arrivals) + later, 0
     end = at + 20  # nothing changes by time alone after that
     while True:
-        said = built(tree).verdict(queue, instance_of(least), at / 8)
+        said = built(tree).verdict(queue, instance(least=least), at / 8)
         assert said.due == holds(tree, state, at)
         until = end if said.until is None else said.until * 8
         assert until > at
@@ -237,13 +210,13 @@ class Never(ConditionPolicy):
 @pytest.mark.parametrize(
     ("why", "queue", "instance", "expected"),
     [
-        ("not due", line(1, 1), instance_of(), Cut(0)),
-        ("full", line(1, 1, 1, 1), instance_of(), Cut(4)),
-        ("more than full", line(*[1] * 9), instance_of(), Cut(4)),
-        ("the next does not fit", line(3, 2), instance_of(), Cut(1)),
-        ("the head fits no batch here", line(5, 1), instance_of(), Cut(0)),
-        ("unbounded is never full", line(*[1] * 90), instance_of(most=None), Cut(0)),
-        ("no more may come", line(1, 1, open=False), instance_of(), Cut(2)),
+        ("not due", line(1, 1), instance(), Cut(0)),
+        ("full", line(1, 1, 1, 1), instance(), Cut(4)),
+        ("more than full", line(*[1] * 9), instance(), Cut(4)),
+        ("the next does not fit", line(3, 2), instance(), Cut(1)),
+        ("the head fits no batch here", line(5, 1), instance(), Cut(0)),
+        ("unbounded is never full", line(*[1] * 90), instance(most=None), Cut(0)),
+        ("no more may come", line(1, 1, open=False), instance(), Cut(2)),
     ],
 )
 def test_a_batch_is_cut_when_it_is_full_or_no_more_may_come(why, queue, instance, expected):
@@ -260,9 +233,7 @@ def test_a_batch_that_is_due_is_the_longest_that_fits_and_the_sizes_are_kept():
             mine: int = 3
 
     def cut(count, **options):
-        return (
-            Always(Always.Options(**options)).cut(line(*[1] * count), instance_of(most=8), 0.0).take
-        )
+        return Always(Always.Options(**options)).cut(line(*[1] * count), instance(most=8), 0.0).take
 
     assert Always().options.mine == 3
     assert [cut(n) for n in (1, 3, 8, 9)] == [1, 3, 8, 8]

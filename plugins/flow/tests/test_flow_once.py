@@ -261,12 +261,6 @@ def test_all_run_where_too_few_would(runs):
         assert stats(pipe) == (1, 0, 0)
 
 
-@pytest.mark.parametrize("backend", ["S[Once[OnceRuns],Identity]", "S[Identity,Once[OnceRuns]]"])
-def test_it_stands_outermost_or_nowhere(backend):
-    with pytest.raises(errors.ConfigError, match="Once stands outermost"):
-        headrace.pipe({"backend": backend}).__enter__()
-
-
 @pytest.mark.parametrize("keys", [{"max": 1, "instance_num": 4}, {"max": 4, "instance_num": 2}])
 def test_many_threads_get_what_a_slow_loop_gives(keys):
     """Against a loop: each answer is that of its own content, whoever cancels; and equal ones share runs."""

@@ -139,3 +139,44 @@ def test_explain_says_that_a_policy_picks(tmp_path):
     file.write_text('backend = "Identity"\nmax = 8\nbatch_policy = "Alike"\n')
     done = CliRunner().invoke(app, ["explain", str(file)])
     assert "batches of 1 to 8 picked by Alike, run by" in done.stdout
+
+
+COUNT = (Path(headrace_flow.__file__).parent / "counting.py").as_posix() + ":count"
+OUTERMOST = {
+    "Iterate stands outermost in its node or nowhere": [
+        "S[Identity,Iterate(until=done)[Identity]]",
+        "S[Iterate(until=done)[Identity],Identity]",
+        "Loop(until=done)[Iterate(until=done)[Identity]]",
+        "Iterate(until=done)[Iterate(until=done)[Identity]]",
+        "Process[Iterate(until=done)[Identity]]",
+    ],
+    "StateFul stands outermost in its node": [
+        "S[Identity,StateFul(session)[Identity]]",
+        "S[StateFul(session)[Identity],Identity]",
+        "Iterate(until=done)[StateFul(session)[Identity]]",
+        "StateFul(session)[StateFul(user)[Identity]]",
+    ],
+    "Once stands outermost": [
+        "S[Once[Identity],Identity]",
+        "S[Identity,Once[Identity]]",
+    ],
+    "Concurrency": [
+        "S[Concurrency(gpu)[Identity],Identity]",
+        "Process[Concurrency(gpu)[Identity]]",
+    ],
+    "another process": ["Process[StateFul(session)[Identity]]"],
+    "Script cannot stand in Process": [f"Process[Script('{COUNT}')]"],
+    "Send cannot stand in Process": ["Process[Send(q)]"],
+    "Observer cannot stand in Process": ["Process[Observer(q)]"],
+    "Recv cannot stand in Process": ["Process[Recv(q)]"],
+}
+
+
+@pytest.mark.parametrize(
+    ("backend", "said"),
+    [(backend, said) for said, backends in OUTERMOST.items() for backend in backends],
+)
+def test_a_word_that_must_see_its_whole_node_stands_nowhere_inside(backend, said):
+    keys = {"keep": {"total": "before"}} if "StateFul" in backend else {}
+    with pytest.raises(headrace.errors.ConfigError, match=said):
+        headrace.pipe({"backend": backend, **keys})

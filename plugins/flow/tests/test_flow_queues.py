@@ -26,13 +26,6 @@ def to(node, data=None):
     return {"data": data, "node_name": node}
 
 
-def test_what_is_sent_is_received_in_order():
-    with headrace.pipe(NODES) as pipe:
-        assert pipe(to("out", "a"))["result"] == "a"
-        pipe(to("out", "b"))
-        assert [pipe(to("in"))["result"], pipe(to("in"))["result"]] == ["a", "b"]
-
-
 def test_a_copy_is_queued_so_that_the_caller_keeps_its_dict():
     with headrace.pipe(NODES) as pipe:
         request = to("out", ["x"])
@@ -274,46 +267,6 @@ def test_a_wait_in_the_middle_of_a_cat_split_ends_at_the_deadline():
         while pipe.stats()["nodes"]["main"]["instances"][0]["busy"]:
             assert time.monotonic() < give_up
             threading.Event().wait(0.01)
-
-
-class HidesMask(dict):
-    """Refuses to be changed or copied."""
-
-    def __setitem__(self, key, value):
-        raise TypeError("set")
-
-    def keys(self):
-        raise TypeError("keys")
-
-
-@pytest.mark.parametrize("word", ["Send", "Observer"])
-def test_a_dict_that_cannot_be_copied_costs_its_neighbours_nothing(word):
-    with headrace.pipe({"backend": f"{word}(q)", "max": 8}) as pipe:
-        requests = [{"data": 2}, HidesMask(data=1), {"data": 3}]
-        with pytest.raises(errors.RequestsFailed) as caught:
-            pipe(requests)
-        first, second, third = caught.value.errors
-        assert first is third is None
-        assert isinstance(second.__cause__, TypeError)
-        assert [requests[k]["result"] for k in (0, 2)] == [2, 3]
-
-
-def test_an_error_behind_a_queue_is_that_requests_alone():
-    def reciprocal(data):
-        return 1 / data
-
-    headrace.register("Reciprocal", reciprocal, replace=True)
-    with headrace.pipe({"backend": "S[Send(q),Recv(q),Reciprocal]", "max": 4}) as pipe:
-        for _ in range(3):
-            with pytest.raises(errors.BackendError, match="division by zero"):
-                pipe({"data": 0})
-            assert pipe({"data": 2})["result"] == 0.5
-
-
-@pytest.mark.parametrize("word", ["Send", "Observer", "Recv"])
-def test_no_word_of_queues_stands_in_another_process(word):
-    with pytest.raises(errors.ConfigError, match=f"{word} cannot stand in Process"):
-        headrace.PipelineConfig.load({"backend": f"Process[{word}(q)]"})
 
 
 @pytest.mark.parametrize("text", ["Queue(q)", "S[Queue(q)]", "Fallback[Queue(q)]"])

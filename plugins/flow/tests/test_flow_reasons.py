@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
+from flow_helpers import instance
 
 from headrace_flow.alike import Alike
 from headrace_flow.budget import Budget
@@ -34,15 +33,14 @@ COUNTED = [
 def test_a_condition_says_what_made_a_batch_due(condition, reason):
     policy = policy_of(condition)
     queue = PolicyQueue(policy, [Sent(0.0, {}), Sent(0.0, {})])
-    instance = SimpleNamespace(index=0, min=1, max=4)
-    cut = policy.cut(queue, instance, 0.005)
+    cut = policy.cut(queue, instance(), 0.005)
     assert (cut.take, cut.reason) == (2, reason)
 
 
 def test_a_full_batch_leaves_the_reason_to_the_node():
     policy = policy_of(Count(1))
     queue = PolicyQueue(policy, [Sent(0.0, {}) for _ in range(4)])
-    assert policy.cut(queue, SimpleNamespace(index=0, min=1, max=4), 0.0).reason == ""
+    assert policy.cut(queue, instance(), 0.0).reason == ""
 
 
 @pytest.mark.parametrize(
@@ -59,4 +57,4 @@ def test_a_full_batch_leaves_the_reason_to_the_node():
 def test_a_policy_that_picks_names_the_timer_and_its_patience(cls, options, now, reason):
     policy = cls(cls.Options(**options))
     queue = PolicyQueue(policy, [Sent(0.0, {"length": 2}), Sent(0.0, {"length": 2})])
-    assert policy.cut(queue, SimpleNamespace(index=0, min=1, max=4), now).reason == reason
+    assert policy.cut(queue, instance(), now).reason == reason

@@ -121,11 +121,6 @@ def test_the_request_goes_on_at_the_other_node_and_not_at_the_next(send):
     assert [send.stats[n]["ok"] for n in ("check", "done", "repair")] == [1, 0, 1]
 
 
-def test_the_nodes_after_the_one_where_it_goes_on_run(send):
-    config = {**REPAIR, "repair": {"backend": "Half", "next": "after"}, "after": {"backend": "Inc"}}
-    assert send(config, 7)["result"] == 5
-
-
 def test_a_branch_of_what_divides_may_send_on(send):
     config = {**REPAIR, "check": {"backend": "HasKey(bad)[Repost[repair],Inc]", "next": "done"}}
     assert send(config, 6)["result"] == -7
@@ -150,11 +145,6 @@ def test_two_nodes_may_send_a_request_to_each_other(send):
     assert send(config, 64)["result"] == -4
     counts = [(one["submitted"], one["ok"]) for one in send.stats.values()]
     assert counts == [(5, 5), (4, 4), (1, 1)]
-
-
-def test_a_pipeline_of_one_node_may_repost_to_itself(send):
-    config = {"backend": "S[Below5,(or)S[Half,Repost[main]]]"}
-    assert send(config, 64)["result"] == 4
 
 
 def test_the_dict_goes_along_with_its_keys_and_a_map_is_for_the_ordinary_way(send):
@@ -303,18 +293,6 @@ def test_a_request_may_be_reposted_100_times_and_no_more(send):
         send(config, 102)
     assert (caught.value.limit, caught.value.node, caught.value.code) == (100, "main", "limit")
     assert send.stats["main"]["failed"] == {"limit": 1}
-
-
-def test_between_nodes_of_a_graph_it_is_as_many(send):
-    config = {
-        "a": {"backend": "S[Down,AtZero,(or)Repost[b]]"},
-        "b": {"backend": "S[Down,Repost[a]]"},
-    }
-    assert send(config, 101)["result"] == 0
-    with pytest.raises(errors.LimitError) as caught:
-        send(config, 103)
-    assert (caught.value.limit, caught.value.node) == (100, "a")
-    assert [one["failed"] for one in send.stats.values()] == [{"limit": 1}, {}]
 
 
 def test_a_repost_says_how_often_a_request_may_be_reposted_by_all(send):

@@ -407,25 +407,6 @@ def test_wrong_options_are_refused_before_anything_is_built(adder, keep, text):
         headrace.pipe(keys)
 
 
-@pytest.mark.parametrize(
-    "backend",
-    [
-        "S[Identity,StateFul(session)[Adder]]",
-        "S[StateFul(session)[Adder],Identity]",
-        "Iterate(until=done)[StateFul(session)[Adder]]",
-        "StateFul(session)[StateFul(user)[Adder]]",
-    ],
-)
-def test_it_stands_outermost_in_its_node(adder, backend):
-    with pytest.raises(errors.ConfigError, match="StateFul stands outermost in its node"):
-        headrace.pipe(config(backend))
-
-
-def test_it_stands_in_no_other_process(adder):
-    with pytest.raises(errors.ConfigError, match="another process"):
-        headrace.pipe(config("Process[StateFul(session)[Identity]]"))
-
-
 def test_with_an_empty_table_it_only_keeps_the_order(adder):
     with headrace.pipe({**config(), "keep": {}}) as pipe:
         assert [ask(pipe, "a", 1), ask(pipe, "a", 1)] == [1, 1]

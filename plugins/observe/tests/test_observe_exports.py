@@ -24,6 +24,7 @@ from types import SimpleNamespace
 
 import prometheus_client
 import pytest
+from opentelemetry import metrics as metrics_api
 from opentelemetry import trace as api
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -113,11 +114,7 @@ def test_a_scrape_says_what_stats_says(probe):
     assert status == 200
     assert kind.startswith("text/plain")
     families = {family.name: family for family in text_string_to_metric_families(text)}
-    found = {
-        (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in families.values()
-        for sample in family.samples
-    }
+    found = samples_of(text)
     main = ("node", "main")
     assert found["headrace_requests_total", main, ("outcome", "ok")] == 10
     assert found["headrace_requests_total", main, ("outcome", "input")] == 1
@@ -151,14 +148,17 @@ def test_a_scrape_says_what_stats_says(probe):
     assert "secret" not in text
 
 
-def scraped(port):
+def samples_of(text):
     """Every sample of a scrape by name and labels, as prometheus-client's own parser reads it."""
-    _, _, text = get(port, "/metrics")
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def scraped(port):
+    return samples_of(get(port, "/metrics")[2])
 
 
 class TakesItsTime(headrace.Backend):
@@ -303,10 +303,9 @@ def test_the_dashboard_asks_for_metrics_that_there_are(probe):
     asked, shown = (set(re.findall(one, written)) for one in (r"headrace_\w+", r"{{(\w+)}}"))
     with served() as pipe:
         pipe({"data": 1})
-        _, _, text = get(probe[0].port, "/metrics")
-    samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
-    assert asked - {sample.name for sample in samples} == set()
-    labels = {label for sample in samples for label in sample.labels}
+        samples = scraped(probe[0].port)
+    assert asked - {name for name, *_ in samples} == set()
+    labels = {label for _, *labels in samples for label, _ in labels}
     # The one that Prometheus adds, and those of a server's models.
     assert shown - labels == {"instance", "model", "model_version"}
     assert len(asked) >= 8
@@ -668,12 +667,17 @@ def test_a_context_that_is_odd_harms_nothing(spans):
     assert len(named(spans(), "request")) == 5
 
 
-def test_metrics_are_those_of_stats(monkeypatch):
-    from opentelemetry import metrics as metrics_api
-
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
+@pytest.fixture
+def reader(monkeypatch):
+    """Let metrics go to memory, and read them there."""
+    memory = InMemoryMetricReader()
+    provider = MeterProvider([memory])
     monkeypatch.setattr(metrics_api, "get_meter", provider.get_meter)
+    yield memory
+    provider.shutdown()
+
+
+def test_metrics_are_those_of_stats(reader):
     config = {"backend": "ExportsPicky", "max": 4, "probes": ["OpenTelemetry(spans=false)"]}
     with headrace.pipe(config) as pipe:
         pipe([{"data": k} for k in range(7)])
@@ -693,17 +697,11 @@ def test_metrics_are_those_of_stats(monkeypatch):
     assert set(units.values()) == {"1", "s", "{request}", "{batch}", "{error}"}
     assert units["headrace.requests_waiting"] == units["headrace.requests"] == "{request}"
     assert units["headrace.batch_duration"] == "s"
-    provider.shutdown()
 
 
-def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones(monkeypatch):
-    from opentelemetry import metrics as metrics_api
-
+def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones(reader):
     # Other tests may still have theirs. Another dict in its place would lose a number whenever one of them is collected.
     otel._PIPELINES.clear()
-    reader = InMemoryMetricReader()
-    provider = MeterProvider([reader])
-    monkeypatch.setattr(metrics_api, "get_meter", provider.get_meter)
 
     def started(node, backend="S[Identity,Identity]", **settings):
         config = {"global": {"probes": ["OpenTelemetry(spans=false)"], **settings}}
@@ -732,7 +730,6 @@ def test_metrics_tell_the_pipelines_of_a_process_apart_and_go_on_with_later_ones
         assert read() == read("headrace.element_mean") == {"c": 0}
     with started("d", backend="S[Identity,Observer(late)]"):
         assert read("headrace.named_queue_waiting", "queue") == {"late": 0}
-    provider.shutdown()
 
 
 def test_metrics_are_read_while_the_garbage_collector_removes_pipelines(monkeypatch):

@@ -18,7 +18,9 @@ import pytest
 import headrace
 from headrace_vision import runner, sinks
 
-sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock
+sys.path.insert(0, str(Path(__file__).parent))  # for quick_clock and others
+
+from web_servers import Receiver
 
 
 def picture(number, size=(48, 64)):
@@ -94,6 +96,14 @@ def _patient():
 def _words():
     headrace.register("VisionNetwork", network)
     headrace.register("VisionDecode", lambda data: np.zeros((10, 20, 3), np.uint8))
+
+
+@pytest.fixture
+def receiver():
+    """A web server that takes what is posted."""
+    server = Receiver()
+    yield server
+    server.down()
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ import http.server
 import socket
 import subprocess
 import sys
-import threading
 
 import av
 import numpy as np
 import pytest
+from web_servers import serving
 
 import headrace
 from headrace_vision import VideoRunner, Webhook
@@ -40,12 +40,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 @pytest.fixture
 def address(tmp_path):
     handler = functools.partial(Quiet, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(handler) as server:
         yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
 
 
 def test_no_proxy_of_the_environment_is_asked(kit, tmp_path, address, monkeypatch):

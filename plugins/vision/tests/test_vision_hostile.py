@@ -19,6 +19,7 @@ import av
 import numpy as np
 import pytest
 from PIL import Image
+from web_servers import serving
 
 import headrace_vision
 from headrace.errors import ConfigError, InputError
@@ -308,13 +309,14 @@ def test_a_list_names_files_and_folders_and_no_other_list(kit, uploads, tmp_path
 # Addresses.
 
 
-class Server:
+class Server(contextlib.ExitStack):
     """Answers every address with the same bytes, and keeps what it was asked for.
 
     `kind` is the type of the content; without `length` the answer ends where the connection closes.
     """
 
     def __init__(self, body, *, kind="application/octet-stream", length=True):
+        super().__init__()
         self.asked = []
         server = self
 
@@ -329,20 +331,7 @@ class Server:
                 with contextlib.suppress(OSError):
                     self.wfile.write(body)
 
-            def log_message(self, *_):
-                pass
-
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.address = f"http://127.0.0.1:{self._server.server_port}/"
-
-    def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_):
-        self._server.shutdown()
-        self._server.server_close()
+        self.address = f"http://127.0.0.1:{self.enter_context(serving(Handler)).server_port}/"
 
 
 class UntilLost:

@@ -18,19 +18,21 @@ import pytest
 import supervision as sv
 import trackers
 from quick_clock import Quick
+from web_servers import serving
 
 import headrace
 from headrace.errors import InputError
 from headrace_vision import SaveVideo, VideoRunner
 
 
-class Peer:
+class Peer(contextlib.ExitStack):
     """A web server that serves a folder, moves `/moved` elsewhere, and counts who asks.
 
     With `ranges` it serves parts of files; each of `cuts` is after how many bytes an answer breaks off.
     """
 
     def __init__(self, folder):
+        super().__init__()
         self.asked = []
         self.authorized = []
         self.ranges = False
@@ -71,22 +73,11 @@ class Peer:
                 self.end_headers()
                 self.wfile.write(data[: peer.cuts.pop(0)] if peer.cuts else data)
 
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
+        self.server = self.enter_context(serving(Handler))
+        self.callback(self.silent.set)
 
     def url(self, path):
         return f"http://127.0.0.1:{self.server.server_port}/{path}"
-
-    def close(self):
-        self.silent.set()
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
 
 
 @pytest.fixture
@@ -203,13 +194,14 @@ def test_a_file_at_an_address_can_begin_again_and_ends_at_stop(kit, tmp_path, pe
     assert [f.timestamp for f in part] == pytest.approx([0.1, 0.2, 0.3])
 
 
-class ClipServer:
+class ClipServer(contextlib.ExitStack):
     """Serves one clip as a server of some kind does; each of `cuts` is where an answer breaks off.
 
     `how` is "length", "chunked" (HTTP/1.1) or "close" (HTTP/1.0, where nothing says the end).
     """
 
     def __init__(self, data, how, *, ranges=False, cuts=(), kind="application/octet-stream"):
+        super().__init__()
         self.asked = []
         cuts = list(cuts)
         server = self
@@ -246,27 +238,17 @@ class ClipServer:
                     if cut is None:
                         self.wfile.write(b"0\r\n\r\n")
 
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.handler = Handler
 
     def __enter__(self):
-        self.thread.start()
-        return f"http://127.0.0.1:{self.server.server_port}/clip"
-
-    def __exit__(self, *_):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        return f"http://127.0.0.1:{self.enter_context(serving(self.handler)).server_port}/clip"
 
 
-class Camera:
+class Camera(contextlib.ExitStack):
     """A camera of HTTP that sends a picture when the test says so, as multipart."""
 
     def __init__(self, pictures):
+        super().__init__()
         self.may_send = threading.Semaphore(0)
         camera = self
 
@@ -282,22 +264,12 @@ class Camera:
                         head = b"Content-Type: image/jpeg\r\nContent-Length: %d\r\n\r\n" % len(data)
                         self.wfile.write(head + data + b"\r\n--frame\r\n")
 
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-        self.thread = threading.Thread(target=self.server.serve_forever, args=(0.01,))
+        self.handler = Handler
 
     def __enter__(self):
-        self.thread.start()
-        return f"http://127.0.0.1:{self.server.server_port}/video"
-
-    def __exit__(self, *_):
-        self.may_send.release(100)
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
+        server = self.enter_context(serving(self.handler))
+        self.callback(self.may_send.release, 100)
+        return f"http://127.0.0.1:{server.server_port}/video"
 
 
 def test_a_camera_without_times_has_those_of_arrival_and_so_has_its_copy(kit, tmp_path):
@@ -456,17 +428,12 @@ def test_a_password_is_sent_as_the_server_asks_for_it(tmp_path, scheme, caplog):
             self.end_headers()
             self.wfile.write(data * bool(right))
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    with serving(Handler) as server:
         word = "w%C3%B6rd" if scheme == "Basic" else "word"
         address = f"http://me:secret%20{word}@127.0.0.1:{server.server_port}/a"
         with runner(frames="every", machine_clock=Quick()) as r:
             frames = list(r.run(address))
             told = f"{r.status()} {caplog.text} {[f.path for f in frames]}"
-        server.shutdown()
     assert answers == [False, True]
     assert_each_once(frames, expected)
     assert "cret" not in told

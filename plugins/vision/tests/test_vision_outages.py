@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import http.server
 import itertools
 import json
 import logging
@@ -679,51 +678,6 @@ def test_kept_frames_of_the_run_before_are_a_video_of_their_own(tmp_path, monkey
 
 
 # A receiver that restarts, and its address.
-
-
-class Receiver:
-    """A web server on the loopback that is away, or answers as it is told."""
-
-    def __init__(self):
-        self.bodies, self.headers, self.server, self.answer = [], [], None, lambda body: 200
-        self.port = 0
-        self.up()
-
-    def up(self):
-        peer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                code = peer.answer(body)
-                if code == 200:
-                    peer.bodies.append(body)
-                    peer.headers.append(dict(self.headers))
-                self.send_response(code)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
-        self.port = self.server.server_port
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def down(self):
-        if self.server is not None:
-            self.server.shutdown()
-            self.thread.join()
-            self.server.server_close()
-            self.server = None
-
-
-@pytest.fixture
-def receiver():
-    one = Receiver()
-    yield one
-    one.down()
 
 
 class Alarms(headrace.Backend):

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import base64
 import datetime as dt
-import http.server
 import json
 import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -108,32 +106,6 @@ def _kinds():
     headrace.register("VisionKinds", Kinds, replace=True)
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_POST(self):
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-        self.send_response(204)
-        self.end_headers()
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture(scope="module")
-def _server():
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture
-def receiver(_server):
-    _server.bodies = []
-    return _server
-
-
 class Records(Sink):
     """A sink of a user."""
 
@@ -188,7 +160,7 @@ def timeless(text):
 def test_what_a_folder_kept_is_written_as_it_would_have_been(name, kind, tmp_path, receiver):
     direct, kept, spool = (tmp_path / one for one in ("direct", "kept", "spool"))
     direct.mkdir(), kept.mkdir()
-    make, port = SINKS[name], receiver.server_port
+    make, port = SINKS[name], receiver.port
     status = run(kind, make(direct, port), COUNT)
     assert status["lost"] == 0
     bodies = [timeless(json.dumps(one)) for one in receiver.bodies]
@@ -251,7 +223,7 @@ def test_what_no_file_can_hold_reaches_a_sink_of_the_same_run_as_it_is(tmp_path)
 
 @pytest.mark.parametrize("by_folder", [False, True])
 def test_an_event_brings_its_picture_with_boxes(by_folder, tmp_path, receiver):
-    port = receiver.server_port
+    port = receiver.port
 
     def make():
         return Webhook(
@@ -285,7 +257,7 @@ def test_an_event_whose_picture_cannot_be_drawn_comes_without_it(receiver, caplo
         raise RuntimeError("no picture")
 
     monkeypatch.setattr(events, "picture_of", broken)
-    hook = Webhook(f"http://127.0.0.1:{receiver.server_port}/", network=["127.0.0.1"], picture=True)
+    hook = Webhook(f"http://127.0.0.1:{receiver.port}/", network=["127.0.0.1"], picture=True)
     assert run("boxes", hook, 1)["written"] == 1
     assert "picture" not in receiver.bodies[0]
     assert "an event of door goes without picture" in caplog.text

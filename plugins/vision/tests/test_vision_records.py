@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import supervision as sv
+from web_servers import serving
 
 import headrace
 from headrace_vision import Frame, SaveJSONL, VideoRunner, View, Webhook
@@ -120,15 +121,8 @@ def test_a_webhook_posts_null_for_what_is_no_number():
             self.send_response(204)
             self.end_headers()
 
-        def log_message(self, *_):
-            pass
-
-    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Handler) as server:
         run(Webhook(f"http://127.0.0.1:{server.server_port}/", network=["127.0.0.1"]))
-        server.shutdown()
-        thread.join()
     (body,) = bodies
     check(strict(body))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import itertools
 import json
 import os
@@ -293,69 +292,28 @@ def test_a_device_that_is_full_is_named_in_the_status(kit):
     assert "No space left on device" in sinks["SaveJSONL"]["error"]
 
 
-class Peer:
-    """A web server on the loopback that answers as it is told."""
-
-    def __init__(self, answers):
-        self.bodies = []
-        peer = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_POST(self):
-                peer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                self.send_response(answers.pop(0) if answers else 200)
-                self.send_header("Location", "/elsewhere")
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook"
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    def close(self):
-        self.server.shutdown()
-        self.thread.join()
-        self.server.server_close()
-
-
-@pytest.fixture
-def peer():
-    made = []
-
-    def start(*answers):
-        made.append(Peer(list(answers)))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.close()
-
-
-def test_a_webhook_posts_and_tries_again(kit, peer):
-    one = peer(503, 200)
-    hook = Webhook(one.url, network=["127.0.0.1"], only_events=False)
+def test_a_webhook_posts_and_tries_again(kit, receiver):
+    answers = iter([503])
+    receiver.answer = lambda body: next(answers, 200)
+    hook = Webhook(receiver.url, network=["127.0.0.1"], only_events=False)
     _, sinks = run([hook], {"a": kit.picture(0)})
-    assert [body["source"] for body in one.bodies] == ["a", "a"]
+    assert [body["source"] for body in receiver.asked] == ["a", "a"]
     assert sinks["Webhook"]["posted"] == 1
-    quiet = Webhook(one.url, network=["127.0.0.1"])
+    quiet = Webhook(receiver.url, network=["127.0.0.1"])
     _, sinks = run([quiet], {"a": kit.picture(0)})
     assert sinks["Webhook"]["posted"] == 0
 
 
-def test_a_webhook_gives_up_follows_no_redirect_and_calls_no_other_host(kit, peer):
-    one = peer(302, 302)
-    hook = Webhook(one.url, network=["127.0.0.1"], only_events=False, close_s=0)
+def test_a_webhook_gives_up_follows_no_redirect_and_calls_no_other_host(kit, receiver):
+    receiver.answer = lambda body: 302
+    hook = Webhook(receiver.url, network=["127.0.0.1"], only_events=False, close_s=0)
     frames, sinks = run([hook], {"a": kit.picture(0)})
     assert frames[0].error is None
-    assert 1 <= len(one.bodies) <= 2  # the second attempt is that of closing
+    assert 1 <= len(receiver.asked) <= 2  # the second attempt is that of closing
     assert "302" in sinks["Webhook"]["error"]
     assert sinks["Webhook"]["lost"] == 1
     with pytest.raises(InputError, match="not allowed"):
-        Webhook(one.url)
+        Webhook(receiver.url)
     with pytest.raises(InputError, match="http or https"):
         Webhook("rtsp://h/", network=["h"])
 

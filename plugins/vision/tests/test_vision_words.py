@@ -35,31 +35,14 @@ def run(expression, request, **options):
         return pipe(request)["result"]
 
 
-def letterbox():
-    """An image of 150 x 200 in the middle of a canvas of 96 x 128, as headrace_cv writes it."""
-    return SimpleNamespace(
-        image_h=150,
-        image_w=200,
-        content_h=96,
-        content_w=128,
-        canvas_h=96,
-        canvas_w=128,
-        left=0,
-        top=0,
-    )
+def letterbox(content_h=96, content_w=128, left=0, top=0):
+    """An image of 150 x 200 on a canvas of 96 x 128, as headrace_cv writes it."""
+    sizes = {"image_h": 150, "image_w": 200, "canvas_h": 96, "canvas_w": 128}
+    return SimpleNamespace(content_h=content_h, content_w=content_w, left=left, top=top, **sizes)
 
 
 def with_bars():
-    return SimpleNamespace(
-        image_h=150,
-        image_w=200,
-        content_h=72,
-        content_w=96,
-        canvas_h=96,
-        canvas_w=128,
-        left=16,
-        top=12,
-    )
+    return letterbox(72, 96, 16, 12)
 
 
 def on_canvas(boxes, box):
@@ -224,26 +207,6 @@ def test_suppression_equals_a_slow_loop(seed, count, threshold):
         found = best_boxes(boxes, scores, classes, iou_threshold=threshold, class_agnostic=agnostic)
         expected = slow_nms(boxes, scores, None if agnostic else classes, threshold)
         assert found.tolist() == expected
-
-
-def crowded(seed, count=80):
-    random = np.random.default_rng(seed)
-    corner = random.uniform(0, 50, (count, 2))
-    boxes = np.hstack([corner, corner + random.uniform(5, 30, (count, 2))]).astype(np.float32)
-    scores = random.permutation(np.linspace(0.1, 0.9, count)).astype(np.float32)
-    return boxes, scores, random.integers(0, 3, count)
-
-
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("agnostic", [False, True])
-def test_suppression_equals_that_of_supervision(seed, agnostic):
-    boxes, scores, classes = crowded(seed)
-    rows = np.column_stack([boxes, scores, classes])
-    expected = sv.box_non_max_suppression(rows[:, :5] if agnostic else rows, 0.44)
-    found = best_boxes(
-        boxes.astype(np.float64), scores, classes, iou_threshold=0.44, class_agnostic=agnostic
-    )
-    assert sorted(found.tolist()) == np.flatnonzero(expected).tolist()
 
 
 def test_the_record_of_a_frame_has_results_but_of_a_picture_only_its_form():
