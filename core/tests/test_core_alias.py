@@ -32,19 +32,6 @@ def test_it_counts_what_comes_to_it_and_the_other_node_what_it_runs(send):
     assert (caught.value.node, send.counts["alias"]) == ("x", (1, 0, {"backend": 1}))
 
 
-def test_it_may_have_next_map_or_and_a_time_limit(send):
-    config = {
-        "first": {"backend": "Inc", "next": "alias"},
-        "x": X["x"],
-        "alias": {**X["alias"], "map": "first[result:data]", "timeout_ms": 60_000, "next": "last"},
-        "last": {"backend": "Negate"},
-    }
-    assert send(config, 1)["result"] == -3
-    config["first"] = {"backend": "Identity", "next": "alias"}
-    config["alias"] = {**X["alias"], "or": True, "next": "last"}
-    assert send(config, 1)["result"] == -1  # it is passed by
-
-
 def test_an_alias_of_an_alias_is_answered_by_the_same_node(send):
     config = {**X, "outer": {"backend": "Forward[node.alias]", "each": "data"}}
     assert send(config, [1, 2, 3])["result"] == [2, 3, 4]

@@ -308,18 +308,6 @@ def test_probes_of_one_class_have_names_of_their_own_and_the_configured_one_stay
     assert probe.spans == [("main", 0, "S/0:AttachedSpanned", "inside", 1.0, 2.0, "cuda:0")]
 
 
-def test_a_probe_that_fails_harms_nobody_and_goes():
-    class Bad:
-        def request_done(self, *_):
-            raise ValueError("no luck")
-
-    with headrace.pipe({"backend": "Identity"}) as pipe:
-        with attached(pipe, Bad()):
-            assert pipe({"data": 1})["result"] == 1
-            assert pipe.stats()["probes"]["Bad"]["errors"] == 1
-        assert is_plain(pipe)
-
-
 def test_an_error_in_the_block_takes_the_probe_away():
     with headrace.pipe({"backend": "Identity"}) as pipe:
         with pytest.raises(RequestsFailed), attached(pipe, Recorder()):

@@ -265,16 +265,6 @@ def test_an_instance_whose_batch_ends_while_the_others_are_closed_is_closed_too(
     assert closed == ["frees", "hung"]
 
 
-def test_close_is_idempotent_and_may_be_called_from_many_threads(gate, client):
-    gate.shut = False
-    pipe = headrace.pipe({"backend": "Gate", "instance_num": 2})
-    pipe({"data": 1})
-    for one in [client(pipe.close, drain=bool(k % 2)) for k in range(8)]:
-        one.outcome()
-    pipe.close()
-    assert gate.closed == 2
-
-
 @pytest.mark.parametrize("backend", ["Gate", "OwnGate", "S[BackgroundThread[Gate]]"])
 @pytest.mark.parametrize("way", ["call", "submit"])
 def test_close_from_a_thread_that_runs_a_batch_refuses_entry_and_returns_at_once(
@@ -306,19 +296,6 @@ def test_close_from_a_callback_comes_back(gate):
     pipe.submit({"data": 1}).add_done_callback(close)
     assert ended.wait(60)
     assert pipe.stats()["state"] == "closed"
-
-
-def test_no_thread_of_an_instance_is_left_after_close(gate, threads_named):
-    gate.shut = False
-    pipe = headrace.pipe({"backend": "OwnGate", "instance_num": 2})
-    for future in [pipe.submit({"data": k}) for k in range(8)]:
-        future.result(timeout=60)
-    threads = threads_named("headrace-")
-    assert {one.ident for one in threads} >= set(gate.idents)
-    pipe.close()
-    for thread in threads:
-        thread.join(60)
-        assert not thread.is_alive()
 
 
 def test_with_closes_with_drain_and_without_it_on_an_exception(gate, client, waiting):

@@ -128,36 +128,6 @@ def test_a_build_that_fails_closes_its_stores_in_their_thread(stores):
     assert stores.closed == [("backend a", stores.home), ("a", stores.home)]
 
 
-def test_a_scope_is_one_copy_of_the_innermost_ioc():
-    loaded = []
-
-    class Load(headrace.Backend):
-        class Options(headrace.Options):
-            precision: str = pydantic.Field(description="Of the engine.")
-
-        def init(self, options, context):
-            context.store.scope.get_or_create("engine", lambda: f"engine {options.precision}")
-
-        def forward(self, batch):
-            """Never called."""
-
-    class Infer(headrace.Backend):
-        def init(self, options, context):
-            self.engine = context.store.scope.get("engine", "none")
-            loaded.append(self.engine)
-
-        def forward(self, batch):
-            for request in batch:
-                request["result"] = [*request["data"], self.engine]
-
-    headrace.register(Load)
-    headrace.register(Infer)
-    text = "S[IoC[Load(precision=fp32),Infer;Infer],IoC[Load(precision=fp16),Infer;Infer]]"
-    with headrace.pipe({"backend": text, "instance_num": 2}) as pipe:
-        assert pipe({"data": []})["result"] == ["engine fp32", "engine fp16"]
-    assert loaded == ["engine fp32", "engine fp16"] * 2
-
-
 def test_a_scope_looks_outwards_and_makes_its_own(stores):
     headrace.register("Outer", type("Outer", (stores.cls,), {}))
     headrace.register("Inner", type("Inner", (stores.cls,), {}))

@@ -8,13 +8,13 @@ absence (here where no file is named):
   ``test_core_config``, ``test_a_word_without_what_it_depends_on_is_refused``
 - a second pipeline with the same node names breaks the first: ``test_pipelines_with_equal_...``
 - an object that nobody keeps leaves a dangling name: ``test_a_pipeline_that_nobody_keeps_...``
-- a join that is entered from one of its predecessors hangs: ``test_core_graph_requests``; without
+- a join that is entered from one of its predecessors hangs: ``test_core_graph_model``; without
   a map: ``test_core_graph``
 - a graph over a node whose entrypoint is a plain backend hangs:
   ``test_a_graph_over_a_node_that_is_a_plain_backend_...``
-- a weight above every max or below every min hangs or gives nothing: ``test_core_scheduling_calls``,
+- a weight above every max or below every min hangs or gives nothing: ``test_core_hints``,
   ``test_core_scheduling_running``, ``test_a_weight_that_fits_nothing_is_answered_in_a_graph_...``
-- a list longer than all instances take blocks: ``test_core_scheduling_calls``
+- a list longer than all instances take blocks: ``test_core_scheduling_running``
 - callers that wait and callers that do not, in one batch with an error, abort the process:
   ``test_all_kinds_of_callers_share_a_batch_...``
 - an error in a batch, a loop or a restart aborts the process: ``test_an_error_inside_...``, what

@@ -239,14 +239,6 @@ def test_a_deadline_ends_a_request_that_is_kept(keeper):
         keeper.one_was_told(request)
 
 
-def test_the_deadline_of_a_call_that_waits_ends_a_request_that_is_kept(keeper):
-    with headrace.pipe({"backend": "KeptKeeper", "timeout_ms": 1}) as pipe:
-        request = {"data": 1}
-        with pytest.raises(DeadlineExceededError):
-            pipe(request)
-        assert pipe.stats()["nodes"]["main"]["failed"] == {"deadline": 1}
-
-
 def test_cancel_takes_a_request_that_is_kept(keeper):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         request = {"data": 1}

@@ -17,12 +17,10 @@ from sending import WAYS
 
 import headrace
 from headrace.errors import (
-    BatchRangeError,
     ClosedError,
     DeadlineExceededError,
     HeadraceError,
     InputError,
-    OverloadedError,
     RequestsFailed,
     SetupError,
     code_of,
@@ -352,13 +350,6 @@ def test_a_call_is_a_batch_and_a_request(probes, shortcut):
         assert probe.order == ["batch", "request"]
 
 
-def test_the_data_of_the_caller_is_back_when_a_probe_hears_of_it(probes, shortcut):
-    with piped({"backend": "S[Identity,Identity]"}) as pipe:
-        data = object()
-        pipe({"data": data})
-    assert probes()[0].results[0]["data"] is data
-
-
 def test_every_way_to_ask_is_heard_of_with_its_outcome(watched, shortcut):
     with watched({"backend": "Half", "max": 4, "instance_num": 2}) as (pipe, probe):
         for number in (2, 3, 13, 99):
@@ -404,37 +395,6 @@ def test_what_is_refused_on_entry_is_heard_of(watched, request_, way):
         assert probe.requests[0][1] is request_
         assert probe.batches == []
         assert pipe.stats()["probes"]["Recorder"]["errors"] == 0
-
-
-def test_a_dict_that_stands_in_a_list_twice_is_heard_of_twice(watched):
-    with watched({"backend": "Identity"}) as (pipe, probe):
-        same = {"data": 1}
-        with pytest.raises(RequestsFailed):
-            pipe([same, same])
-        assert heard(probe) == counted(pipe) == {"input": 1, "ok": 1}
-
-
-def test_too_heavy_requests_are_heard_of(probes, shortcut):
-    with piped({"backend": "Identity", "max": 2}) as pipe:
-        with pytest.raises(BatchRangeError):
-            pipe({"data": 1, "request_size": 3})
-        assert heard(probes()[0]) == counted(pipe) == {"batch_range": 1}
-
-
-def test_a_full_queue_is_heard_of(watched, gate, client, waiting):
-    config = {"backend": "Gate", "max": 1, "queue_size": 1, "queue_full": "reject"}
-    with watched(config) as (pipe, probe):
-        gate.entered(client(pipe, {"data": "runs"}))
-        old = pipe.submit({"data": "old"})
-        new = pipe.submit({"data": "new"})
-        with pytest.raises(OverloadedError):
-            new.result(60)
-        with pytest.raises(OverloadedError):
-            pipe({"data": "low"}, priority=-1)
-        assert heard(probe) == {"overloaded": 2}
-        gate.open()
-        old.result(60)
-    assert heard(probe) == {"overloaded": 2, "ok": 2}
 
 
 def test_a_deadline_is_heard_of_once_waiting_or_running(watched, gate, client, expire):

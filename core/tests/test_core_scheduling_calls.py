@@ -18,7 +18,6 @@ from sending import WAYS
 import headrace
 from headrace.errors import (
     BackendError,
-    BatchRangeError,
     ClosedError,
     DeadlineExceededError,
     InputError,
@@ -41,34 +40,6 @@ class BrokenError(Exception):
 
 
 # One request.
-
-
-def test_a_call_gives_the_same_dict_with_its_result_and_its_own_data(gate):
-    gate.shut = False
-    with headrace.pipe({"backend": "Gate"}) as pipe:
-        data = object()
-        request = {"data": data, "other": 1}
-        assert pipe(request) is request
-        assert request["result"] is data
-        assert request["data"] is data
-        assert request["other"] == 1
-
-
-def test_a_stale_result_is_removed_on_entry(gate):
-    gate.shut = False
-    seen = []
-
-    class Peek(headrace.Backend):
-        def forward(self, batch):
-            seen.extend("result" in request for request in batch)
-            for request in batch:
-                request["result"] = 1
-
-    headrace.register("Peek", Peek, replace=True)
-    with headrace.pipe({"backend": "Peek"}) as pipe:
-        for way in WAYS.values():
-            way(pipe, {"data": 1, "result": "stale"})
-    assert seen == [False] * len(WAYS)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -154,19 +125,9 @@ def test_weights_and_priorities_are_what_stands_for_an_int(gate, config):
         for wrong in (True, 1.0, "1", Narrow("1")):
             with pytest.raises(InputError, match="an int of at least 1"):
                 pipe({"data": 1, "request_size": wrong})
-            with pytest.raises(TypeError, match="priority is an int"):
-                pipe.submit({"data": 1}, priority=wrong)
-
-
-def test_a_request_heavier_than_every_max_is_refused_with_both_numbers(gate):
-    gate.shut = False
-    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
-        with pytest.raises(BatchRangeError) as caught:
-            pipe({"data": 1, "request_size": 5})
-        refused = pipe.submit({"data": 1, "request_size": 5}).exception(60)
-        for error in (caught.value, refused):
-            assert (error.weight, error.max, error.node) == (5, 4, "main")
-        assert pipe({"data": 1, "request_size": 4})["result"] == 1
+            for ask in (pipe, pipe.submit):
+                with pytest.raises(TypeError, match="priority is an int"):
+                    ask({"data": 1}, priority=wrong)
 
 
 def test_an_exception_without_a_text_reaches_the_caller_and_the_instance_goes_on(gate):
@@ -203,16 +164,6 @@ def test_a_request_that_is_refused_on_entry_has_no_result(way, closed):
 
 
 # Lists.
-
-
-def test_a_list_gives_the_list_with_all_results(gate):
-    gate.shut = False
-    with headrace.pipe({"backend": "Gate", "max": 4}) as pipe:
-        requests = [{"data": k} for k in range(10)]
-        assert pipe(requests) is requests
-        assert [r["result"] for r in requests] == list(range(10))
-        assert [k for batch in gate.batches for k in batch] == list(range(10))
-        assert max(map(len, gate.batches)) == 4
 
 
 LIST_DOORS = {
@@ -368,18 +319,6 @@ def test_a_timeout_beyond_all_clocks_is_none(gate, long):
         pipe.close(timeout=long)
 
 
-# Priority and order.
-
-
-@pytest.mark.parametrize("priority", [True, 1.5, None, "1"])
-def test_a_priority_is_an_int(gate, priority):
-    with headrace.pipe({"backend": "Gate"}) as pipe, pytest.raises(TypeError):
-        pipe({"data": 1}, priority=priority)
-
-
-# Futures.
-
-
 def test_submit_comes_back_at_once_and_the_future_gives_the_dict(gate):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         request = {"data": 1}
@@ -389,6 +328,9 @@ def test_submit_comes_back_at_once_and_the_future_gives_the_dict(gate):
         assert future.running()
         gate.let_go()
         assert future.result(timeout=60) is request
+
+
+# Futures.
 
 
 def test_cancel_is_true_only_while_queued_and_frees_its_slot(gate):
@@ -523,21 +465,6 @@ def test_a_coroutine_cancelled_after_its_request_expired_on_a_backend_is_abandon
 
 
 # The bound of the queue.
-
-
-def test_reject_refuses_what_finds_the_queue_full_with_the_numbers(gate, client, until):
-    with headrace.pipe({"backend": "Gate", "queue_size": 2, "queue_full": "reject"}) as pipe:
-        first = gate.entered(client(pipe, {"data": "first"}))
-        others = client(pipe, [{"data": k} for k in range(5)])
-        until(lambda: node(pipe)["failed"] == {"overloaded": 3})
-        gate.open()
-        assert first.outcome()["result"] == "first"
-        with pytest.raises(RequestsFailed) as caught:
-            others.outcome()
-        errors = caught.value.errors
-        assert errors[:2] == [None, None]
-        assert all(isinstance(error, OverloadedError) for error in errors[2:])
-        assert (errors[2].queue_size, errors[2].waiting) == (2, 2)
 
 
 def test_wait_blocks_submit_until_there_is_room_first_come_first_served(gate, client, waiting):

@@ -11,7 +11,7 @@ from sending import WAYS
 
 import headrace
 from headrace.errors import BackendError, BatchRangeError, ContractError, RequestsFailed, SetupError
-from headrace.policies import BatchPolicy, Cut, DispatchPolicy
+from headrace.policies import BatchPolicy, Cut
 
 pytestmark = pytest.mark.usefixtures("shortcut")
 
@@ -176,18 +176,6 @@ def test_a_request_to_an_idle_node_does_not_wait_for_the_company_that_one_before
         assert pipe.submit({"data": 1}).result(60)["result"] == 1
 
 
-def test_below_min_the_last_item_is_repeated_with_pad_and_refused_without(gate):
-    gate.shut = False
-    with headrace.pipe({"backend": "Gate", "min": 3, "max": 4, "pad": True}) as pipe:
-        assert pipe({"data": 1})["result"] == 1
-        assert gate.batches == [[1, 1, 1]]
-        assert node(pipe)["batch_size"]["histogram"] == {"1": 1}
-    with headrace.pipe({"backend": "Gate", "min": 3, "max": 4}) as pipe:
-        with pytest.raises(BatchRangeError):
-            pipe({"data": 1})
-        assert [r["result"] for r in pipe([{"data": k} for k in range(3)])] == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     ("keys", "weights", "ran"),
     [
@@ -347,15 +335,6 @@ def test_a_backend_cannot_wait_for_room_that_its_own_instance_is_to_make(gate, u
             assert pipe.stats()["nodes"]["main"]["failed"] == {"contract": 1}
 
 
-def test_a_call_into_the_same_pipeline_is_allowed_while_another_instance_is_free(gate):
-    gate.shut = False
-    inner = []
-    gate.calls["outer"] = lambda: inner.append(pipe({"data": "inner"})["result"])
-    with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
-        assert pipe({"data": "outer"})["result"] == "outer"
-        assert inner == ["inner"]
-
-
 def test_all_that_wait_fail_where_no_thread_can_be_started(gate, client, waiting):
     with headrace.pipe({"backend": "Gate"}) as pipe:
         first = gate.entered(client(pipe, {"data": "first"}))
@@ -405,21 +384,7 @@ class Spins(BatchPolicy):
         return Cut(1) if Spins.asked > 3 else Cut(0, now)
 
 
-class Both(BatchPolicy, DispatchPolicy):
-    made = 0
-
-    def __init__(self, options=None):
-        super().__init__(options)
-        Both.made += 1
-
-    def cut(self, queue, instance, now):
-        return Cut(len(queue))
-
-    def choose(self, weight, free):
-        return free[-1]
-
-
-for _policy in (Greater, Spins, Both):
+for _policy in (Greater, Spins):
     headrace.register(_policy.__name__, _policy, replace=True)
 
 
@@ -436,12 +401,3 @@ def test_a_policy_that_asks_to_be_asked_at_once_does_not_spin(gate):
     with headrace.pipe({"backend": "Gate", "batch_policy": "Spins"}) as pipe:
         assert pipe({"data": 1})["result"] == 1
         assert pipe.submit({"data": 1}).result(timeout=60)["result"] == 1
-
-
-def test_a_class_named_for_both_keys_is_made_once(gate):
-    gate.shut = False
-    Both.made = 0
-    config = {"backend": "Gate", "max": 8, "batch_policy": "Both", "dispatch_policy": "Both"}
-    with headrace.pipe(config) as pipe:
-        pipe([{"data": 1}])
-        assert Both.made == 1

@@ -16,7 +16,6 @@ import headrace
 from headrace.errors import InputError
 from headrace_testing import BackendConformance
 from headrace_testing.conformance import ConformanceRun, rules
-from headrace_testing.conformance.run import check_class
 
 
 class TestALimitOfTime:
@@ -69,10 +68,6 @@ class TestALimitOfTime:
         )
         assert (ended.returncode, ended.stdout) == (1, "")
         assert "in forward" in ended.stderr
-
-    def test_is_more_than_nothing(self):
-        with pytest.raises(ValueError, match="limit_s of Kit is more than 0, got 0"):
-            check_class(type("Kit", (BackendConformance,), {"limit_s": 0}))
 
 
 def test_what_the_backend_has_changed_for_its_host_is_put_back(tmp_path, monkeypatch):
