@@ -187,7 +187,7 @@ SETTINGS = {
     "docs/when_it_fails.md": ["does so after 30 s"],
     "examples/detect/README.md": ["status 1 below 0.99"],
     "plugins/observe/README.md": ["(1 ms to 10 s by default)"],
-    "plugins/ort/README.md": ["(1.32 is one)"],
+    "plugins/ort/README.md": ["(as 1.32)"],
     "plugins/remote/README.md": ["within about 5 s"],
     "plugins/serve/README.md": [
         "after 0.5 s, later up to 30 s",
