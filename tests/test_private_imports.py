@@ -17,7 +17,6 @@ OTHERS = {
     "cli/tests/test_cli_commands.py",
     "cli/tests/test_cli_schema.py",
     "cli/tests/test_cli_sources.py",
-    "plugins/cv/tests/test_cv_contract.py",
     "testing/tests/test_testing_conformance.py",
 }
 """The modules of tests of other distributions that name one; it only ever shrinks."""

@@ -270,8 +270,11 @@ def _own_bytes() -> int:
         return 0
     try:
         handles = map(nvml.nvmlDeviceGetHandleByIndex, range(nvml.nvmlDeviceGetCount()))
-        told = [one for at in handles for one in nvml.nvmlDeviceGetComputeRunningProcesses(at)]
-        return sum(one.usedGpuMemory or 0 for one in told if one.pid == os.getpid())
+        lists = map(nvml.nvmlDeviceGetComputeRunningProcesses, handles)
+        own = [
+            process for processes in lists for process in processes if process.pid == os.getpid()
+        ]
+        return sum(process.usedGpuMemory or 0 for process in own)
     except nvml.NVMLError:
         return 0
     finally:
