@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 13_631, "kernel": 6_868, "language": 6_763}
+LINES = {"core": 13_633, "kernel": 6_870, "language": 6_763}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 21_111
-SOURCES = 87_172
+SOURCES = 87_177
 
 
 def test_core_is_no_larger():

@@ -270,7 +270,9 @@ class Node:
             self.standby.let_in()
         instance = work.instance
         is_long = instance.least_s >= LONG_S
-        self.box.starts_first = is_long
+        self.box.starts_first = is_long and (
+            instance.batch_end is not None or self.box.is_held_until <= self.clock()
+        )
         if is_long and self.max != 1:
             self.decision.note_answered(work.entries, instance.mean_s)
         for i, entry in enumerate(work.entries):

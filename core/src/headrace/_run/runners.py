@@ -75,9 +75,12 @@ class Work:
             work.run(worker)
 
     def puts_off(self, rested: list[Signal]) -> bool:
-        """Have callers of the last batch woken once a device computes this one; False where that takes long, or none does."""
+        """Have callers of the last batch woken once a device computes this one; False where that takes long, or none does.
+
+        Nor where the batch is not full: then the next one waits for them.
+        """
         end = self.instance.batch_end
-        if end is None or end.launch_s >= LONG_S:
+        if end is None or end.launch_s >= LONG_S or self.instance.running_weight < self.node.max:
             return False
         try:
             if not end.is_watched:
