@@ -79,11 +79,12 @@ class Client:
 
 
 def wait_for_in_flight(server, count):
-    """Wait until so many requests are in flight. Where a fault is planted they may never be."""
+    """Wait until so many requests are in flight. Where a fault is planted they may never be: return whether they are."""
     for _ in range(int(storms.LATE_S / 0.002)):
         if server._service.counters.in_flight["http"] == count:
-            break
+            return True
         threading.Event().wait(0.002)
+    return False
 
 
 def wave(server):
@@ -112,7 +113,7 @@ def wave(server):
         full = ask(1)
         judge(full, 429, b'"memory"')
         gone.socket.close()
-        wait_for_in_flight(server, QUEUE_SIZE - 1)
+        wrong["wrong"] += not wait_for_in_flight(server, QUEUE_SIZE - 1)
         patient += ask(1)
         wait_for_in_flight(server, QUEUE_SIZE)
         WaitsToServe.gate.set()
