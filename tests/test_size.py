@@ -18,7 +18,7 @@ from distributions import ROOT, folders
 LINES = {"core": 13_633, "kernel": 6_870, "language": 6_763}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 21_111
+TESTS_OF_CORE = 21_118
 SOURCES = 87_177
 
 

@@ -82,8 +82,9 @@ def refuse_threads(monkeypatch):
 
 
 def threads_of_their_own(monkeypatch):
-    """Give the pipelines that are made from now on a pool of threads which no other one has."""
+    """Give the pipelines that are made from now on a pool of threads which no other one has, and return it."""
     monkeypatch.setattr(threads, "current", threads.Threads())
+    return threads.current.pool
 
 
 def circles_are_looked_for_at_once(monkeypatch):

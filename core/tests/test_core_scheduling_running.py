@@ -59,14 +59,20 @@ def test_the_node_key_timeout_makes_runners_run_it(gate):
         assert threading.get_ident() not in gate.idents
 
 
-def test_there_is_at_most_one_more_thread_than_instances(gate):
+def test_there_is_at_most_one_more_thread_than_instances(gate, until, monkeypatch):
+    pool = internals.threads_of_their_own(monkeypatch)
+    internals.runs_take(monkeypatch, 2.0**-14)  # after long ones other threads tell the callers
     with headrace.pipe({"backend": "Gate", "instance_num": 2}) as pipe:
-        futures = [pipe.submit({"data": k}) for k in range(20)]
+        futures = [pipe.submit({"data": k}) for k in range(2)]
         gate.wait_entered(2)
+        for k in range(20):
+            futures.append(pipe.submit({"data": k}))
+            until(lambda: pool._parked)  # else the next request may need one more
         gate.open()
         for future in futures:
             future.result(timeout=60)
         for k in range(20):
+            until(lambda: pool._parked)
             pipe.submit({"data": k}).result(timeout=60)
         assert len(set(gate.idents)) <= 3
 
