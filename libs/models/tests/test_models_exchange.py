@@ -47,7 +47,7 @@ class Gives(headrace.Backend):
 
 @pytest.fixture(autouse=True)
 def gives():
-    headrace.register("Gives", Gives)
+    headrace.register("Gives", Gives, replace=True)
     Gives.gate = threading.Event()
 
 
