@@ -157,7 +157,7 @@ def test_a_gigabyte_on_this_machine_is_measured(tmp_path):
             for request in batch:
                 request["result"] = self.held.numel()
 
-    headrace.register("Holds", Holds)
+    headrace.register("Holds", Holds, replace=True)
     torch.ones(1, device="cuda:0")  # the context of CUDA belongs to no model
     (tmp_path / "weights").write_bytes(b"")
     budget = Memory({"cuda:0": "4 GiB"})

@@ -272,7 +272,7 @@ def test_sequences_are_not_sampled():
     class Keeps(Gives):
         stateful = True
 
-    headrace.register("Keeps", Keeps)
+    headrace.register("Keeps", Keeps, replace=True)
     with Models({"m": {"backend": "Keeps([1])"}}) as models:
         models.update("m", {"backend": "Keeps([2])"}, exchange=always())
         asked(models, 3)
@@ -396,7 +396,7 @@ class Named(Gives):
     ],
 )
 def test_outputs_that_do_not_fit_are_told_before_it_begins(new, rtol, what):
-    headrace.register("Named", Named)
+    headrace.register("Named", Named, replace=True)
     with Models({"m": {"backend": "Named(a)"}}) as models:
         with pytest.raises(ConfigError, match=what):
             models.update("m", {"backend": f"Named({new})", "max": 4}, exchange=always(rtol=rtol))

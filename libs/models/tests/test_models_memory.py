@@ -341,7 +341,7 @@ def test_a_build_without_memory_is_tried_once_more_when_idle_models_have_left(sa
             for request in batch:
                 request["result"] = "full"
 
-    headrace.register("Full", Full)
+    headrace.register("Full", Full, replace=True)
     given = {"a": saying("a"), "full": {"backend": "Full"}}
     budget = memory("9 GiB", ["a", "full"])
     with Models(given, preload=False, memory=budget) as models:
@@ -450,7 +450,7 @@ def test_a_batch_without_memory_fails_alone_and_idle_models_leave(error, code, s
             for request in batch:
                 request["result"] = "there"
 
-    headrace.register("Fails", Fails)
+    headrace.register("Fails", Fails, replace=True)
     left = threading.Event()
     given = {"a": saying("a"), "b": saying("b"), "fails": {"backend": "Fails"}}
     budget = memory("9 GiB", given, keep=["b"])

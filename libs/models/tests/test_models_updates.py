@@ -128,7 +128,7 @@ def test_a_program_in_a_configuration_that_exits_does_not_end_the_process(tmp_pa
 
 
 def test_an_update_returns_when_the_requests_of_the_old_version_have_ended():
-    headrace.register("Blocking", Blocking)
+    headrace.register("Blocking", Blocking, replace=True)
     Blocking.reset()
     with Models({"detect": {"backend": "Blocking"}}) as models, ThreadPoolExecutor(2) as pool:
         switched = threading.Event()
@@ -147,7 +147,7 @@ def test_an_update_returns_when_the_requests_of_the_old_version_have_ended():
 
 
 def test_a_request_longer_than_the_drain_ends_well_all_the_same():
-    headrace.register("Blocking", Blocking)
+    headrace.register("Blocking", Blocking, replace=True)
     Blocking.reset()
     with Models({"detect": {"backend": "S[Identity,Blocking]"}}, drain_s=0.0) as models:
         gone = threading.Event()
