@@ -209,10 +209,6 @@ CURES: dict[str, tuple[str, str]] = {
         "The backend works only in the thread that has built it.",
         "Set `owns_thread = True`, or keep nothing in `threading.local()`.",
     ),
-    "in-loop-is-short": (
-        "It says `in_loop`, and takes an event loop too long.",
-        "Do not say `in_loop`: threads run it then.",
-    ),
     "instances-agree": (
         "Two instances disturb each other.",
         "Keep on `self` what changes, not on the class or in the module.",

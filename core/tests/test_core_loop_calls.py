@@ -1,4 +1,4 @@
-"""Requests that are begun in an event loop: ``call_soon``, and backends that the loop itself runs."""
+"""Requests that are begun in an event loop: ``call_soon``."""
 
 from __future__ import annotations
 
@@ -31,13 +31,9 @@ class LoopGate(headrace.Backend):
             request["result"] = 2 * request["data"]
 
 
-class LoopShort(LoopGate):
-    in_loop = True
-
-
-@pytest.fixture(params=[LoopGate, LoopShort], ids=["threads", "in_loop"])
-def backend(request):
-    cls = request.param
+@pytest.fixture
+def backend():
+    cls = LoopGate
     cls.batches, cls.threads, cls.opened = [], set(), threading.Event()
     cls.opened.set()
     headrace.register(cls.__name__, cls)
@@ -83,29 +79,29 @@ def test_requests_of_one_turn_share_a_batch():
     assert LoopGate.batches == [[*range(8)]]
 
 
-def test_the_loop_runs_what_is_short_and_nothing_else(backend):
+def test_the_loop_runs_no_batch(backend):
     async def main(pipe):
         return threading.get_ident(), await outcomes(pipe, [{"data": 1}])
 
     with headrace.pipe({"backend": f"S[{backend.__name__},Identity]"}) as pipe:
         ident, found = asyncio.run(main(pipe))
     assert found == [2]
-    assert (ident in backend.threads) == backend.in_loop
+    assert ident not in backend.threads
 
 
-def test_a_request_with_a_timeout_is_never_run_by_the_loop():
-    LoopShort.batches, LoopShort.threads, LoopShort.opened = [], set(), threading.Event()
-    headrace.register("LoopShort", LoopShort)
+def test_a_request_with_a_timeout_fails_in_time():
+    LoopGate.batches, LoopGate.threads, LoopGate.opened = [], set(), threading.Event()
+    headrace.register("LoopGate", LoopGate)
 
     async def main(pipe):
         (error,) = await outcomes(pipe, [{"data": 1}], timeout=0.05)
-        LoopShort.opened.set()
+        LoopGate.opened.set()
         return threading.get_ident(), error
 
-    with headrace.pipe({"backend": "LoopShort"}) as pipe:
+    with headrace.pipe({"backend": "LoopGate"}) as pipe:
         ident, error = asyncio.run(main(pipe))
     assert isinstance(error, DeadlineExceededError)
-    assert ident not in LoopShort.threads
+    assert ident not in LoopGate.threads
 
 
 def test_what_fails_is_told_and_what_is_no_request_is_raised(backend):
@@ -209,32 +205,3 @@ def test_what_was_begun_before_the_pipeline_closes_is_answered(nodes):
     node = {"backend": "LoopGate"}
     config = node if nodes == 1 else {"main": {**node, "next": "end"}, "end": node}
     assert asyncio.run(main(headrace.pipe(config))) == [nodes * 2 * n for n in range(3)]
-
-
-def test_a_backend_that_says_so_wrongly_goes_to_threads(caplog):
-    """After three batches above 5 ms, with one warning."""
-    seen = []
-
-    class LoopLiar(headrace.Backend):
-        in_loop = True
-
-        def forward(self, batch):
-            seen.append(threading.get_ident())
-            stop = threading.Event()
-            stop.wait(0.02)
-            for request in batch:
-                request["result"] = 1
-
-    headrace.register("LoopLiar", LoopLiar)
-
-    async def main(pipe):
-        for _ in range(5):
-            assert await outcomes(pipe, [{"data": 1}]) == [1]
-        return threading.get_ident()
-
-    with headrace.pipe({"backend": "LoopLiar"}) as pipe:
-        ident = asyncio.run(main(pipe))
-    assert [one == ident for one in seen] == [True, True, True, False, False]
-    (warning,) = [one.getMessage() for one in caplog.records if "in_loop" in one.getMessage()]
-    assert "'main'" in warning
-    assert "5 ms" in warning

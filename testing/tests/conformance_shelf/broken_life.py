@@ -176,15 +176,6 @@ class TheSecondIsAnother(Perfect):
         self.factor = options.factor + context.instance_index
 
 
-@breaks("in-loop-is-short")
-class HoldsTheLoop(Perfect):
-    in_loop = True
-
-    def forward(self, batch):
-        sum(range(1_000_000))
-        return super().forward(batch)
-
-
 @breaks("thread-state-kept")
 class LeavesAContextVariable(Perfect):
     def forward(self, batch):

@@ -65,9 +65,6 @@ class Engine:
         self.probes = started.probes
         # Each after the nodes that it calls.
         self.nodes = list(dict.fromkeys([node.scheduler for node in self.built.values()]))
-        if len(self.nodes) == 1:
-            self.nodes[0].is_only = True
-            self.nodes[0].short_cut.set_bounds()
         if blueprint.is_graph:
             nodes = {name: self.built[name].scheduler for name in blueprint.order}
             self.graph = Graph(self.box, blueprint.links, nodes)

@@ -293,26 +293,6 @@ class Entrance:
                 loop.call_soon(self._enter_together, waker)
         return calls
 
-    @property
-    def runs_here(self) -> bool:
-        """Whether the thread of an event loop may run a request without a deadline itself, since all backends are short."""
-        return self.only is not None and self.only.short_cut.runs_here and not self._enters
-
-    def run_here(self, request: Request, done: Callable[[LoopCall], object]) -> LoopCall:
-        """Run one request in the thread of an event loop; ``done`` is called at once. It raises InputError as `admit` does not."""
-        self.any_scheduler.check_entry(request)
-        on_way, key, call = self.on_way, id(request), LoopCall(request, done)
-        if on_way.setdefault(key, call) is not call:
-            self.refuse_twice(request)
-        try:
-            self.any_scheduler.short_cut.run_in_loop(request)
-        except Exception as error:  # noqa: BLE001 - it is what `done` gets
-            call.error = error
-        finally:
-            del on_way[key]
-        call.tell()
-        return call
-
     def _enter_together(self, waker: LoopWaker) -> None:
         """Let the requests enter that a turn of an event loop has begun."""
         waker.comes = False

@@ -315,7 +315,7 @@ class LoopCall:
     Attributes:
         request: The dict.
         error: Its error once it has ended, None for success.
-        entry: Its entry. None where the loop itself has run it.
+        entry: Its entry.
         route: Its way through the graph. None without one.
     """
 
@@ -332,11 +332,6 @@ class LoopCall:
         """Have the loop told when an entry has its outcome."""
         self._waker, self.entry, self.route = waker, entry, route
         entry.then, entry.awaited = self._note_end, get_ident()
-
-    def tell(self) -> None:
-        """Call who is to be told; in the loop."""
-        done, self._done = self._done, _note_nothing
-        done(self)
 
     def cancel(self) -> bool:
         """Give the request up: nobody is told any more. True where a backend still runs on its dict."""
@@ -373,7 +368,7 @@ class LoopCall:
         entry.node.box.after.append((self._waker.wake, (self._end,)))
 
     def _end(self) -> None:
-        done, self._done = self._done, _note_nothing  # as `tell`
+        done, self._done = self._done, _note_nothing
         if done is not _note_nothing:
             entry = self.entry
             entry.give_back()

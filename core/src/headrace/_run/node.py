@@ -78,7 +78,6 @@ class Node:
         pending: The requests that backends keep as PENDING.
         running: How many entries of batches run.
         counts: How many requests have come, and what is counted of those that no instance has run.
-        is_only: Whether it is the only node of its pipeline.
         must_have_result: Whether a request that ends without ``result`` has failed.
         refusing: The error of newcomers. None while the node is open.
         probes: The probes.
@@ -114,7 +113,7 @@ class Node:
         self.must_have_result = True
         self.refusing: ClosedError | None = None
         self.drains = True
-        self.dead = self.watched = self.is_only = False
+        self.dead = self.watched = False
         self.probes = Probes()
         self.reporter: Reporter | None = None
         self.needs: Sequence[str] = DATA_ALONE

@@ -302,9 +302,7 @@ class Pipeline:
         """Begin one request in a coroutine or callback of the running event loop, which is called when it has ended.
 
         All requests that one turn of the loop begins so enter the pipeline together at its end, and one wake tells the loop of
-        all that have ended meanwhile: a server hands over many for the price of one. Where every backend of a pipeline says
-        ``in_loop``, a request without a timeout that finds an instance idle runs in the loop itself, and ``done`` is called before
-        this returns.
+        all that have ended meanwhile: a server hands over many for the price of one.
 
         Args:
             data: A request.
@@ -330,14 +328,6 @@ class Pipeline:
         try:
             if entrance.closing is not None:
                 entrance.check_open([data])
-            only = entrance.only
-            if (
-                timeout is None
-                and only is not None
-                and only.short_cut.runs_here
-                and type(data) is dict
-            ):
-                return entrance.run_here(data, done)
             entrance.admit([data], timeout, priority, admitted, self._on_way)
             calls = entrance.begin(loop, admitted, done, together=True)
         except BaseException:

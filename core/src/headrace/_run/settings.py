@@ -50,7 +50,6 @@ class Limits:
         pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
         deadlock_after_s: How long a request waits until circles of calls are looked for. 0 for never.
         shortcut: Whether a caller that finds the node idle may skip the queue.
-        in_loop: Whether an event loop that finds the node idle may run a request itself.
     """
 
     queue_size: int = 1024
@@ -61,4 +60,3 @@ class Limits:
     pad: bool = False
     deadlock_after_s: float = 5.0
     shortcut: bool = True
-    in_loop: bool = False

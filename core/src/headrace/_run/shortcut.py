@@ -9,11 +9,9 @@ was taken and named in one step of the interpreter, so it is found, and a step p
 from __future__ import annotations
 
 import _thread
-import logging
 from functools import partial
 from sys import modules
 from threading import get_ident
-from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace._run.batch import judge, run_alone, wrap_own
@@ -31,24 +29,16 @@ if TYPE_CHECKING:
 
 _pop = list.pop
 
-_log = logging.getLogger("headrace.scheduling")
-
-_LATE_S = 5e-3
-_MOST_LATE = 3
-"""So many batches may take an event loop longer than `_LATE_S` seconds."""
-
 
 class ShortCut:
     """Runs single requests in the threads of their callers.
 
     Attributes:
         max_weight: The greatest weight of a request that may skip the queue. 0 where none may.
-        in_loop: Whether event loops run requests themselves, which is so until `_MOST_LATE` have taken too long.
     """
 
     def __init__(self, node: Any) -> None:
         self._node = node
-        self.in_loop, self._late = node.limits.in_loop, 0
         self.set_bounds()
 
     def set_bounds(self) -> None:
@@ -247,27 +237,6 @@ class ShortCut:
                     return True
             raise
         return True
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether the thread of an event loop may run a request itself now."""
-        node = self._node
-        return bool(self.in_loop and node.free and self.max_weight and not node.queue.count)
-
-    def run_in_loop(self, request: Request) -> None:
-        """Run one request in the thread of an event loop, which has to go on soon. Raises its error."""
-        began = perf_counter()
-        self.call(request, internal=True)
-        took_s = perf_counter() - began
-        if took_s > _LATE_S:
-            self._late += 1
-            if self._late >= _MOST_LATE and self.in_loop:
-                self.in_loop = False
-                _log.warning(
-                    "node %r: a backend says in_loop, and %d batches took the event loop more than %g ms, the last one %.1f ms:"
-                    " threads run it from now on",
-                    *(self._node.name, self._late, 1e3 * _LATE_S, 1e3 * took_s),
-                )
 
     def _call_slowly(self, request: Request, internal: bool, home: Home | None) -> None:
         """Run one request that has found no free instance."""

@@ -52,9 +52,6 @@ _HELD_S, _HELD_SHARE = 1e-3, 0.5
 _MEASURED, _MEASURED_S = 5, 2.0
 """How many batches are measured at least, and for how long where a lock seems to be held: a busy machine makes all of a few long."""
 
-_TRIED, _IN_LOOP_S = 200, 50e-6
-"""How often a batch is run, and how long the shortest run may take of a backend that an event loop runs."""
-
 
 def in_thread(function: Callable[[], T]) -> T:
     """Call a function in a new thread; give its result, or raise its error."""
@@ -318,32 +315,6 @@ def threads_in_turn(subject: Subject) -> str:
     return "it owns its thread" if subject.cls.owns_thread else "any thread may run it"
 
 
-@rule("in-loop-is-short", "threads-in-turn")
-def in_loop_is_short(subject: Subject) -> str:
-    """A class that says `in_loop = True` is run by the event loop of a server, where all its clients wait meanwhile.
-
-    A batch of one request is run again and again. The shortest run takes less than 50 µs. A backend that waits for anything,
-    as a file or a lock, must not say so, however short the wait is. A container takes as long as what it holds, and is not
-    measured.
-    """
-    if not subject.cls.in_loop or subject.cls.takes:
-        return "threads run it"
-    live = subject.build()
-    least_s = min(_run_s(live, subject.item(0)) for _ in range(_TRIED))
-    subject.done(live)
-    if least_s > _IN_LOOP_S:
-        raise Broken(
-            f"a batch of one request takes {1e6 * least_s:.0f} µs, and may take {1e6 * _IN_LOOP_S:.0f}"
-        )
-    return f"{1e6 * least_s:.0f} µs"
-
-
-def _run_s(live: Live, request: Request) -> float:
-    began = time.perf_counter()
-    live.root.forward([request])
-    return time.perf_counter() - began
-
-
 @rule("thread-state-kept", "threads-in-turn", "closes-unused")
 def thread_state_kept(subject: Subject) -> None:
     """The thread that runs a batch belongs to others: to a caller, or to another pipeline.
@@ -448,6 +419,5 @@ RULES: tuple[Rule, ...] = (
     instances_agree,
     instances_help,
     threads_in_turn,
-    in_loop_is_short,
     thread_state_kept,
 )

@@ -111,11 +111,6 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
             pad=keys.pad,
             deadlock_after_s=builder.plan.keys.deadlock_after_s,
             shortcut=_may_skip(node.batch_policy.cls, node.dispatch_policy.cls),
-            in_loop=all(
-                element.cls.in_loop
-                for element in node.instance.walk()
-                if element.options is not None
-            ),
         ),
     )
 

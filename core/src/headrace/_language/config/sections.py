@@ -209,13 +209,11 @@ class Sections:
     Attributes:
         nodes: The keys of each node, in file order.
         globals: The keys of ``[global]``, and those of the top level beside tables.
-        single: Whether the configuration is one node without a table of its own.
         file: The file that the user named, None for a dict.
     """
 
     nodes: dict[str, dict[str, Written]] = field(default_factory=dict)
     globals: dict[str, Written] = field(default_factory=dict)
-    single: bool = False
     file: str | None = None
 
     def file_of(self, node: str) -> str | None:
@@ -236,7 +234,6 @@ def read_sections(document: Document, problems: Problems) -> Sections:
         problems.add("type", "[global] is a table", hint=hint, **_place("global", table))
     rest = {key: value for key, value in document.top.items() if key != "global"}
     if "backend" in rest and not isinstance(rest["backend"], Table):
-        shape.single = True
         _add_node(rest, shape, problems)
     else:
         _add_nodes(rest, shape, problems)

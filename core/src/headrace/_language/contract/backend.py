@@ -132,9 +132,6 @@ class Backend(Checked):
             process.
         wide: True when an instance with more threads is quicker. With ``instance_num = "auto"`` the node then has one with all
             threads, which serves a request that finds the node idle.
-        in_loop: True when `forward` takes less than 50 µs and waits for nothing. If every backend of a pipeline of one node is
-            so, the event loop of a server runs a request itself, where an instance is idle and there is no deadline. To wake a
-            thread takes longer. After three batches above 5 ms threads run it, and the log warns.
         uses_pipeline: True when it hands something over by ``context.store.pipeline``. Such a class is refused in a container
             that `builds_elsewhere`. The functions of ``context.batch.at_end`` are called before its `forward`.
         bracket: For a container: what stands in ``[ ]``, beside `takes`. A `headrace.words.Bracket`.
@@ -153,7 +150,6 @@ class Backend(Checked):
     builds_elsewhere: ClassVar[bool] = False
     stateful: ClassVar[bool] = False
     wide: ClassVar[bool] = False
-    in_loop: ClassVar[bool] = False
     uses_pipeline: ClassVar[bool] = False
     bracket: groups.Bracket = groups.Bracket()
     place: ClassVar[groups.Place] = groups.Place()

@@ -197,7 +197,6 @@ class Identity(Backend):
     """
 
     rerun = True
-    in_loop = True
     reads = ("data",)
 
     def forward(self, batch: list[Request]) -> None:

@@ -62,7 +62,6 @@ class Sequential(Word):
     """
 
     takes = (1, None)
-    in_loop = True  # as far as its elements are
     bracket = Bracket(prefixes=("or", "key="), combine_ranges=combine_ranges)
     _in_turn = True
 

@@ -72,8 +72,6 @@ def _report_unknown(use: Use, call: Call) -> None:
 class Wiring(Word):
     """A word of which nothing is left at run time but the last element in its bracket."""
 
-    in_loop = True  # as far as what it wires is
-
     _wiring = True
     bracket = Bracket(keys_of_child=-1)
 
