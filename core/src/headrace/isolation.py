@@ -5,12 +5,6 @@ A container that says ``builds_elsewhere`` gets the configuration of its child (
 leave with them, and with `Liveness` the container says whether the instance has its part now, later or no more. Such a
 container may set ``needs`` in ``init``: the keys without which what was built there cannot run a request.
 
-A container that is the outermost backend of a node may also have ``start_in_loop(batch, loop, turn) -> bool``. It is called before
-``forward`` in the thread of an event loop, to send the batch without waiting, and returns False where it cannot: then ``forward``
-does all of it, in a thread. Once the answer is there it calls ``turn.claim()`` in the loop. If that gives False, a thread runs
-``forward`` by now, since the batch took long. Else it reads the answer and calls ``turn.end(waits=False)``, which calls
-``forward`` to write it, or with ``waits=True`` has a thread do so. ``turn.ident`` stands for the thread that holds the instance.
-
 ``headrace-process`` has the base of such containers, `headrace_process.apart.Apart`, which uses these names alone.
 """
 

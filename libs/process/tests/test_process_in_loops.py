@@ -133,16 +133,6 @@ async def outcomes(pipe, requests, **more):
     return [one.request["result"] if one.error is None else one.error for one in calls]
 
 
-def test_the_loop_itself_reads_the_answers_of_a_turn_in_batches(loop):
-    with pipe_of() as pipe:
-        made_in.clear()
-        found = loop.do(outcomes(pipe, [{"data": "made"} for _ in range(12)]))
-        assert [one.value for one in found] == [1] * 12
-        assert {*made_in} == {loop.thread.ident}
-        stats = pipe.stats()["nodes"]["main"]
-        assert (stats["batches"], stats["ok"]) == (3, 12)
-
-
 def test_an_error_is_the_one_of_its_batch(loop):
     with pipe_of() as pipe:
         one, other = loop.do(outcomes(pipe, [{"data": "wrong"}, {"data": 4}]))

@@ -48,8 +48,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors
     me = get_ident()
     outer = batches_run.get(me, ())
     batches_run[me] = (entries, *outer) if outer else (entries,)
-    begun = instance.started_at or time.perf_counter() if timed else 0.0
-    instance.started_at = 0.0
+    begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run(batch)
     except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised

@@ -143,7 +143,6 @@ class Checked:
     if TYPE_CHECKING:  # see `headrace.Backend`
 
         def forward(self, batch: list[Request]) -> Outcomes: ...
-        def start_in_loop(self, batch: list[Request], loop: Any, turn: Any) -> bool: ...
 
     # What the users of a backend call.
 
@@ -173,12 +172,6 @@ class Checked:
             return self._check_outcomes(batch, outcomes)
         finally:
             del outcomes  # its errors keep this frame: a frame that keeps them is a reference cycle
-
-    def _start_in_loop(self, batch: list[Request], loop: Any, turn: Any) -> bool:
-        """Let a backend that lives elsewhere begin a batch: see `headrace.isolation`. False where `__call__` is to do all of it."""
-        if self._state in _OVER or self._out_of_range(batch) is not None:
-            return False
-        return bool(self.start_in_loop(batch, loop, turn))
 
     def _has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given; the builder sets this."""

@@ -285,7 +285,7 @@ class Entrance:
             call.note_entry(waker, entry, route)
             calls.append(call)
         if not together:
-            self._start([(call.entry, call.route) for call in calls], waits=False, waker=waker)
+            self._start([(call.entry, call.route) for call in calls], waits=False)
         elif calls:
             self._begun.extend(calls)
             if not waker.comes:
@@ -298,7 +298,7 @@ class Entrance:
         waker.comes = False
         calls = self._take_begun()
         try:
-            self._start([(call.entry, call.route) for call in calls], waits=False, waker=waker)
+            self._start([(call.entry, call.route) for call in calls], waits=False)
         except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or no stack: it is told where the answers are awaited
             for call in calls:
                 call.fail(raised)
@@ -322,7 +322,7 @@ class Entrance:
         else:
             start_all([GraphRequest(self.graph, call.route, call.entry) for call in calls])
 
-    def _start(self, fresh: list[Admitted], *, waits: bool, waker: LoopWaker | None = None) -> None:
+    def _start(self, fresh: list[Admitted], *, waits: bool) -> None:
         if not fresh:
             return
         entries = [entry for entry, _ in fresh]
@@ -331,9 +331,7 @@ class Entrance:
             if self.only is not None:
                 first = self.only
                 first.start(entries)
-                if first.starts_there and waker is not None and get_ident() not in in_steps:
-                    pass  # the loop begins it
-                elif first.free and len(entries) == 1 and first.short_cut.hand_over(entries[0]):
+                if first.free and len(entries) == 1 and first.short_cut.hand_over(entries[0]):
                     return
             else:
                 first = next(route.first for _, route in fresh if route is not None)
@@ -342,13 +340,11 @@ class Entrance:
             if waits and get_ident() in in_steps:
                 waits = first.room.may_be_full(len(fresh))
             if self.only is not None:
-                post(self.box, first.enter, entries, runner=waker)
+                post(self.box, first.enter, entries)
             else:
                 walked = [(route, entry) for entry, route in fresh if route is not None]
                 begun = [GraphRequest(self.graph, *pair) for pair in walked]
-                post(self.box, start_all, begun, runner=waker)
-            if waker is not None:
-                waker.start_taken()
+                post(self.box, start_all, begun)
             if waits and any(entry.state in _BEFORE for entry in entries):
                 self._wait_for_room(first, entries)
         except BaseException as raised:

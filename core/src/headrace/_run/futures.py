@@ -6,7 +6,6 @@ import concurrent.futures
 import logging
 import time
 from collections import deque
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +13,7 @@ from headrace._run import threads
 from headrace._run.box import ask, is_inside, refuse_inside
 from headrace._run.entry import DONE, refuses_change
 from headrace._run.refusals import endless_wait, withdrawn
-from headrace._run.threads import Signal, took_token, warn_in_coroutine
+from headrace._run.threads import Signal, warn_in_coroutine
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from headrace._run.entry import Entry
     from headrace._run.node import Node
     from headrace._run.parts import PartSink
-    from headrace._run.runners import Work
     from headrace.keys import Request
 
 _log = logging.getLogger("headrace.callbacks")
@@ -206,25 +204,16 @@ def start_wait(entry: Entry) -> None:
     entry.awaited = get_ident()
 
 
-_LOOK_S = 0.25
-"""A batch that a loop has begun, and that has not ended after so long, is waited for by a thread: the loop may have ended."""
-
-
 class LoopWaker:
     """What one event loop and a pipeline tell each other: one call into the loop wakes all that is due there.
-
-    It is also what the loop is as a runner of steps: it begins batches whose backend lives elsewhere. See `Work.start`.
 
     Attributes:
         loop: The event loop.
         comes: Whether the loop is to let enter what it has begun.
         due: What is to be called in the loop.
-        work: The batch that it is to run next: none.
-        away: When each batch was begun that runs elsewhere.
     """
 
-    __slots__ = ("_taken", "_thread", "_token", "_unwatched", "away", "comes", "due", "loop")
-    work = None
+    __slots__ = ("_thread", "_token", "comes", "due", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -232,49 +221,6 @@ class LoopWaker:
         self.due: deque[Callable[[], object]] = deque()
         self._token = [None]
         self._thread = get_ident()
-        self._taken: deque[Work] = deque()
-        self._unwatched = [None]
-        self.away: dict[Work, float] = {}
-
-    def take(self, work: Work) -> bool:
-        """Take a batch that the loop can begin, while it runs the steps. False where it may not."""
-        may = work.may_start_there()
-        if may:
-            self._taken.append(work)
-        return may
-
-    def rest(self, _: Box) -> None:
-        """Do nothing: the loop does not sleep here."""
-
-    def start_taken(self) -> None:
-        """Begin the batches that were taken; in the loop."""
-        while self._taken:
-            self._taken.popleft().start(self)
-
-    def note_away(self, work: Work) -> None:
-        """Have a thread wait for a batch that was begun, if it takes long; in the loop."""
-        given = work.node.box.threads
-        self.away[work] = given.clock()
-        if self._unwatched:
-            self._look_later(given)
-
-    def _look_later(self, given: threads.Threads) -> None:
-        if took_token(self._unwatched):
-            try:
-                given.timer.call_at(given.clock() + _LOOK_S, partial(self._look, given))
-            except RuntimeError:  # no thread can be started
-                self._unwatched.append(None)
-
-    def _look(self, given: threads.Threads) -> None:
-        """Have threads of the pool wait for the batches that are late."""
-        now = given.clock()
-        for work, since in self.away.copy().items():
-            if now - since >= _LOOK_S:
-                self.away.pop(work, None)
-                work.put_in_pool()
-        self._unwatched.append(None)
-        if self.away:
-            self._look_later(given)
 
     def wake(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop; in any thread."""

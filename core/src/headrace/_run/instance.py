@@ -43,8 +43,6 @@ class Instance(Tally):
         index, min, max, device: See `headrace.policies.InstanceView`.
         backend: The backend.
         run: Runs a batch in the context of the instance, whose context variables no caller shares.
-        start_there: Begins a batch in an event loop, in that context. None where the backend has no ``start_in_loop``.
-        started_at: When the batch was begun so, on the clock of `time.perf_counter`. 0 where none was.
         thread: The thread that must run the instance, or None when any may.
         holder: Who has the instance: the request of a caller that runs it alone, else the `Work` or whoever claimed it. None while it is free.
         ident: Identifier of the thread that runs the instance. 0 while none does.
@@ -85,12 +83,7 @@ class Instance(Tally):
         self.index = index
         self.backend = backend
         # Here a batch enters the instance, whichever thread brings it.
-        enter: Callable[..., Outcomes] = Context().run
-        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
-        self.start_there: Callable[..., object] | None = None
-        if hasattr(backend, "start_in_loop"):
-            self.start_there = partial(enter, backend._start_in_loop)
-        self.started_at = 0.0
+        self.run: Callable[..., Outcomes] = partial(Context().run, backend.__call__)
         self.min = least
         self.max = most
         self.device = device

@@ -83,7 +83,6 @@ class Node:
         probes: The probes.
         reporter: Tells them of batches and requests. None where none receives these.
         needs: The keys that a request must have.
-        starts_there: Whether an event loop can begin batches of it.
         standby: The callers that wait as those who have not come yet.
         call: Runs one request for a caller that waits without a deadline.
     """
@@ -118,7 +117,6 @@ class Node:
         self.reporter: Reporter | None = None
         self.needs: Sequence[str] = DATA_ALONE
         self.decision = dispatch.Decision(self, batch_policy, dispatch_policy)
-        self.starts_there = any(instance.start_there for instance in instances)
         self.set_range(instances)
         self.standby = Standby(self)
         self.short_cut = ShortCut(self)

@@ -1,11 +1,10 @@
 """Who runs a batch: the thread that runs the steps if it may, else the pool.
 
-An event loop runs none, and begins those whose backend lives elsewhere (`Work.start`). It goes on meanwhile, and takes the answer.
+An event loop runs none.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from headrace._run import batch
 from headrace._run.box import Worker, ask, main, post, refuse_inside
 from headrace._run.entry import DONE, RUNNING
-from headrace._run.fitting import copies
 from headrace._run.instance import FAST_S, LEADS_S, LONG_S
 from headrace._run.parts import are_read
 from headrace._run.refusals import no_thread_error
@@ -28,8 +26,6 @@ if TYPE_CHECKING:
     from headrace._run.instance import Instance
     from headrace._run.node_state import NodeState
 
-_log = logging.getLogger("headrace.scheduling")
-
 PUT_OFF_S = 0.01
 """Callers that are woken once a device works are woken after this in any case: a backend may hang."""
 
@@ -38,20 +34,17 @@ class Work:
     """A batch that was formed, with the instance that was claimed for it.
 
     Attributes:
-        waker: The `headrace._run.futures.LoopWaker` of the loop that has begun it.
-        ident: Stands for the thread that holds the instance, where none does since a loop has begun it. 0 else.
+        unbegun: The token of who runs it, or fails it for lack of a thread. None where it waits for nobody.
     """
 
-    __slots__ = ("entries", "ident", "instance", "node", "unbegun", "waker")
+    __slots__ = ("entries", "instance", "node", "unbegun")
     instance: Instance
-    waker: Any
 
     def __init__(self, node: Any, entries: list[Entry], instance: Instance | None = None) -> None:
         self.node, self.entries = node, entries
         if instance is not None:
             self.instance = instance
         self.unbegun: list[None] | None = None
-        self.ident = 0
 
     def assign(self) -> None:
         """Find a thread that runs it; in a step."""
@@ -67,7 +60,7 @@ class Work:
     def serve(self) -> None:
         """Run it in a thread of ours, and the batches that this thread is given afterwards."""
         if self.unbegun is not None and not took_token(self.unbegun):
-            return  # it was given up, or another thread or a loop ends it
+            return  # it was given up
         worker = Worker(self.instance.thread)
         worker.work = self
         while worker.work is not None:
@@ -92,52 +85,6 @@ class Work:
         end.rested.extend(rested)
         return True
 
-    def may_start_there(self) -> bool:
-        """Tell whether an event loop can begin it."""
-        instance = self.instance
-        may = instance.start_there is not None and instance.thread is None
-        return may and self.node.reporter is None and not are_read(self.entries)
-
-    def start(self, waker: Any) -> None:
-        """Let its backend begin it in the thread of an event loop, which goes on; where it does not, a thread runs it."""
-        instance = self.instance
-        self.waker, self.unbegun, begun = waker, [None], False
-        self.ident = -id(self)  # the identifier of no thread
-        instance.started_at = time.perf_counter()
-        try:
-            given = [entry.request for entry in self.entries]  # as `batch.run`
-            given += copies(instance, self.entries) if instance.limits.pad else ()
-            begun = bool(instance.start_there and instance.start_there(given, waker.loop, self))
-        except Exception as error:  # noqa: BLE001 - a defect of a backend: its forward runs the batch
-            _log.error("%s: start_in_loop raised", self.node.name, exc_info=error)
-        instance.ident = self.ident  # the loop goes on
-        if begun:
-            waker.note_away(self)
-        else:
-            self.ident = 0
-            self.put_in_pool()
-
-    def claim(self) -> bool:
-        """Tell the backend whose answer is there whether it is for the loop: else a thread waits for it by now."""
-        self.waker.away.pop(self, None)
-        return self.unbegun is not None and took_token(self.unbegun)
-
-    def end(self, *, waits: bool) -> None:
-        """Run the rest of a batch that was claimed, in the loop; where the backend says that it ``waits``, in a thread."""
-        if waits and self.unbegun is not None:
-            self.unbegun.append(None)
-            self.put_in_pool()
-        else:
-            self.run(self.waker)
-            self.waker.start_taken()
-
-    def put_in_pool(self) -> None:
-        """Have a thread of the pool go on with what was begun, unless somebody else does."""
-        try:
-            self.node.box.threads.pool.run(self.serve)
-        except RuntimeError as error:
-            post(self.node.box, self.fail_unbegun, error)
-
     def fail_unbegun(self, error: BaseException) -> None:
         """Fail it, unless a thread has begun it; in a step."""
         if self.unbegun and took_token(self.unbegun) and self.instance.holder is self:
@@ -155,7 +102,7 @@ class Work:
     def run(self, runner: Any) -> None:
         """Run it in this thread, and put its outcomes into the box."""
         node, instance = self.node, self.instance
-        instance.ident = self.ident or get_ident()
+        instance.ident = get_ident()
         reporter = node.reporter
         run = batch.run if reporter is None else reporter.run
         errors = run(instance, self.entries, node)

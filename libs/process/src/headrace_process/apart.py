@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from headrace import Backend
 from headrace.errors import ContractError, InstanceLostError
 from headrace.isolation import Liveness, batch_alone, has_emitted
-from headrace_process.arriving import MOST_BYTES
 from headrace_process.exchange import Exchange, caller_left
 from headrace_process.parts import Part, elements_of
 from headrace_process.running import RunningBatch
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from headrace import InitContext
     from headrace.isolation import ChildConfig
     from headrace.keys import Request
-    from headrace_process.exchange import Outcomes, Sent
+    from headrace_process.exchange import Outcomes
     from headrace_process.places import Place, Restarts
 
 T = TypeVar("T")
@@ -54,7 +53,6 @@ class Apart(Backend):
     same_clock: bool = True
     kill_after_s: float | None = None
     retries: int = 1
-    _sent: Sent | None = None  # the batch that an event loop has sent
 
     @property
     def unplaced(self) -> InstanceLostError | None:
@@ -139,23 +137,16 @@ class Apart(Backend):
             problem = "a signal handler called the pipeline in a thread that waits for this process"
             hint = "Let the handler use Pipeline.submit, or a thread of its own."
             raise ContractError(problem, hint=hint)
-        sent, self._sent = self._sent, None
-        if sent is not None and sent.batch[0] is not batch[0]:
-            sent = None  # no thread could be started for that one
-            self.exchanging.release()
-        if sent is None:
-            outermost = self.liveness.outermost is self
-            running = RunningBatch(self.liveness.entries(), may_leave=outermost)
-            if self.min == 1:
-                # `run` may wait until the process is started again. A caller whose deadline passes meanwhile may
-                # leave: its request is left out of the batch. No batch is too small for X here.
-                running.lend()
-            self.exchanging.acquire()
-        else:
-            batch, running = sent.batch, sent.running
+        outermost = self.liveness.outermost is self
+        running = RunningBatch(self.liveness.entries(), may_leave=outermost)
+        if self.min == 1:
+            # `run` may wait until the process is started again. A caller whose deadline passes meanwhile may
+            # leave: its request is left out of the batch. No batch is too small for X here.
+            running.lend()
+        self.exchanging.acquire()
         try:
             try:
-                return self.run(batch, running, sent)
+                return self.run(batch, running)
             finally:
                 self.exchanging.release()
         except InstanceLostError as error:
@@ -173,31 +164,6 @@ class Apart(Backend):
             died if alone is None or has_emitted(request) else self._once_more(alone, running)
             for request, alone in zip(batch, each, strict=True)
         ]
-
-    def start_in_loop(self, batch: list[Request], loop: Any, turn: Any) -> bool:
-        """Send a batch in the thread of an event loop, which goes on and reads the answer. See `headrace.isolation`.
-
-        `forward` then writes the answer. False where this would wait, or copy much: `forward` does all of it.
-        """
-        child = self._child
-        listen = getattr(child.link, "listen", None)
-        if listen is None or len(batch) * _bytes_of(batch[0]) > MOST_BYTES:
-            return False
-        if not self.exchanging.acquire(blocking=False):
-            return False
-        try:
-            if child is self.supervisor.current and not child.link.awaits:
-                running = RunningBatch(self.liveness.entries(), may_leave=True)
-                listener = listen(loop)
-                sent = self._exchange.send(child, batch, running, turn.ident)
-                if sent.left:
-                    self._sent = sent
-                    listener.expect(self._exchange, sent, turn)
-                    return True
-        except Exception:  # noqa: BLE001 - `forward` meets it as well, and tells it
-            self._sent = None
-        self.exchanging.release()
-        return False
 
     def _once_more(self, alone: list[Request], running: RunningBatch) -> Exception | None:
         """Run one item alone in a process that lives, at most ``retries`` times; return its outcome."""
@@ -266,19 +232,17 @@ class Apart(Backend):
 
     # One batch. The thread that calls `run` holds `exchanging`.
 
-    def run(
-        self, batch: list[Request], running: RunningBatch, sent: Sent | None = None
-    ) -> Outcomes:
-        """Run a batch in the process: one that was ``sent`` by an event loop, or send it.
+    def run(self, batch: list[Request], running: RunningBatch) -> Outcomes:
+        """Run a batch in the process.
 
         Raises:
             InstanceLostError: The process has died.
         """
-        child = self._child if sent is None else sent.child
-        if sent is None and (child is not self.supervisor.current or child.link.awaits):
+        child = self._child
+        if child is not self.supervisor.current or child.link.awaits:
             child = self._living()
         try:
-            return self._exchange.receive(sent or self._exchange.send(child, batch, running))
+            return self._exchange.receive(self._exchange.send(child, batch, running))
         except EOFError:
             raise self._death(child) from None
         except TimeoutError:
@@ -321,16 +285,6 @@ class Apart(Backend):
             how += ", killed for running on after the deadlines"
             hint = "X is slower than the deadlines, or hangs."
         return self.located(InstanceLostError(f"its process has died {how}", hint=hint))
-
-
-def _bytes_of(request: Request) -> int:
-    """Return about how many bytes are copied for a request."""
-    return sum(
-        [
-            len(value) if type(value) is bytes else getattr(value, "nbytes", 0)
-            for value in request.values()
-        ]
-    )
 
 
 class Ends:

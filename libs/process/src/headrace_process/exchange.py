@@ -42,7 +42,6 @@ class Sent:
         left: Those of them that were sent.
         running: The batch of the instance.
         errors: The errors of the others, by the identity of the request.
-        answer: The answer, where an event loop has read it, or the error of reading it.
     """
 
     child: Child
@@ -50,7 +49,6 @@ class Sent:
     left: list[Request]
     running: RunningBatch
     errors: Faults
-    answer: Any = None
 
 
 @dataclass(frozen=True)
@@ -71,16 +69,13 @@ class Exchange:
     inside: ChildConfig
     reports: bool = True
 
-    def send(
-        self, child: Child, batch: list[Request], running: RunningBatch, holder: int = 0
-    ) -> Sent:
+    def send(self, child: Child, batch: list[Request], running: RunningBatch) -> Sent:
         """Send a batch. A request that its caller has taken back meanwhile is left out.
 
         Args:
             child: What was started.
             batch: The requests.
             running: The batch of the instance: callers may leave with their requests once there is a copy.
-            holder: Who holds the instance, where it is not this thread. See `headrace.isolation`.
 
         Raises:
             EOFError: The part has ended.
@@ -98,7 +93,7 @@ class Exchange:
         streams = taken.count(None) < len(taken)
         child.take_part = taken.__getitem__ if streams else None
         child.sent += 1
-        child.answers.note_batch(child.sent, left, running, holder or threading.get_ident())
+        child.answers.note_batch(child.sent, left, running, threading.get_ident())
         limits = [*map(running.limits_of, left)] if self.reports else None
         measures = self.reports and bool(self.inside.asked)
         link.send((child.sent, packed, measures, streams, limits), awaits=True)
@@ -126,8 +121,7 @@ class Exchange:
         if not left:
             return [errors.get(id(request)) for request in batch]
         link = child.link
-        answer = sent.answer if type(sent.answer) is tuple else self.answer(sent)
-        _, reported, packed, others, lost, runs = answer
+        _, reported, packed, others, lost, runs = self.answer(sent)
         child.wait_reported(reported)
         child.take_part = None
         child.answers.note_batch(child.sent, [], None, 0)
@@ -140,8 +134,6 @@ class Exchange:
 
     def answer(self, sent: Sent) -> Any:
         """Wait for the answer to a batch; one that comes once more, to an earlier batch, is nobody's. It raises as `receive`."""
-        if sent.answer is not None:
-            raise sent.answer
         child, patience_s = sent.child, self.patience_s(sent.running)
         while True:
             answer = child.link.receive(patience_s)

@@ -22,11 +22,10 @@ from contextlib import suppress
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from headrace_process.arriving import Listener
 from headrace_process.places import await_message
 
 if TYPE_CHECKING:
-    import asyncio
+    pass
 
 _MOST_AT_ONCE_BYTES = getattr(select, "PIPE_BUF", 512)
 """The kernel writes so many bytes to a pipe whole, or not at all when the writing process is killed."""
@@ -60,28 +59,16 @@ class PipeLink:
 
     Attributes:
         awaits: Whether a message was sent whose answer has not been read.
-        listener: Reads in the event loop that has asked last. See `listen`.
     """
 
     def __init__(self, source: int, sink: int, file: int, held: tuple[int, ...] = ()) -> None:
         self._source, self._sink, self._file, self._held = source, sink, file, held
-        self.listener: Listener | None = None
         os.ftruncate(file, max(os.fstat(file).st_size, _MAPPED_BYTES))
         self._mapped = mmap.mmap(file, _MAPPED_BYTES)
         self._view = memoryview(self._mapped)
         self._used = 0
         self._size = _MAPPED_BYTES
         self.awaits = False
-
-    def listen(self, loop: asyncio.AbstractEventLoop) -> Listener:
-        """Return what reads in an event loop, whose thread calls this; it looks. It raises what ``add_reader`` raises."""
-        listener = self.listener
-        if listener is None or listener.loop is not loop:
-            if listener is not None:
-                listener.close()
-            listener = self.listener = Listener(loop, self._source)
-        listener.look()
-        return listener
 
     def begin(self) -> None:
         """Begin the buffers of the next message, over those of the one before."""
@@ -165,8 +152,6 @@ class PipeLink:
 
     def close(self) -> None:
         """Close the mapping and the descriptors."""
-        if self.listener is not None:
-            self.listener.close()
         self._view.release()
         self._mapped.close()
         for file in (self._source, self._sink, self._file, *self._held):
