@@ -50,7 +50,7 @@ def device(client, until):
         first = client(pipe, {"data": 1})
         begun.wait()
         second = client(pipe, {"data": 2})
-        until(lambda: internals.standing_by(pipe) == 1)
+        until(lambda: internals.in_queue(pipe) == 1)
         goes_on.set()
         return first, second
 
@@ -58,7 +58,6 @@ def device(client, until):
 
 
 def test_they_go_on_while_the_device_works_on_the_next(device, monkeypatch):
-    internals.stand_by(monkeypatch, LONG_S)
     internals.put_off_s(monkeypatch, LONG_S)
     asleep, awake = [], threading.Event()
     with headrace.pipe({"backend": "PutOffDevice"}) as pipe:
@@ -72,7 +71,6 @@ def test_they_go_on_while_the_device_works_on_the_next(device, monkeypatch):
 
 
 def test_they_go_on_if_the_launch_hangs(device, monkeypatch):
-    internals.stand_by(monkeypatch, LONG_S)
     awake = threading.Event()
     with headrace.pipe({"backend": "PutOffDevice"}) as pipe:
         Device.launches[2] = awake.wait
@@ -83,7 +81,6 @@ def test_they_go_on_if_the_launch_hangs(device, monkeypatch):
 
 
 def test_they_go_on_if_the_launch_fails(device, monkeypatch):
-    internals.stand_by(monkeypatch, LONG_S)
     internals.put_off_s(monkeypatch, LONG_S)
 
     def fail():

@@ -194,7 +194,6 @@ class Closer:
 def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
     """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
     node.special = True
-    node.standby.let_in()
     node.refusing = node.refusing or error
     node.short_cut.set_bounds()
     node.drains &= drain

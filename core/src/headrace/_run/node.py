@@ -188,8 +188,6 @@ class Node:
             internal: Whether their requests come from another node: these may enter while newcomers are refused.
             waits: The thread that waits for their outcome. 0 for none.
         """
-        if self.standby.turns:
-            self.standby.let_in()
         refused = self._refusal(internal, waits)
         for entry in entries:
             if entry.state != NEW:
@@ -263,8 +261,6 @@ class Node:
 
     def end_batch(self, work: Work, errors: Errors, runner: Worker | Waiter) -> None:
         """Take the outcomes of a batch, and its instance back."""
-        if self.standby.turns:
-            self.standby.let_in()
         instance = work.instance
         is_long = instance.least_s >= LONG_S
         self.box.starts_first = is_long and (

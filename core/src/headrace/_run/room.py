@@ -12,18 +12,9 @@ from headrace._run.entry import OUTSIDE
 from headrace._run.refusals import Bounded, overload_error
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.queue import RequestQueue
-
-
-class Standing(Protocol):
-    """The callers that stand by at a node: see `headrace._run.standby.Standby`."""
-
-    @property
-    def turns(self) -> Sized: ...
 
 
 class Home(Bounded, Protocol):
@@ -33,8 +24,6 @@ class Home(Bounded, Protocol):
     queue: RequestQueue
     room: Room
 
-    @property
-    def standby(self) -> Standing: ...
     def note_change(self) -> None: ...
     def dispatch(self) -> None: ...
     def settle(self, entry: Entry, error: BaseException | None) -> None: ...
@@ -101,8 +90,7 @@ class Room:
 
         Threads that ask at the same moment do not see each other.
         """
-        box = self._node.box
-        ahead = self.waiting + len(box.steps) + len(self._node.standby.turns)
+        ahead = self.waiting + len(self._node.box.steps)
         return bool(self.outside) or ahead + count > self._node.limits.queue_size
 
     def waiting_entries(self) -> list[Entry]:

@@ -225,8 +225,6 @@ def wait_for(node: Any, entries: Sequence[Entry], *, internal: bool = False) -> 
 
 
 def _start(node: Any, entries: Sequence[Entry], internal: bool, waiter: Waiter) -> None:
-    if not internal and node.standby.takes(entries, waiter):
-        return
     if len(entries) > 1 or waiter.runs or not node.short_cut.hand_over(entries[0]):
         post(node.box, node.enter, entries, internal, waiter.ident, runner=waiter)
 

@@ -1,10 +1,8 @@
 """Callers that stand by: they find no idle instance, and wait as those who have not come yet.
 
-They hold nothing, run nobody, and no step knows of them. After `STANDBY_S` they enter by the box like everybody. There are two kinds:
-
-- **Brief backends, which callers run.** Who frees an instance calls in the caller that has stood by longest, one at a time.
-  It takes the instance as newcomers do, and these leave one to it meanwhile. So an instance passes on without a step.
-- **Instances with threads of their own.** The next batch that ends lets all of them in: its thread is awake, and makes their entries at once.
+They hold nothing, run nobody, and no step knows of them. After `STANDBY_S` they enter by the box like everybody. Only
+callers of brief backends do so. Who frees an instance calls in the caller that has stood by longest, one at a time. It takes
+the instance as newcomers do, and these leave one to it meanwhile. So an instance passes on without a step.
 """
 
 from __future__ import annotations
@@ -15,16 +13,10 @@ from contextlib import suppress
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.box import in_steps, post
-from headrace._run.current import batches_run
-from headrace._run.threads import calls_run, own_threads
+from headrace._run.box import in_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from headrace._run.entry import Entry
     from headrace._run.node_state import NodeState
-    from headrace._run.runners import Waiter
 
 STANDBY_S = 0.02
 """How long a caller stands by at most."""
@@ -50,10 +42,9 @@ class Standby:
     """The callers that stand by at one node, first come first served.
 
     Attributes:
-        turns: Who stands by: the lock of a caller that will take an instance itself, or the entries that are let in.
+        turns: Who stands by: the lock of each caller.
         until: Until when newcomers leave the last free instance to who was called in.
         left: The thread that has freed an instance last.
-        lets_in: Whether steps let them in, since the instances have threads of their own.
     """
 
     def __init__(self, node: NodeState) -> None:
@@ -66,11 +57,9 @@ class Standby:
     def set_bounds(self, max_weight: int) -> None:
         """Work out who may stand by, after keys, policies or instances have changed."""
         node = self._node
-        owned = all(instance.thread is not None for instance in node.instances)
-        self.lets_in = owned and node.limits.queue_full == "wait"
         self._below_s = BRIEF_S * len(node.instances) if max_weight and node.max == 1 else 0.0
 
-    # Brief backends; in any thread.
+    # In any thread.
 
     def wait(self) -> float:
         """Wait to be called in, to take an instance; return how long that took, in seconds. 0 where the request enters by the box."""
@@ -107,7 +96,7 @@ class Standby:
     def call_in(self) -> None:
         """Call in who has stood by longest, where an instance is free for it and nobody else is on its way."""
         node = self._node
-        if not self.turns or self.lets_in or not node.free or node.queue.count:
+        if not self.turns or not node.free or node.queue.count:
             return
         now = node.clock()
         if now < self.until or (self._returns and now < self._next_at and len(node.free) < 2):
@@ -129,25 +118,3 @@ class Standby:
         if self._node.free:  # who was expected has not come
             self._returns = False
             self.call_in()
-
-    # Instances with threads of their own.
-
-    def takes(self, entries: Sequence[Entry], waiter: Waiter) -> bool:
-        """Let a caller stand by with its entries for a while; False where they have to enter at once."""
-        node, me = self._node, waiter.ident
-        if not self.lets_in or node.free or node.special or waiter.deadline is not None:
-            return False
-        if me in in_steps or me in batches_run or me in calls_run or me in own_threads:
-            return False  # perhaps it holds what it waits for
-        self.turns.append(entries)
-        if node.free or node.special or not waiter.signal.sleep(STANDBY_S):
-            post(node.box, self.let_in)
-        return True
-
-    def let_in(self) -> None:
-        """Let all enter that stand by; in a step."""
-        came: list[Entry] = []
-        while self.turns and self.lets_in:
-            came += self.turns.popleft()
-        if came:
-            self._node.enter(came)

@@ -97,7 +97,6 @@ def statistics(node: Any) -> dict[str, Any]:
 
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
     """
-    node.standby.let_in()
     total, begun, running = Tally(), 0, 0
     total.add(node.counts)
     for instance in node.instances:
