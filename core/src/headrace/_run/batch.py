@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
-    from headrace._run.node_state import NodeState
+    from headrace._run.node import Node
     from headrace.keys import Request
 
     Errors: TypeAlias = "list[BaseException | None] | None"
     """One error or None per entry of a batch; None where all went well."""
 
 
-def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors:
+def run(instance: Instance, entries: Sequence[Entry], node: Node) -> Errors:
     """Run a batch on the instance that was claimed for it, in the calling thread.
 
     Args:
@@ -73,7 +73,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: NodeState) -> Errors
 def _per_entry(
     instance: Instance,
     entries: Sequence[Entry],
-    node: NodeState,
+    node: Node,
     outcomes: Sequence[BaseException | None],
 ) -> list[BaseException | None]:
     """Return one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
@@ -94,7 +94,7 @@ def _per_entry(
 
 
 def run_alone(
-    instance: Instance, request: Request, node: NodeState, *, timed: bool = True
+    instance: Instance, request: Request, node: Node, *, timed: bool = True
 ) -> BaseException | None:
     """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
     begun = time.perf_counter()
@@ -111,7 +111,7 @@ def run_alone(
 
 
 def judge(
-    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: NodeState
+    instance: Instance, request: Request, outcomes: list[Exception | None] | None, node: Node
 ) -> BaseException | None:
     """Give the error of a request that its caller ran alone, None for none."""
     if outcomes is not None and outcomes[0] is not None:

@@ -20,7 +20,7 @@ from collections import deque
 from math import inf
 from sys import is_finalizing
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from headrace._run import threads
 from headrace._run.threads import OwnThread, Signal, Threads, check_stack
@@ -28,6 +28,8 @@ from headrace.errors import ContractError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from headrace._run.node import Node
 
 Answer = TypeVar("Answer")
 
@@ -43,13 +45,6 @@ main = threading.main_thread().ident or 0
 
 in_steps: dict[int, object] = {main: None}
 """The threads that run steps now. The main thread is here for ever, so that one look tells both."""
-
-
-class Dispatches(Protocol):
-    """A node at which something has changed."""
-
-    def dispatch(self) -> None:
-        """Let all batches begin that are due."""
 
 
 class Box:
@@ -76,7 +71,7 @@ class Box:
         self.steps: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
         self.runner: Any = None
-        self.dirty: dict[Dispatches, None] = {}
+        self.dirty: dict[Node, None] = {}
         self.after: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         self.rested: list[Signal] = []
         self.telling: dict[int, int] = {}

@@ -9,7 +9,7 @@ from collections import deque
 from functools import partial
 from math import inf
 from threading import get_ident
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace._run.box import ask, is_inside
 from headrace._run.entry import RUNNING
@@ -21,12 +21,8 @@ from headrace.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._run.blueprint import Blueprint, BuiltNode
-    from headrace._run.box import Box
-    from headrace._run.entrance import Entrance
+    from headrace._run.engine import Engine
     from headrace._run.node import Node
-    from headrace._run.probes import Probes
-    from headrace._run.route import Graph
 
     Closing = tuple[str, Callable[[], object]]
     """What is closed, for the log, and the function that closes it."""
@@ -37,25 +33,6 @@ _GRACE_S = 0.8
 """How long processes that hang in their ``close`` are left behind, before they are ended."""
 
 
-class Closes(Protocol):
-    """What is closed: an `headrace._run.engine.Engine`."""
-
-    box: Box
-    blueprint: Blueprint
-    built: dict[str, BuiltNode]
-    entrance: Entrance
-    forked: bool
-    graph: Graph | None
-    nodes: list[Node]
-    probes: Probes
-
-    def busy(self) -> bool:
-        """Tell whether a backend still runs, or hangs in its ``close``."""
-
-    def needs_this_thread(self) -> bool:
-        """Tell whether the calling thread is needed for the end."""
-
-
 class Closer:
     """Closes one pipeline.
 
@@ -64,7 +41,7 @@ class Closer:
         is_over: Whether everything is closed.
     """
 
-    def __init__(self, engine: Closes) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._box = engine.box
         self._watchers = Watchers()

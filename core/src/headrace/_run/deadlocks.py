@@ -17,7 +17,7 @@ import weakref
 from collections import defaultdict
 from itertools import chain
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from headrace._run import threads
 from headrace._run.box import post
@@ -25,14 +25,9 @@ from headrace._run.entry import NEW, OUTSIDE, QUEUED, RUNNING
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
-    from headrace._run.queue import RequestQueue
-    from headrace._run.room import Room
-    from headrace._run.settings import Limits
+    from headrace._run.node import Node
     from headrace._run.threads import Threads
 
 _log = logging.getLogger("headrace.scheduling")
@@ -42,19 +37,6 @@ APART_S = 1.0
 
 engines: weakref.WeakSet[Any] = weakref.WeakSet()
 """All pipelines of the process."""
-
-
-class Watched(Protocol):
-    """A node, as far as it is looked at here."""
-
-    box: Box
-    limits: Limits
-    clock: Callable[[], float]
-    watched: bool
-    free: list[Instance]
-    instances: list[Instance]
-    queue: RequestQueue
-    room: Room
 
 
 class Wait(NamedTuple):
@@ -148,9 +130,9 @@ class _Look:
         return [*filter(None, [*way.values()][[*way].index(thread) :])]
 
 
-def _node_of(entry: Entry) -> Watched:
+def _node_of(entry: Entry) -> Node:
     """Return the node of an entry that waits there."""
-    return cast("Watched", entry.node)
+    return cast("Node", entry.node)
 
 
 def _at_work(entry: Entry) -> list[Entry]:
@@ -205,7 +187,7 @@ _searches: weakref.WeakKeyDictionary[Threads, Search] = weakref.WeakKeyDictionar
 """The search of each pool and timer."""
 
 
-def watch(node: Watched) -> None:
+def watch(node: Node) -> None:
     """Look in a while whether a request still waits at a node where one waits now; in a step."""
     after_s = node.limits.deadlock_after_s
     if after_s <= 0:
@@ -221,7 +203,7 @@ def watch(node: Watched) -> None:
     node.watched = True
 
 
-def _look_at(node: Watched) -> None:
+def _look_at(node: Node) -> None:
     node.watched = False
     outside = node.room.outside
     waiting = [next(iter(outside)).arrival] if outside else []

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
-    from headrace._run.node_state import NodeState
+    from headrace._run.node import Node
     from headrace._run.policies import BatchPolicy, DispatchPolicy
     from headrace.errors import BatchRangeError
 
@@ -45,7 +45,7 @@ class Decision:
         returning: The weight in the queue for which an instance waits a moment, since callers that were answered come again. 0 for none.
     """
 
-    def __init__(self, node: NodeState, policy: BatchPolicy, chooser: DispatchPolicy) -> None:
+    def __init__(self, node: Node, policy: BatchPolicy, chooser: DispatchPolicy) -> None:
         self._node = node
         self.enough: float = 0
         self._enough: float = 0  # the last `wake_weight` of the batch policy

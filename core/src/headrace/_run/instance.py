@@ -83,7 +83,8 @@ class Instance(Tally):
         self.index = index
         self.backend = backend
         # Here a batch enters the instance, whichever thread brings it.
-        self.run: Callable[..., Outcomes] = partial(Context().run, backend.__call__)
+        enter: Callable[..., Outcomes] = Context().run
+        self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
         self.min = least
         self.max = most
         self.device = device

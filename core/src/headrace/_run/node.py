@@ -116,9 +116,9 @@ class Node:
         self.probes = Probes()
         self.reporter: Reporter | None = None
         self.needs: Sequence[str] = DATA_ALONE
-        self.decision = dispatch.Decision(self, batch_policy, dispatch_policy)
+        self.decision: dispatch.Decision = dispatch.Decision(self, batch_policy, dispatch_policy)
         self.set_range(instances)
-        self.standby = Standby(self)
+        self.standby: Standby = Standby(self)
         self.short_cut = ShortCut(self)
         self.call = self.short_cut.call
         ask(box, self._put_into_service)

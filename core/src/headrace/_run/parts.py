@@ -22,9 +22,8 @@ from headrace.keys import Request
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace._run.box import Box
     from headrace._run.entry import Entry
-    from headrace._run.instance import Instance
+    from headrace._run.node import Node
 
 
 class Parts(Protocol):
@@ -158,14 +157,7 @@ def parts_go_to(request: Request) -> Callable[[Any], object] | None:
     return None if parts is None else partial(parts.add, waits=True)
 
 
-class HasInstances(Protocol):
-    """A node, as far as `may_wait` asks it."""
-
-    box: Box
-    instances: list[Instance]
-
-
-def may_wait(node: HasInstances | None) -> bool:
+def may_wait(node: Node | None) -> bool:
     """Tell whether the calling thread may wait for who reads: nobody else needs it, and it does not read itself."""
     me = get_ident()
     if me in own_threads:

@@ -17,7 +17,7 @@ class, by `keeps`. So at its node no caller runs a request past the queue, where
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace._run.entry import (
     DONE,
@@ -30,16 +30,15 @@ from headrace._run.entry import (
 )
 from headrace._run.node_request import Sent
 from headrace._run.refusals import unfit_error
-from headrace._run.room import Home, Ticket
+from headrace._run.room import Ticket
 from headrace.errors import InstanceLostError, code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from headrace._run.failures import FailureLog
     from headrace._run.instance import Instance
+    from headrace._run.node import Node
     from headrace._run.node_request import Called
-    from headrace.errors import ClosedError
     from headrace.keys import Request
 
 _log = logging.getLogger("headrace.scheduling")
@@ -70,23 +69,6 @@ class Kept:
         self.own: dict[Any, Any] = {}
 
 
-class Keeper(Home, Protocol):
-    """A node, as far as it has to do with what is kept there."""
-
-    clock: Callable[[], float]
-    failures: FailureLog
-    refusing: ClosedError | None
-    lost: bool
-    dead: bool
-    drains: bool
-
-    def fail_waiting(self, error: BaseException, entries: Iterable[Entry]) -> None:
-        """Fail entries that wait, each with an error of its own."""
-
-    def no_instance(self) -> InstanceLostError:
-        """Make the error of requests that no instance can run any more."""
-
-
 class Pending:
     """The requests of one node that backends keep. All but `find` are steps.
 
@@ -94,7 +76,7 @@ class Pending:
         known: The entries that have a record, by the identity of the request.
     """
 
-    def __init__(self, node: Keeper) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.known: dict[int, Entry] = {}
 

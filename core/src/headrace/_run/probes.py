@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._run import batch
 from headrace._run.box import main, post
@@ -16,9 +16,9 @@ from headrace.keys import Request
 
 if TYPE_CHECKING:
     from headrace._run.batch import Errors
-    from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
+    from headrace._run.node import Node
 
 _log = logging.getLogger("headrace.probes")
 _make = tuple.__new__
@@ -196,15 +196,6 @@ class Probes:
                 guarded.count_failure(error)
 
 
-class Tells(Protocol):
-    """The node of an entry, which tells its caller."""
-
-    box: Box
-
-    def tell(self, entry: Entry) -> None:
-        """Tell the caller of an entry its outcome; a step."""
-
-
 class Reporter:
     """Tells the probes what becomes of batches and requests at one node. In no step.
 
@@ -219,7 +210,7 @@ class Reporter:
         self._node = node
         self._clock = clock
 
-    def report_outcome(self, node: Tells, entry: Entry, ended: float) -> None:
+    def report_outcome(self, node: Node, entry: Entry, ended: float) -> None:
         """Report a settled entry, and then tell its caller."""
         try:
             if entry.then is not None:
@@ -236,7 +227,7 @@ class Reporter:
     def _end(self, request: Any, started: float, ended: float, error: BaseException | None) -> None:
         self._probes.notify("request_done", self._node, request, started, ended, error)
 
-    def run(self, instance: Instance, entries: Sequence[Entry], node: Any) -> Errors:
+    def run(self, instance: Instance, entries: Sequence[Entry], node: Node) -> Errors:
         """Run a batch as `headrace._run.batch.run` does, and report it while its thread holds the instance."""
         started = self._clock()
         errors = batch.run(instance, entries, node)
@@ -246,7 +237,7 @@ class Reporter:
         self._ran(instance, requests, started, errors or [None] * len(requests))
         return errors
 
-    def run_alone(self, instance: Instance, request: Request, node: Any) -> BaseException | None:
+    def run_alone(self, instance: Instance, request: Request, node: Node) -> BaseException | None:
         """Run a caller's own request as `headrace._run.batch.run_alone` does, and report it."""
         data, started, interrupt = request["data"], self._clock(), None
         error: BaseException | None

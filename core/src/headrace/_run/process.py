@@ -12,12 +12,14 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace._run import box, deadlocks, threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+    from headrace._run.engine import Engine
 
 _log = logging.getLogger("headrace.pipeline")
 
@@ -29,20 +31,7 @@ _LAST_STEPS_S = 60
 """How long Python's last steps may take when a batch still runs after `EXIT_S`."""
 
 
-class Closable(Protocol):
-    """An object that is closed before the interpreter ends."""
-
-    def close(self, *, drain: bool, timeout: float) -> None:
-        """Close, waiting at most ``timeout`` seconds."""
-
-    def busy(self) -> bool:
-        """Tell whether a backend still runs."""
-
-    def after_fork(self) -> None:
-        """Adapt to a child process after a fork, in which no thread of the parent exists."""
-
-
-_open: weakref.WeakValueDictionary[int, Closable] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
 """All that is to be closed, by its identity."""
 
 
@@ -90,12 +79,12 @@ def _words_of(path: str | Path) -> list[str]:
         return []
 
 
-def close_at_exit(closable: Closable) -> None:
+def close_at_exit(closable: Engine) -> None:
     """Close ``closable`` before the interpreter ends, if it is still there."""
     _open[id(closable)] = closable
 
 
-def _still_open() -> list[Closable]:
+def _still_open() -> list[Engine]:
     # `valuerefs` copies in one step: another thread may add what it has just built meanwhile.
     return [one for one in (ref() for ref in _open.valuerefs()) if one is not None]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace._run.tracebacks import set_abandoned, with_cause
 from headrace.errors import (
@@ -16,26 +16,10 @@ from headrace.errors import (
 
 if TYPE_CHECKING:
     from headrace._run.entry import Entry
-    from headrace._run.instance import Instance
-    from headrace._run.settings import Limits
+    from headrace._run.node import Node
 
 
-class Named(Protocol):
-    """A node, of which an error tells the name."""
-
-    name: str
-
-
-class Bounded(Named, Protocol):
-    """A node, of which an error tells the bounds."""
-
-    limits: Limits
-    instances: list[Instance]
-    min: int
-    max: int | None
-
-
-def deadline_error(node: Named, *, running: bool, begun: bool = False) -> DeadlineExceededError:
+def deadline_error(node: Node, *, running: bool, begun: bool = False) -> DeadlineExceededError:
     """Make the error of a request whose deadline has passed; ``begun``: a backend runs on it, or on a copy of it."""
     when = "while a backend ran on it" if running or begun else "while it waited"
     what = f"the time of the request was over {when}"
@@ -63,7 +47,7 @@ def endless_wait(node: str) -> ContractError:
     return ContractError(what, node=node, hint=hint)
 
 
-def unfit_error(node: Bounded, entry: Entry) -> BaseException | None:
+def unfit_error(node: Node, entry: Entry) -> BaseException | None:
     """Give the error of an entry that came after its deadline, or that no instance can ever take; else None."""
     if entry.deadline is not None and entry.deadline <= entry.arrival:
         error = deadline_error(node, running=False)
@@ -81,7 +65,7 @@ def unfit_error(node: Bounded, entry: Entry) -> BaseException | None:
     return BatchRangeError(message, **limits, node=node.name, hint=hint)
 
 
-def overload_error(node: Bounded, waiting: int) -> OverloadedError:
+def overload_error(node: Node, waiting: int) -> OverloadedError:
     """Make the error of a request that finds the queue full."""
     size, wait = node.limits.queue_size, "request waits" if waiting == 1 else "requests wait"
     what = f"the queue is full: {waiting} {wait}, queue_size is {size}"

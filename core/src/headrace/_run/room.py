@@ -6,27 +6,14 @@ ones do not count.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace._run.entry import OUTSIDE
-from headrace._run.refusals import Bounded, overload_error
+from headrace._run.refusals import overload_error
 
 if TYPE_CHECKING:
-    from headrace._run.box import Box
     from headrace._run.entry import Entry
-    from headrace._run.queue import RequestQueue
-
-
-class Home(Bounded, Protocol):
-    """The node to which a room belongs: see `headrace._run.node.Node`."""
-
-    box: Box
-    queue: RequestQueue
-    room: Room
-
-    def note_change(self) -> None: ...
-    def dispatch(self) -> None: ...
-    def settle(self, entry: Entry, error: BaseException | None) -> None: ...
+    from headrace._run.node import Node
 
 
 class Ticket:
@@ -41,7 +28,7 @@ class Ticket:
 
     __slots__ = ("entered", "home", "waiting", "walks")
 
-    def __init__(self, home: Home | None, *, entered: bool = True, walks: bool = False) -> None:
+    def __init__(self, home: Node | None, *, entered: bool = True, walks: bool = False) -> None:
         self.home, self.entered, self.walks = home, entered, walks
         self.waiting: dict[Entry, None] = {}
 
@@ -69,7 +56,7 @@ class Room:
         tickets: The requests that entered here with a ticket, and wait.
     """
 
-    def __init__(self, node: Home) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.outside: dict[Entry, None] = {}
         self.tickets: dict[Ticket, None] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from graphlib import TopologicalSorter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from headrace._texts import repr_of
 from headrace.errors import InputError, NoResultError, among
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from headrace._run.box import Box
-    from headrace._run.entry import Entry
+    from headrace._run.graph_request import GraphRequest
     from headrace._run.node import Node
     from headrace._run.settings import Links
     from headrace.keys import Request
@@ -136,16 +136,6 @@ class Route:
         return tuple(key for key in self.first.needs if each is None or key != each._each_keys[1])
 
 
-class OnWay(Protocol):
-    """A request that has begun and not ended: a `headrace._run.graph_request.GraphRequest`."""
-
-    entry: Entry
-    open: dict[Entry, None]
-
-    def end(self, error: BaseException | None, *, frees: bool = False) -> bool:
-        """Give it its outcome."""
-
-
 class Graph:
     """All nodes of a pipeline and how they are linked.
 
@@ -159,7 +149,7 @@ class Graph:
     def __init__(self, box: Box, links: Mapping[str, Links], nodes: Mapping[str, Node]) -> None:
         """Link the nodes: the box of the pipeline, how each node is linked in file order, and the nodes by name."""
         self.box, self._links, self._schedulers = box, links, nodes
-        self.open: dict[OnWay, None] = {}
+        self.open: dict[GraphRequest, None] = {}
         self.walking: dict[object, int] = {}
         self.roots = roots(links)
         self._lenient = {  # where a request may end without a result, since an `or` follows

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace._run.box import Box
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
-    from headrace._run.node_state import NodeState
+    from headrace._run.node import Node
 
 PUT_OFF_S = 0.01
 """Callers that are woken once a device works are woken after this in any case: a backend may hang."""
@@ -40,7 +40,7 @@ class Work:
     __slots__ = ("entries", "instance", "node", "unbegun")
     instance: Instance
 
-    def __init__(self, node: Any, entries: list[Entry], instance: Instance | None = None) -> None:
+    def __init__(self, node: Node, entries: list[Entry], instance: Instance | None = None) -> None:
         self.node, self.entries = node, entries
         if instance is not None:
             self.instance = instance
@@ -72,8 +72,10 @@ class Work:
 
         Nor where the batch is not full: then the next one waits for them.
         """
-        end = self.instance.batch_end
-        if end is None or end.launch_s >= LONG_S or self.instance.running_weight < self.node.max:
+        end, most = self.instance.batch_end, self.node.max
+        if end is None or end.launch_s >= LONG_S or most is None:
+            return False
+        if self.instance.running_weight < most:
             return False
         try:
             if not end.is_watched:
@@ -209,7 +211,7 @@ class Waiter:
                 self.signal.sleep(left_s)
 
 
-def wait_for(node: Any, entries: Sequence[Entry], *, internal: bool = False) -> None:
+def wait_for(node: Node, entries: Sequence[Entry], *, internal: bool = False) -> None:
     """Run entries for the calling thread and wait for them. Each then holds its outcome.
 
     An interrupt cancels the requests that wait, and goes on without those that run (``abandoned``).
@@ -224,7 +226,7 @@ def wait_for(node: Any, entries: Sequence[Entry], *, internal: bool = False) -> 
         entry.give_back()
 
 
-def _start(node: Any, entries: Sequence[Entry], internal: bool, waiter: Waiter) -> None:
+def _start(node: Node, entries: Sequence[Entry], internal: bool, waiter: Waiter) -> None:
     if len(entries) > 1 or waiter.runs or not node.short_cut.hand_over(entries[0]):
         post(node.box, node.enter, entries, internal, waiter.ident, runner=waiter)
 
@@ -263,7 +265,7 @@ def expire(entries: Sequence[Entry]) -> None:
 def withdraw(entries: Sequence[Entry]) -> bool:
     """Cancel entries for which nobody waits any more; True if a backend still runs on any of them; in a step."""
 
-    def interrupted_error(node: NodeState, *, running: bool) -> BackendError:
+    def interrupted_error(node: Node, *, running: bool) -> BackendError:
         return BackendError("the caller was interrupted", node=node.name, abandoned=running)
 
     left = [

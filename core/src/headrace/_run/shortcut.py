@@ -24,7 +24,7 @@ from headrace.errors import code_of
 
 if TYPE_CHECKING:
     from headrace._run.instance import Instance
-    from headrace._run.room import Home
+    from headrace._run.node import Node
     from headrace.keys import Request
 
 _pop = list.pop
@@ -37,7 +37,7 @@ class ShortCut:
         max_weight: The greatest weight of a request that may skip the queue. 0 where none may.
     """
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.set_bounds()
 
@@ -65,7 +65,7 @@ class ShortCut:
         node.standby.set_bounds(self.max_weight)
 
     def call(  # noqa: C901, PLR0912, PLR0915 - a call of Python more would cost a tenth of all that this does
-        self, request: Request, *, internal: bool = False, home: Home | None = None
+        self, request: Request, *, internal: bool = False, home: Node | None = None
     ) -> None:
         """Run one request for a caller that waits without a deadline. Raises its error.
 
@@ -170,7 +170,8 @@ class ShortCut:
             self._call_slowly(request, internal, home)
             return
         try:
-            node.failures.note(error, request)
+            if error is not None:
+                node.failures.note(error, request)
             raise_failure(request, error)
         finally:
             del error  # see `Entry.take_error`
@@ -238,7 +239,7 @@ class ShortCut:
             raise
         return True
 
-    def _call_slowly(self, request: Request, internal: bool, home: Home | None) -> None:
+    def _call_slowly(self, request: Request, internal: bool, home: Node | None) -> None:
         """Run one request that has found no free instance."""
         if is_inside():
             refuse_inside(self._node.name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._run.box import in_steps
 
 if TYPE_CHECKING:
-    from headrace._run.node_state import NodeState
+    from headrace._run.node import Node
 
 STANDBY_S = 0.02
 """How long a caller stands by at most."""
@@ -47,7 +47,7 @@ class Standby:
         left: The thread that has freed an instance last.
     """
 
-    def __init__(self, node: NodeState) -> None:
+    def __init__(self, node: Node) -> None:
         self._node = node
         self.turns: deque[Any] = deque()
         self.until = self._next_at = 0.0

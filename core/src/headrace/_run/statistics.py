@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace._run.entry import RUNNING
+
+if TYPE_CHECKING:
+    from headrace._run.node import Node
 
 _STEP = 1.1
 _BOUNDS_MS = tuple(0.0001 * _STEP**i for i in range(220))
@@ -92,7 +95,7 @@ class Tally:
                 total[key] += count
 
 
-def statistics(node: Any) -> dict[str, Any]:
+def statistics(node: Node) -> dict[str, Any]:
     """Return what ``stats()`` shows of a node: the counts are exact, the times sampled.
 
     Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from headrace._run.entry import Entry
-    from headrace._run.node_state import NodeState
+    from headrace._run.node import Node
     from headrace._run.policies import BatchPolicy
 
 WINDOW = 256
@@ -38,7 +38,7 @@ class QueueView:
     __slots__ = ("_count", "_node", "_rest", "_seen", "closing", "weight")
     _count: int
 
-    def __init__(self, node: NodeState, window: list[Entry] | None = None) -> None:
+    def __init__(self, node: Node, window: list[Entry] | None = None) -> None:
         queue = node.queue
         self._node = node
         self._count, self.weight = queue.count, queue.weight
@@ -105,14 +105,14 @@ def unread(
     return failed
 
 
-def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: NodeState) -> None:
+def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: Node) -> None:
     """Work out the traits of new entries, in the thread that sends them; those that the policy refuses fail."""
     failed = unread(entries, policy, node.name)
     if failed:
         post(node.box, refuse, node, failed)
 
 
-def refuse(node: NodeState, failed: list[tuple[Entry, BaseException]]) -> None:
+def refuse(node: Node, failed: list[tuple[Entry, BaseException]]) -> None:
     """Fail entries that the policy refuses; in a step."""
     for entry, error in failed:
         if entry.state == NEW:  # else it was withdrawn a moment ago
