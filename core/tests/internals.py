@@ -14,7 +14,7 @@ from headrace._language.building.parts import CloseStack
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
 from headrace._language.registry.registry import registry
 from headrace._run import batch as batches
-from headrace._run import deadlocks, pipeline, runners, standby, threads, walk
+from headrace._run import deadlocks, dispatch, pipeline, runners, standby, threads, walk
 from headrace._run import process as at_exit
 from headrace._run.box import Box, ask
 from headrace._run.closing import Pass
@@ -38,6 +38,7 @@ __all__ = [
     "batches",
     "builder",
     "registry",
+    "threads",
     "walk",
 ]
 
@@ -62,13 +63,13 @@ def may_skip_the_queue(monkeypatch):
 
 def after_steps(monkeypatch, function):
     """Call a function whenever steps of some pipeline have run."""
-    run = Box.run
+    run = Box._run
 
-    def noticed(box, *runner):
-        run(box, *runner)
+    def noticed(box, *step):
+        run(box, *step)
         function()
 
-    monkeypatch.setattr(Box, "run", noticed)
+    monkeypatch.setattr(Box, "_run", noticed)
 
 
 def refuse_threads(monkeypatch):
@@ -143,6 +144,12 @@ def put_off_s(monkeypatch, seconds):
     monkeypatch.setattr(runners, "PUT_OFF_S", seconds)
 
 
+def callers_come_again_within(monkeypatch, seconds):
+    """Let a batch wait so long for callers that were just answered."""
+    monkeypatch.setattr(dispatch, "RETURN_PARTS", 1e-9)
+    monkeypatch.setattr(dispatch, "RETURN_S", seconds)
+
+
 def put_off(pipe):
     """Return how many callers the instance of the only node will wake once its device works."""
     (node,) = pipe._engine.nodes
@@ -164,13 +171,14 @@ def stand_by(monkeypatch, seconds):
 def in_queue(pipe):
     """Return how many requests are in the queue of the only node now; no step runs for it."""
     (node,) = pipe._engine.nodes
-    return node.queue.count
+    return node.queue.count + len(node.inbox)
 
 
 def open_entries(pipe):
     """Return the entries that run, wait or are PENDING, each with its node."""
 
     def look(node):
+        node.take_in()
         running = [entry for one in node.instances for entry in one.entries or ()]
         return [*running, *node.queue, *node.room.outside, *node.pending.open]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
-import itertools
 import os
 import subprocess
 import sys
@@ -12,7 +10,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from interrupting import Interrupts
 
 import headrace
 from headrace.errors import ClosedError, ContractError
@@ -213,40 +210,6 @@ def test_ctrl_c_in_other_calls_loses_nothing():
     assert len(points) == 8
     assert all(n > 5 for n, _ in points.values())
     assert sum(twice for _, twice in points.values()) > 2
-
-
-@from_python_3_11
-def test_who_comes_after_a_submit_that_was_interrupted_twice_gets_its_instance(monkeypatch):
-    """The thread that puts the instance back, since a second Ctrl-C has kept the caller from it, comes late."""
-    puts_back, start = [], _thread.start_new_thread
-
-    def late(function, args):
-        if function.__name__ != "post":
-            return start(function, args)
-        puts_back.append((function, args))
-        return 0
-
-    monkeypatch.setattr(_thread, "start_new_thread", late)
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    config = headrace.PipelineConfig.load({"backend": "Identity"})
-    met = 0
-    for point in itertools.count(1):
-        with headrace.pipe(config) as pipe:
-            interrupts = Interrupts(interrupt, point, point + 1)
-            interrupts.run(lambda pipe=pipe: pipe.submit({"data": 1}))
-            future = pipe.submit({"data": 5})
-            pipe.stats()  # it has entered
-            met += bool(puts_back)
-            while puts_back:
-                function, args = puts_back.pop()
-                threading.Thread(target=function, args=args).start()
-            assert future.result(LATE_S)["result"] == 5
-        if not interrupts.where:
-            break
-    assert met > 1
 
 
 @pytest.mark.slow

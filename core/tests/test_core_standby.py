@@ -153,7 +153,7 @@ def test_a_request_from_another_node_enters_at_once(brief, client, gate, until, 
 
 @pytest.fixture
 def long(gate, client, until, monkeypatch):
-    """Return a pipeline of a backend with long batches of up to 3, of which one runs request 0 and 1 and 2 wait, and a timer by hand."""
+    """Return a pipeline of a backend with long batches of up to 3, of which one runs request 0, and 1 and 2 wait."""
 
     class Long(headrace.Backend):
         max = 3
@@ -165,19 +165,21 @@ def long(gate, client, until, monkeypatch):
                 request["result"] = request["data"]
 
     headrace.register("Long", Long, replace=True)
-    timer = internals.time_by_hand(monkeypatch)
     with headrace.pipe({"backend": "Long"}) as pipe:
         clients = [client(pipe, {"data": 0}, timeout=60)]  # a thread of the pool runs it
         gate.wait_entered()
         for n in (1, 2):
             clients.append(client(pipe, {"data": n}))
             until(lambda n=n: internals.in_queue(pipe) == n)
-        yield pipe, clients, timer
+        yield pipe, clients
         gate.open()
 
 
-def test_a_batch_waits_a_moment_for_callers_that_were_just_answered(gate, client, long):
-    pipe, clients, _ = long
+def test_a_batch_waits_a_moment_for_callers_that_were_just_answered(
+    gate, client, long, monkeypatch
+):
+    pipe, clients = long
+    internals.callers_come_again_within(monkeypatch, 60)
     gate.let_go()
     assert clients[0].outcome()["result"] == 0
     assert internals.in_queue(pipe) == 2
@@ -189,11 +191,9 @@ def test_a_batch_waits_a_moment_for_callers_that_were_just_answered(gate, client
 
 
 def test_if_they_do_not_come_again_it_begins(gate, long):
-    _, clients, timer = long
+    _, clients = long
     gate.let_go()
     assert clients[0].outcome()["result"] == 0
-    timer.clock.advance(0.01)
-    timer.run_due()
     gate.wait_entered()
     gate.open()
     assert [one.outcome()["result"] for one in clients[1:]] == [1, 2]
@@ -201,7 +201,7 @@ def test_if_they_do_not_come_again_it_begins(gate, long):
 
 
 def test_callers_are_told_while_their_thread_runs_the_next_batch(gate, client, long, until):
-    pipe, clients, _ = long
+    pipe, clients = long
     clients += [client(pipe, {"data": n}) for n in (3, 4, 5, 6)]
     until(lambda: internals.in_queue(pipe) == 6)
     gate.let_go(2)

@@ -3,13 +3,14 @@
 Any thread may put a step into the box at any moment: that is one append. Then, if nobody runs steps, it takes the lock without
 waiting and runs all that is in the box. Who finds the lock taken goes away: the thread that holds it runs the step. So a
 step never waits for another one, no lock is taken while another one is held, and a destructor that calls the pipeline
-in the midst of a step only leaves another step in the box.
+in the midst of a step only leaves another step in the box. A worker alone waits for the lock: it needs the batch that
+its own step gives it (`Box.work`).
 
 Steps call nothing of the user's but policies. What a run of steps wants done outside (waking threads, telling callers) is in
-`Box.after`, and done once the lock is left.
+`Box.locks` and `Box.after`, and done once the lock is left.
 
 **The main thread runs no steps**: Ctrl-C is raised there between any two instructions. A thread of the pool runs the steps
-that it puts into the box. `post`, `ask` and `Waiter.wait` are the only ways in, where this is known.
+that it puts into the box. `post`, `ask` and `Box.leave` are the only ways in.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from math import inf
+from functools import partial
 from sys import is_finalizing
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -30,13 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace._run.node import Node
+    from headrace._run.runners import Work
 
 Answer = TypeVar("Answer")
 
 _log = logging.getLogger("headrace.scheduling")
-
-LATE_S = 1e-3
-"""If the pool comes to telling callers later than this, the batch that was started first keeps the interpreter lock."""
 
 NOT_YET: Any = object()
 """What `ask` gives where the step will run in a moment, and this thread cannot wait for it."""
@@ -53,16 +52,13 @@ class Box:
     Attributes:
         threads: The clock, the timer and the pool of its threads.
         in_doubt: Whether the main thread was interrupted as it put a step in: perhaps nobody is on the way to the steps.
-        runner: The thread that runs the steps, where it can run a batch afterwards. See `headrace._run.runners`.
+        worker: The worker that runs the steps, and takes a batch that is due. None where another thread runs them.
         dirty: The nodes at which something has changed: whether a batch is due there is seen after the steps.
+        locks: What the callers sleep on that are woken once the lock is left.
         after: What is called once the lock is left.
         telling: How often each thread is calling what its steps have collected, by its identifier.
         look_if_quiet: Called whenever the pipeline closes and something has ended. In a step.
         closes: Whether the pipeline closes, so that the end of what is called outside is something to look at.
-        starts_first: Whether a long batch has ended in these steps: a thread that was given the next one leaves it to the pool to
-            tell the callers, or wakes them when its device works.
-        rested: What wakes the callers that wait for the batch that has ended.
-        is_held_until: Until when batches are taken to keep the interpreter lock, since a thread came late to what it was to do.
     """
 
     def __init__(self, given: Threads | None = None) -> None:
@@ -70,14 +66,13 @@ class Box:
         self.in_doubt = False
         self.steps: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._lock = threading.Lock()
-        self.runner: Any = None
+        self.worker: Worker | None = None
         self.dirty: dict[Node, None] = {}
+        self.locks: list[Any] = []
         self.after: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        self.rested: list[Signal] = []
         self.telling: dict[int, int] = {}
         self.look_if_quiet: Callable[[], object] = bool
-        self.closes = self.starts_first = False
-        self.is_held_until = -inf
+        self.closes = False
 
     def after_fork(self) -> None:
         """Begin anew in a child process: a thread of the parent may have held the lock."""
@@ -88,87 +83,90 @@ class Box:
     @property
     def is_told(self) -> bool:
         """Whether everybody has been told what the steps so far have decided; in a step."""
-        return not self.after and not self.telling
+        return not self.after and not self.locks and not self.telling
 
     def later(self, function: Callable[..., object], *args: Any) -> None:
         """Call a function once the lock is left; in a step."""
         self.after.append((function, args))
 
-    def run(self, runner: Any = None) -> None:
+    def run(self) -> None:
         """Run the steps in the box, unless another thread does; never in the main thread, nor inside a step."""
-        steps, dirty, lock = self.steps, self.dirty, self._lock
-        me = get_ident()
-        while steps and lock.acquire(False):
-            in_steps[me] = self
-            self.runner = runner
+        while self.steps and self._lock.acquire(False):
+            self._run(None, None, ())
+
+    def work(self, worker: Worker, step: Callable[..., object] | None = None, *args: Any) -> None:
+        """Run the steps in the box, and then one of a worker, which takes a batch that is due; it waits for its turn."""
+        self._lock.acquire()
+        self._run(worker, step, args)
+        self.run()  # what came as this thread left the lock
+
+    def _run(
+        self, worker: Worker | None, step: Callable[..., object] | None, args: tuple[Any, ...]
+    ) -> None:
+        steps, dirty, me = self.steps, self.dirty, get_ident()
+        in_steps[me] = self
+        self.worker = worker
+        while True:
             try:
-                while True:
-                    if steps:
-                        step, args = steps.popleft()
-                        step(*args)
-                    elif dirty:
-                        dirty.popitem()[0].dispatch()
-                    else:
-                        break
+                if steps:
+                    function, given = steps.popleft()
+                    function(*given)
+                elif step is not None:
+                    function, step = step, None
+                    function(*args)
+                elif dirty:
+                    dirty.popitem()[0].dispatch()
+                else:
+                    break
             except BaseException as error:  # noqa: BLE001 - a defect; the other steps run all the same
                 _log.error("a step raised", exc_info=error)
-                steps.append((bool, ()))  # look again
-            work = runner.work if self.starts_first and runner is not None else None
-            after = self._take_after(work)
-            starts = work is not None and self.is_held_until <= self.threads.clock()
-            self.starts_first = False
-            teller = -id(after) if starts else me  # no thread yet, or this one
-            if after:
-                self.telling[teller] = self.telling.get(teller, 0) + 1
+        self.worker = None
+        work = None if worker is None else worker.work
+        if self.locks and work is not None and work.puts_off(self.locks):
+            self.locks = []
+        locks, after = self.locks, self.after
+        if not locks and not after:
             del in_steps[me]
-            lock.release()
-            if after and starts:
-                begun = self.threads.clock()
-                try:
-                    self.threads.pool.run(self._call, after, teller, begun)
-                except RuntimeError:  # no thread can be started
-                    self._call(after, teller, begun)
-            elif after:
-                self._call(after, me)
+            self._lock.release()
+            return
+        self.locks, self.after = [], []
+        self.telling[me] = self.telling.get(me, 0) + 1
+        del in_steps[me]
+        self._lock.release()
+        self._tell(locks, after)
 
-    def _take_after(self, work: Any) -> list[tuple[Callable[..., object], tuple[Any, ...]]]:
-        """Take what is to be called once the lock is left. Callers whom a thread will wake in its next batch are not in it."""
-        rested, self.rested = self.rested, []
-        if rested and (work is None or not work.puts_off(rested)):
-            self.after += [(signal.wake, ()) for signal in rested]
-        after, self.after = self.after, []
-        return after
-
-    def _call(
-        self,
-        functions: list[tuple[Callable[..., object], tuple[Any, ...]]],
-        teller: int,
-        begun: float = inf,
+    def _tell(
+        self, locks: list[Any], after: list[tuple[Callable[..., object], tuple[Any, ...]]]
     ) -> None:
-        me = get_ident()
-        if me != teller:
-            self.note_wait(begun)
-            self.telling[me] = self.telling.get(me, 0) + 1
-            del self.telling[teller]
-        for function, args in functions:
+        """Wake callers, and call what the steps wanted called; in no step."""
+        for lock in locks:
+            try:  # noqa: SIM105 - as `wake`, without the call
+                lock.release()
+            except RuntimeError:
+                pass
+        for function, args in after:
             try:
                 function(*args)
             except BaseException as error:  # noqa: BLE001 - the others are called all the same
                 _log.error("%r raised", function, exc_info=error)
+        me = get_ident()
         self.telling[me] -= 1
         if not self.telling[me]:
             del self.telling[me]
         if self.closes:
             post(self, self.look_if_quiet)
 
-    def note_wait(self, since: float) -> None:
-        """Note when a thread was to go on that goes on now."""
-        now = self.threads.clock()
-        if now - since > LATE_S:
-            self.is_held_until = now + 1.0
+    def leave(self, step: Callable[[], object], thread: OwnThread | None = None) -> None:
+        """Put a step in for a worker: that thread of a backend, or one of the pool. In any thread but the main one."""
+        self.steps.append((step, ()))
+        if len(self.steps) == 1:  # else a thread that empties the box is there, or on its way
+            self.wake(thread)
 
-    def wake(self) -> None:
-        """Have a thread of the pool run the steps; where none can, this thread runs them."""
+    def wake(self, thread: OwnThread | None = None) -> None:
+        """Have a worker run the steps; where there can be none, this thread runs them."""
+        if thread is not None and thread.alive:
+            thread.post(partial(self.serve, thread))
+            return
         if not is_finalizing():  # else no other thread runs any more
             try:
                 self.threads.pool.run(self.serve)
@@ -184,52 +182,62 @@ class Box:
         finally:
             in_steps[main] = None
 
-    def serve(self) -> None:
-        """Run the steps in a thread of the pool, and then the batches that they give it."""
-        worker = Worker()
-        self.run(worker)
-        while worker.work is not None:
-            work, worker.work = worker.work, None
-            work.run(worker)
+    def serve(self, thread: OwnThread | None = None) -> None:
+        """Run the steps in a thread of the pool, or in the one of a backend, and then the batches that they give it."""
+        worker = Worker(thread)
+        self.work(worker)
+        worker.run()
 
 
 class Worker:
-    """A thread of the pool, as long as there is work for it at hand.
+    """A thread of the pool, or the one of a backend, as long as there is work for it at hand.
 
     Attributes:
+        thread: The thread of a backend. None where it belongs to the pool.
         work: The batch that it is to run next.
+        returns: What it does where there is none: it waits a moment for callers that were answered, and come again.
     """
 
-    __slots__ = ("ident", "thread", "work")
+    __slots__ = ("returns", "thread", "work")
 
     def __init__(self, thread: OwnThread | None = None) -> None:
-        self.ident, self.thread = get_ident(), thread
-        self.work: Any = None
+        self.thread = thread
+        self.work: Work | None = None
+        self.returns: Callable[[Worker], object] | None = None
 
-    def take(self, work: Any) -> bool:
+    def take(self, work: Work) -> bool:
         """Take a batch that this thread may run, while it runs the steps. False where it may not."""
         thread = self.thread
-        same = self.work is None and work.instance.thread is thread
-        if not same or (thread is not None and thread.is_wanted):
+        if self.work is not None or self.returns is not None or work.instance.thread is not thread:
+            return False
+        if thread is not None and thread.is_wanted:
             return False
         self.work = work
         return True
 
-    def rest(self, _: Box) -> None:
-        """Do nothing: nobody waits for this thread."""
+    def run(self) -> None:
+        """Run batches as long as there are any."""
+        while True:
+            work, self.work = self.work, None
+            if work is not None:
+                work.run(self)
+            elif self.returns is not None:
+                wait, self.returns = self.returns, None
+                wait(self)
+            else:
+                return
 
 
 # The ways in.
 
 
-def post(box: Box, step: Callable[..., object], *args: Any, runner: Any = None) -> None:
+def post(box: Box, step: Callable[..., object], *args: Any) -> None:
     """Have a step run: in this thread if nobody runs steps, else by who does. Any thread, at any moment.
 
     Raises:
         RecursionError: The thread has no stack left to run steps. Then nothing is in the box.
     """
-    if runner is None:  # else who waits has looked
-        check_stack()
+    check_stack()
     me = get_ident()
     if me in in_steps:
         doubt = box.in_doubt
@@ -244,7 +252,7 @@ def post(box: Box, step: Callable[..., object], *args: Any, runner: Any = None) 
             box.in_doubt = False
     else:
         box.steps.append((step, args))
-        box.run(runner)
+        box.run()
 
 
 def ask(box: Box, step: Callable[..., Answer], *args: Any) -> Answer:

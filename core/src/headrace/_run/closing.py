@@ -170,6 +170,7 @@ class Closer:
 
 def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
     """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
+    node.take_in()
     node.special = True
     node.refusing = node.refusing or error
     node.short_cut.set_bounds()
@@ -181,6 +182,7 @@ def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
 
 def fail_open(node: Node, error: ClosedError) -> None:
     """Fail all entries of a node that are still open; a step."""
+    node.take_in()
     node.dead = True
     node.fail_waiting(error, [*node.queue, *node.room.outside])
     for entry in node.all_open():

@@ -64,7 +64,8 @@ class _Look:
         self.running: dict[Entry, Instance] = {}
         for engine in [*engines]:
             for node in engine.nodes:
-                waiting = [*node.queue.snapshot(), *node.room.outside.copy()]
+                waiting = [entry for entry in node.inbox.copy() if entry.node is node]
+                waiting += [*node.queue.snapshot(), *node.room.outside.copy()]
                 for instance in [*node.instances]:
                     for entry in [*(instance.entries or ())]:
                         self.running[entry] = instance
@@ -83,7 +84,7 @@ class _Look:
     def _note(self, entry: Entry, waits_for: list[Entry]) -> None:
         waits_for = [working for some in waits_for for working in _at_work(some)]
         waiter = entry.waiter
-        if waiter is not None and waiter.asleep:  # else its thread runs something meanwhile
+        if waiter is not None:
             self.waits[waiter.ident][waiter] += waits_for
         elif entry.awaited:
             # Perhaps one of several that the thread awaits: any of them lets it go on.
@@ -172,7 +173,7 @@ class Search:
     def _look_once(self, now: float) -> bool:
         """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
         circle = _Look().circle()
-        entries = [wait.entry for wait in circle if wait.entry.state in (QUEUED, OUTSIDE)]
+        entries = [wait.entry for wait in circle if wait.entry.state in (NEW, OUTSIDE, QUEUED)]
         apart = now - self._seen >= 0.9 * APART_S
         same = apart and bool(entries) and {*circle} == {*self._before}
         if apart or not circle:
@@ -204,6 +205,7 @@ def watch(node: Node) -> None:
 
 
 def _look_at(node: Node) -> None:
+    node.take_in()
     node.watched = False
     outside = node.room.outside
     waiting = [next(iter(outside)).arrival] if outside else []
@@ -213,6 +215,7 @@ def _look_at(node: Node) -> None:
         node.box.later(_searches.setdefault(given, Search()).start, given)
     if waiting:
         watch(node)
+    node.set_calls_at()
 
 
 def after_fork() -> None:
@@ -222,7 +225,7 @@ def after_fork() -> None:
 
 
 def _release(entry: Entry, error: ContractError) -> None:
-    if entry.state in (QUEUED, OUTSIDE):
+    if entry.state in (NEW, OUTSIDE, QUEUED):
         entry.node.fail(entry, lambda *_, **__: error)
 
 

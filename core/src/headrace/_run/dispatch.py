@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from math import inf, isnan
 from operator import index
 from typing import TYPE_CHECKING
 
 from headrace._run.box import post
-from headrace._run.entry import RUNNING
+from headrace._run.entry import NEW, RUNNING, Entry
 from headrace._run.fitting import refusal
 from headrace._run.policies import part_of
-from headrace._run.runners import Work
+from headrace._run.runners import Work, new_lock
 from headrace._run.view import WINDOW, QueueView, places_of, unread
 from headrace._texts import error_text
 from headrace.errors import ContractError
@@ -20,7 +19,7 @@ from headrace.errors import ContractError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace._run.entry import Entry
+    from headrace._run.box import Worker
     from headrace._run.instance import Instance
     from headrace._run.node import Node
     from headrace._run.policies import BatchPolicy, DispatchPolicy
@@ -61,15 +60,23 @@ class Decision:
         )
         self._spreads = getattr(policy, "spreads", False)
         self._takes_the_only_one = getattr(chooser.choose, "takes_the_only_one", False)
+        self._takes_from_inbox = (
+            self._takes_what_waits and self._takes_the_only_one and not node.limits.batch_sizes
+        )
 
     def next_due(self) -> Work | None:
         """Claim an instance and its batch; None where no batch is due."""
         node = self._node
-        offered, wake_at, enough = [*node.free], inf, inf
-        if self.returning > node.queue.weight:
+        if self.returning > node.queue.weight + len(node.inbox):
             self.enough = self.returning
             return None
         self.returning = 0
+        if self._takes_from_inbox and not node.queue.count and not node.lets_in:
+            work = self._take_from_inbox()
+            if work is not None:
+                return work
+        node.take_in()
+        offered, wake_at, enough = [*node.free], inf, inf
         while offered and node.queue.count:
             self._enough, self._reason = 0, ""
             answer = self._ask(offered)
@@ -87,33 +94,91 @@ class Decision:
                 self._wake_at = wake_at
         return None
 
-    def note_answered(self, entries: Sequence[Entry], mean_s: float) -> None:
+    def note_answered(self, entries: Sequence[Entry], mean_s: float, worker: Worker) -> None:
         """Let the next batch wait a moment for callers that are answered now and come again, unless it is full; in a step.
 
         Where few more callers come than a batch holds, a batch that begins at once takes the few that wait, and those just
         answered make up the next one: batches of 2, 8, 2, 8 take twice the time of 8, 8.
         """
         node, most = self._node, self._node.max
-        now, back = node.clock(), node.queue.weight
-        back += sum(
+        if not self._takes_what_waits or self._spreads or node.refusing:
+            return
+        waiting = node.queue.weight + len(node.inbox)
+        back = waiting + sum(
             [entry.weight for entry in entries if entry.waiter is not None or entry.awaited]
         )
-        full = back if most is None else most if now < node.box.is_held_until else min(most, back)
-        waits = self._takes_what_waits and not self._spreads
-        if not waits or node.refusing or full <= max(1, node.queue.weight):
-            return
-        at = now + min(mean_s / RETURN_PARTS, RETURN_S)
-        with suppress(RuntimeError):  # no thread can be started for the timer: then nobody waits
-            end = partial(post, node.box, self._end_return, self._answers + 1, at)
-            node.box.threads.timer.call_at(at, end)
-            self.returning, self._answers = full, self._answers + 1
+        full = back if most is None else min(most, back)
+        if full > max(1, waiting):
+            self.returning = self.enough = full
+            self._answers += 1
+            node.set_calls_at()
+            wait_s = min(mean_s / RETURN_PARTS, RETURN_S)
+            worker.returns = partial(self._wait_for_returns, self._answers, wait_s)
 
-    def _end_return(self, number: int, at: float) -> None:
+    def _wait_for_returns(self, number: int, wait_s: float, worker: Worker) -> None:
+        """Wait for callers that were answered; in the thread of a worker, which has no instance."""
+        node, lock = self._node, new_lock()
+        node.lingerer = lock
+        if self.returning > node.queue.weight + len(node.inbox) and not node.special:
+            lock.acquire(True, wait_s)
+        node.lingerer = None
+        node.box.work(worker, self._end_return, number)
+
+    def _end_return(self, number: int) -> None:
         """Wait no more for callers, unless others were answered since."""
-        self._node.box.note_wait(at)
         if self._answers == number:
             self.returning = 0
-            self._node.note_change()
+        self._node.note_change()
+
+    def _take_from_inbox(self) -> Work | None:
+        """Claim an instance for what lies in the inbox, past the queue, which is empty; None where the queue has to be asked.
+
+        A policy that takes all that waits need not be asked then, since all of it is equally urgent and weighs 1.
+        """
+        node, inbox = self._node, self._node.inbox
+        room = node.room
+        if (
+            not (inbox and node.is_plain)
+            or node.special
+            or room.outside
+            or ((room.tickets or room.away) and room.full)
+        ):
+            return None
+        instance = self._choose([*node.free], len(inbox))
+        if instance is None or not instance.living or instance.min > 1:
+            return None
+        now, entries, most = node.clock(), list[Entry](), instance.max
+        if self._spreads and len(node.free) > 1:
+            most = min(most or len(inbox), part_of(len(inbox), len(node.free), 1))
+        while inbox and len(entries) != most:
+            entry = inbox.popleft()
+            if entry.state != NEW:  # it was withdrawn
+                continue
+            if entry.deadline is not None:
+                if entry.deadline <= now:
+                    inbox.extendleft((entry, *reversed(entries)))
+                    return None
+                error = node.watch_deadline(entry)
+                if error is not None:
+                    node.entered += 1
+                    node.settle(entry, error)
+                    continue
+            entries.append(entry)
+        if not entries or not node.claim(instance):
+            inbox.extendleft(reversed(entries))
+            return None
+        full, work = instance.full, Work(node, entries, instance)
+        is_full = full is not None and len(entries) >= full
+        instance.begin(work, entries, now, "full" if is_full else "idle")
+        for entry in entries:
+            entry.state = RUNNING
+            if entry.ticket is not None and entry.ticket.in_inbox:
+                entry.ticket.leave_inbox()
+            if entry.room is not None:
+                entry.room()
+        node.entered += len(entries)
+        node.note_size(len(entries), instance.least_s)
+        return work
 
     def _note_wake(self) -> None:
         """Look at the queue at the time that a policy asked for."""
@@ -130,7 +195,7 @@ class Decision:
         node = self._node
         now = node.clock()
         try:
-            instance = self._choose(offered)
+            instance = self._choose(offered, node.queue.weight)
             if instance is None:
                 offered.clear()
                 return inf
@@ -162,9 +227,8 @@ class Decision:
         take, again_at = self._count_to_take(instance, now)
         return self._node.queue.head(take) if take > 0 else [], again_at
 
-    def _choose(self, offered: Sequence[Instance]) -> Instance | None:
+    def _choose(self, offered: Sequence[Instance], weight: int) -> Instance | None:
         """Ask the dispatch policy for an instance; ContractError where its answer is none of these."""
-        weight = self._node.queue.weight
         if self._takes_the_only_one and len(offered) == 1 and weight >= offered[0].min:
             return offered[0]
         try:
@@ -276,6 +340,7 @@ class Decision:
         work = Work(node, entries, instance)
         instance.begin(work, entries, now, reason or "idle")
         node.queue.remove(entries, RUNNING)
+        node.note_size(len(entries), instance.least_s)
         return work
 
     def _reason_of(self, reason: str) -> str:

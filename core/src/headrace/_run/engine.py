@@ -185,6 +185,7 @@ class Engine:
         for node in self.nodes:
             node.refusing, node.dead, node.special = self.closer.error, True, True
             node.free = []
+            node.inbox.clear()
             node.short_cut.set_bounds()
             if node.pending.open:
                 self.box.threads.pool.run(ask, self.box, fail_open, node, self.closer.error)

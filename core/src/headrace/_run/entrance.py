@@ -10,11 +10,11 @@ from numbers import Real
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from headrace._run.box import ask, in_steps, post
+from headrace._run.box import ask, post
 from headrace._run.checked import as_int
 from headrace._run.entry import DONE, NEW, OUTSIDE, Entry, check_weight
 from headrace._run.futures import LoopCall, LoopWaker, RequestFuture, give_up
-from headrace._run.graph_request import GraphRequest, start_all
+from headrace._run.graph_request import GraphRequest, send_all
 from headrace._run.process import report
 from headrace._run.refusals import endless_wait
 from headrace._run.runners import wait_for
@@ -119,11 +119,7 @@ class Entrance:
         Each claims its dict in ``on_way``: nobody else may send that until `Entry.leave`. Whatever is raised here or later,
         who has made ``admitted`` lets go of these: `leave_all`.
         """
-        length_s = TIMEOUT_MAX if timeout is None else seconds(timeout)  # it never ends
-        deadline = None if length_s >= TIMEOUT_MAX else time.monotonic() + max(0.0, length_s)
-        level = priority if type(priority) is int else as_int(priority)
-        if level is None:
-            raise TypeError(f"priority is an int, got {repr_of(priority)}")
+        deadline, level = self._terms(timeout, priority)
         seen: dict[int, Route | None] = {}
         call: dict[Any, Any] = {}
         key, mine = 0, (None,)
@@ -147,6 +143,16 @@ class Entrance:
             if key in on_way and on_way[key] is mine:  # as in `Pipeline.__call__`
                 del on_way[key]
             raise
+
+    @staticmethod
+    def _terms(timeout: float | None, priority: int) -> tuple[float | None, int]:
+        """Return the deadline and the priority of a call."""
+        length_s = TIMEOUT_MAX if timeout is None else seconds(timeout)  # it never ends
+        deadline = None if length_s >= TIMEOUT_MAX else time.monotonic() + max(0.0, length_s)
+        level = priority if type(priority) is int else as_int(priority)
+        if level is None:
+            raise TypeError(f"priority is an int, got {repr_of(priority)}")
+        return deadline, level
 
     def refuse_twice(self, request: Request) -> NoReturn:
         """Refuse a dict that is on its way through this pipeline."""
@@ -219,6 +225,13 @@ class Entrance:
 
     def run_one(self, data: Any, timeout: float | None, priority: int) -> None:
         """Run one request and wait for it; raises its error."""
+        if self.only is not None and not self._enters and type(data) is dict:
+            deadline, level = self._terms(timeout, priority)
+            weight = self.only.check_entry(data)
+            data.pop("result", None)
+            warn_in_coroutine()
+            self.only.short_cut.wait(data, weight, deadline, level)
+            return
         plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
         only = self.only
         admitted: list[Admitted] = []
@@ -320,7 +333,8 @@ class Entrance:
             self.only.start(entries)
             self.only.enter(entries)
         else:
-            start_all([GraphRequest(self.graph, call.route, call.entry) for call in calls])
+            for call in calls:
+                GraphRequest(self.graph, call.route, call.entry).start()
 
     def _start(self, fresh: list[Admitted], *, waits: bool) -> None:
         if not fresh:
@@ -329,24 +343,18 @@ class Entrance:
         try:
             check_stack()
             if self.only is not None:
-                first = self.only
-                first.start(entries)
-                if first.free and len(entries) == 1 and first.short_cut.hand_over(entries[0]):
-                    return
+                firsts = [self.only]
+                self.only.start(entries)
+                self.only.send(entries)
             else:
-                first = next(route.first for _, route in fresh if route is not None)
-            # The main thread runs no steps. It would wait for another one each time, so it looks whether there is room.
-            waits = waits and first.limits.queue_full == "wait"
-            if waits and get_ident() in in_steps:
-                waits = first.room.may_be_full(len(fresh))
-            if self.only is not None:
-                post(self.box, first.enter, entries)
-            else:
-                walked = [(route, entry) for entry, route in fresh if route is not None]
-                begun = [GraphRequest(self.graph, *pair) for pair in walked]
-                post(self.box, start_all, begun)
-            if waits and any(entry.state in _BEFORE for entry in entries):
-                self._wait_for_room(first, entries)
+                routes = [(route, entry) for entry, route in fresh if route is not None]
+                begun = [GraphRequest(self.graph, *pair) for pair in routes]
+                firsts = [request.first for request in begun]
+                send_all(begun)
+            over = [first for first in firsts if first.limits.queue_full == "wait"]
+            over = [first for first in over if first.room.is_over] if waits else []
+            if over and any(entry.state in _BEFORE for entry in entries):
+                self._wait_for_room(over[0], entries)
         except BaseException as raised:
             set_abandoned(raised, ask(self.box, give_up, entries))
             raise

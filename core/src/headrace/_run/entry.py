@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace._run.box import Box
+    from headrace._run.runners import Waiter
     from headrace._run.threads import Alarm
     from headrace.keys import Request
 
@@ -72,8 +73,10 @@ class Entry:
     Attributes:
         request: The dict.
         then: Called once with the entry when it has its outcome, in a step. None once that has happened.
-        waiter: The caller that waits for it, and may run its batch. None for none.
-        awaited: The thread that waits for it otherwise, by its future or its stream. 0 for none.
+        lock: What its caller sleeps on, who waits for this request alone. None for none.
+        waiter: The caller that waits for it together with others. None for none.
+        awaited: The thread that waits for it otherwise, by its lock, its future or its stream. 0 for none.
+        internal: Whether it comes from another node, and may enter while newcomers are refused.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
         cut: When the entry was put into its batch.
         data: The caller's object under ``data``, put back before the answer. `MISSING` for none.
@@ -93,9 +96,9 @@ class Entry:
     """
 
     __slots__ = (
-        *("request", "then", "waiter", "awaited", "weight", "arrival", "cut", "deadline"),
+        *("request", "then", "lock", "waiter", "awaited", "weight", "arrival", "cut", "deadline"),
         *("priority", "data", "state", "error", "code", "alarm", "ticket", "lent", "group"),
-        *("node", "entered", "held", "trait", "trait_of", "room", "on_way"),
+        *("node", "entered", "held", "trait", "trait_of", "room", "on_way", "internal"),
     )
 
     trait: Any
@@ -112,8 +115,10 @@ class Entry:
     ) -> None:
         self.request = request
         self.then = then
-        self.waiter: Any = None
+        self.lock: Any = None
+        self.waiter: Waiter | None = None
         self.awaited = 0
+        self.internal = False
         self.weight = weight
         self.arrival = self.cut = 0.0
         self.deadline = deadline

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headrace._run.entry import DONE, OUTSIDE, RUNNING, Entry, put_back, refuses_change
+from headrace._run.entry import DONE, NEW, OUTSIDE, RUNNING, Entry, put_back, refuses_change
 from headrace._run.node_request import FREES_CALLER, NodeRequest, waiting_for
 from headrace._run.refusals import withdrawn
 from headrace._run.room import Ticket
@@ -19,6 +19,7 @@ from headrace._run.traversal import Failure, Traversal, unable
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._run.node import Node
     from headrace._run.route import Graph, Route
     from headrace._run.traversal import Visit
 
@@ -30,6 +31,7 @@ class GraphRequest:
 
     Attributes:
         entry: The entry of the call.
+        first: The node at which it enters.
         open: The entries at nodes that have no outcome.
     """
 
@@ -37,7 +39,7 @@ class GraphRequest:
         self._graph, self.entry, self._internal = graph, entry, internal
         self._traversal = Traversal(entry.request)
         self._ticket = Ticket(route.first, entered=False, walks=True)
-        self._route, self._first = route, route.first
+        self._route, self.first = route, route.first
         self.box, self.name, self.clock = graph.box, route.start.name, route.first.clock
         self.open: dict[Entry, None] = {}
         entry.node = self
@@ -45,7 +47,7 @@ class GraphRequest:
     # From node to node.
 
     def start(self) -> None:
-        """Let the request enter."""
+        """Let the request enter; its first node has taken it out of its inbox."""
         if self.entry.state == DONE:
             return
         self._graph.open[self] = None
@@ -81,7 +83,7 @@ class GraphRequest:
         entries = at_node.entries
         then = partial(self._end_entry, visit, at_node)
         for entry in entries:
-            entry.then, entry.waiter = then, call.waiter
+            entry.then, entry.waiter, entry.internal = then, call.waiter, internal
             self.open[entry] = None
         alive = [made for made in entries if made.state != DONE]
         if not alive and not internal and node.refusing is not None:
@@ -96,7 +98,7 @@ class GraphRequest:
             then(entry)
         if self.entry.state != DONE:
             node.start(alive)
-            node.enter(alive, internal)
+            node.enter(alive)
         return []
 
     def _end_entry(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> None:
@@ -187,7 +189,7 @@ class GraphRequest:
                 entry.request.pop("result", None)
         self._traversal.remove()
         self._graph.open.pop(self, None)
-        entry.node = self._first  # no cycle is left
+        entry.node = self.first  # no cycle is left
         then, entry.then, entry.waiter = entry.then, None, None
         if entry.room is not None:
             entry.room()
@@ -198,20 +200,28 @@ class GraphRequest:
 
     def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
         """Fail the request wherever it is; tell whether a backend goes on with it; see `Node.fail`."""
+        self._find()
         running = any(not one.waits and not one.lent for one in self.open)
-        return self.end(failure(self._first, running=running), frees=True)
+        return self.end(failure(self.first, running=running), frees=True)
+
+    def _find(self) -> None:
+        """Let the request enter if it lies in the inbox of its first node."""
+        if self.entry.state == NEW:
+            self.first.take_in()
 
     def fail_late(self, entry: Entry) -> None:
         """Fail the request, whose deadline has passed."""
+        self._find()
         for one in list(self.open):
             one.node.fail_late(one)
 
     def cancel(self, entry: Entry) -> bool:
         """Withdraw the request while it waits: all branches or none."""
+        self._find()
         if entry.state == DONE or not all(one.waits for one in self.open):
             return False
         entry.then = None
-        self.end(withdrawn(self._first, running=False))
+        self.end(withdrawn(self.first, running=False))
         return True
 
     def waiting_for(self, entry: Entry) -> Sequence[Entry]:
@@ -224,10 +234,13 @@ class GraphRequest:
 
     def count_late(self, error: BaseException) -> None:
         """Count as failed a request that failed after its last node."""
-        self._first.count_late(error)
+        self.first.count_late(error)
 
 
-def start_all(requests: Sequence[GraphRequest]) -> None:
-    """Let requests enter; a step."""
+def send_all(requests: Sequence[GraphRequest]) -> None:
+    """Put requests into the inboxes of their first nodes, which let them enter in their turn; in any thread."""
+    by_first: dict[Node, list[Entry]] = {}
     for one in requests:
-        one.start()
+        by_first.setdefault(one.first, []).append(one.entry)
+    for first, entries in by_first.items():
+        first.send(entries)

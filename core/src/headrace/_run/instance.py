@@ -24,13 +24,10 @@ SAMPLE_BELOW_S = 1e-3
 """Of a backend that takes less, only a sample of its batches is timed."""
 
 FAST_S = 100e-6
-"""A caller that has its answer runs batches of others where the mean forward takes less, since waking another thread costs about as much."""
-
-LEADS_S = 500e-6
-"""How long, in all, it does so."""
+"""What a batch is taken to last before one has run."""
 
 LONG_S = 500e-6
-"""A backend that takes more is slow: its next batch is started before anybody is told of the last one."""
+"""After a batch that takes more, a worker waits a moment for the callers that come again."""
 
 SAMPLED = 15
 """Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""

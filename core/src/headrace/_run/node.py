@@ -7,6 +7,7 @@ a step (`headrace._run.shortcut`): taking one is one call into C, and who puts o
 from __future__ import annotations
 
 import time
+from collections import deque
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
@@ -15,7 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._run import deadlocks, dispatch
-from headrace._run.box import ask, post
+from headrace._run.box import ask, main, post
 from headrace._run.checked import PENDING, largest_size
 from headrace._run.entry import (
     DATA_ALONE,
@@ -42,9 +43,9 @@ from headrace._run.refusals import (
 )
 from headrace._run.room import Room
 from headrace._run.shortcut import ShortCut
-from headrace._run.standby import Standby
+from headrace._run.standby import TINY_S, Standby
 from headrace._run.statistics import Tally
-from headrace._run.threads import threads_of
+from headrace._run.threads import own_threads, threads_of, took_token, wake
 from headrace._run.view import read_traits
 from headrace.errors import ClosedError, InputError, InstanceLostError, code_of
 
@@ -56,10 +57,13 @@ if TYPE_CHECKING:
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
     from headrace._run.policies import BatchPolicy, DispatchPolicy
-    from headrace._run.runners import Waiter, Work
+    from headrace._run.runners import Work
     from headrace._run.settings import Limits
 
 _pop = list.pop
+
+SINGLES = 2
+"""After so many batches of one request each, callers run requests on idle instances themselves again."""
 
 
 class Node:
@@ -74,7 +78,14 @@ class Node:
         narrow: How many instances serve, without the wide one.
         special: Whether who puts an instance back has to look here: closing, an instance away or lost.
         min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
+        inbox: The entries that have come, and that no step has seen yet. Any thread puts them in, steps alone take them out.
         queue: The entries that wait for an instance. `room` its bound, and who waits for that.
+        calls_at: From how many entries in the inbox on a worker is called in any case.
+        holds_back: Whether an idle instance waits for more of them than one.
+        is_plain: Whether all that lies in the inbox is equally urgent and weighs 1, and no graph leads it.
+        lets_in: Whether entries of the inbox are just let into the queue.
+        crowded: Whether batches had several requests lately: then callers leave idle instances to a worker.
+        lingerer: What a worker sleeps on that waits for callers to come again. None where none does.
         pending: The requests that backends keep as PENDING.
         running: How many entries of batches run.
         counts: How many requests have come, and what is counted of those that no instance has run.
@@ -104,6 +115,13 @@ class Node:
         self.aside: list[Instance] = []
         self.narrow = 0
         self.lost = self.special = False
+        self.inbox: deque[Entry] = deque()
+        self._token: list[None] = [None]  # while no worker is on its way
+        self.crowded, self._singles = False, 0
+        self.lets_in, self.is_plain = False, True
+        self.calls_at: float = 1
+        self.holds_back = False
+        self.lingerer: Any = None
         self.queue = RequestQueue()
         self.room = Room(self)
         self.pending = Pending(self)
@@ -112,7 +130,8 @@ class Node:
         self.must_have_result = True
         self.refusing: ClosedError | None = None
         self.drains = True
-        self.dead = self.watched = False
+        self.dead = False
+        self.watched = limits.deadlock_after_s <= 0
         self.probes = Probes()
         self.reporter: Reporter | None = None
         self.needs: Sequence[str] = DATA_ALONE
@@ -180,67 +199,138 @@ class Node:
 
     # Requests come in.
 
-    def enter(self, entries: Iterable[Entry], internal: bool = False, waits: int = 0) -> None:
-        """Let new entries in one by one. An entry that is refused fails alone.
+    def send(self, entries: Sequence[Entry], waits: int = 0) -> None:
+        """Put new entries, whose times are set, into the inbox; in any thread, in no step.
+
+        A worker is called where one is needed: an instance is idle, the bound is reached, or somebody has to look here. Who puts
+        an instance back looks at the inbox afterwards, and this looks at the idle instances afterwards. One of them sees the other.
 
         Args:
             entries: The entries.
-            internal: Whether their requests come from another node: these may enter while newcomers are refused.
             waits: The thread that waits for their outcome. 0 for none.
         """
-        refused = self._refusal(internal, waits)
+        if waits and self.is_endless_for(waits):
+            post(self.box, self._refuse_endless, entries)
+            return
+        self.inbox.extend(entries)
         for entry in entries:
-            if entry.state != NEW:
-                continue
-            self.entered += 1
-            error = refused or unfit_error(self, entry)
-            if error is not None:
-                self.settle(entry, own_error(error))
-                continue
-            if entry.deadline is not None:
-                try:
-                    self._watch_deadline(entry, entry.deadline)
-                except RuntimeError as refusal:
-                    self.settle(entry, no_thread_error(self.name, "watch its deadline", refusal))
-                    continue
-            if self.room.has_room(entry):
-                self.queue.add(entry)
-                if entry.room is not None:
-                    entry.room()
+            if entry.weight != 1 or entry.priority or entry.node is not self:
+                self.is_plain = False
+        if (
+            len(self.inbox) >= self.calls_at
+            or (self.free and not (self.holds_back and self.is_plain))
+            or entries[0].node is not self  # a graph leads it: see `GraphRequest.start`
+        ):
+            self.call_worker()
+
+    def set_calls_at(self) -> None:
+        """Work out from how many entries in the inbox on a worker has to be called, though none may be idle."""
+        self.holds_back = self.decision.enough > 0
+        if self.special or not self.watched or self.room.outside:
+            self.calls_at = 1
+            return
+        self.calls_at = self.limits.queue_size - self.room.waiting + 1
+        if self.holds_back:
+            self.calls_at = min(self.calls_at, self.decision.enough - self.queue.weight)
+
+    def call_worker(self) -> None:
+        """Have a worker look at what waits here, unless one is on its way; in any thread."""
+        lock = self.lingerer
+        if lock is not None:
+            wake(lock)
+        elif get_ident() == main:  # which Ctrl-C may hit between any two of these
+            post(self.box, self._look_for_batches)
+        elif took_token(self._token):
+            try:
+                thread = self.free[0].thread
+            except IndexError:
+                thread = None
+            self.box.leave(self._look_for_batches, thread)
+
+    def _look_for_batches(self) -> None:
+        """Let who comes later call another worker, and have `dispatch` called."""
+        if not self._token:
+            self._token.append(None)
+        self.box.dirty[self] = None
+
+    def _refuse_endless(self, entries: Iterable[Entry]) -> None:
+        """Fail entries that wait for the instance of their own caller."""
+        for entry in entries:
+            if entry.state == NEW:
+                self.fail(entry, lambda *_, **__: endless_wait(self.name))
+
+    def take_in(self) -> None:
+        """Let the entries of the inbox into the queue."""
+        if not self.lets_in:  # else a bound was met on the way, and the others come in their turn
+            inbox = self.inbox
+            self.is_plain = True
+            while inbox:
+                self._let_in((inbox.popleft(),))
+
+    def enter(self, entries: Iterable[Entry]) -> None:
+        """Let new entries into the queue, behind those of the inbox. An entry that is refused fails alone."""
+        self.take_in()
+        self._let_in(entries)
+
+    def _let_in(self, entries: Iterable[Entry]) -> None:
+        outer, self.lets_in = self.lets_in, True
+        try:
+            for entry in entries:
+                if entry.ticket is not None and entry.ticket.in_inbox:
+                    entry.ticket.leave_inbox()
+                if entry.node is not self:
+                    entry.node.start()  # type: ignore[attr-defined]
+                elif entry.state == NEW:
+                    self._let_one_in(entry)
+        finally:
+            self.lets_in = outer
+        self.set_calls_at()
         if self.queue.weight >= self.decision.enough:
             self.note_change()
 
-    def _refusal(self, internal: bool, waits: int) -> BaseException | None:
-        """Return why no new entry may enter; None where they may."""
-        goes_on = internal and not self.dead and (self.drains or bool(self.free))
-        if self.refusing is not None and not goes_on:
-            return self.refusing
-        if self.lost:
-            return self.no_instance()
-        if waits and self.is_endless_for(waits):
-            return endless_wait(self.name)
-        return None
+    def _let_one_in(self, entry: Entry) -> None:
+        self.entered += 1
+        error = self._refusal(entry) or unfit_error(self, entry)
+        error = error or self.watch_deadline(entry)
+        if error is not None:
+            self.settle(entry, own_error(error))
+        elif self.room.has_room(entry):
+            self.queue.add(entry)
+            if entry.room is not None:
+                entry.room()
 
-    def _watch_deadline(self, entry: Entry, deadline: float) -> None:
-        """Have the timer fail an entry in time, unless its caller looks at the same deadline itself."""
-        waiter = entry.waiter
-        if waiter is not None and waiter.deadline == deadline:
-            return
-        if waiter is not None and waiter.runs:
-            entry.waiter = None  # its caller must be free to leave it behind
-        expire = partial(post, self.box, self.fail_late, entry)
-        entry.alarm = self.box.threads.timer.call_at(deadline, expire)
+    def _refusal(self, entry: Entry) -> BaseException | None:
+        """Return why a new entry may not enter; None where it may."""
+        if self.refusing is not None:
+            goes_on = entry.internal and not self.dead and (self.drains or bool(self.free))
+            if not goes_on:
+                return self.refusing
+        return self.no_instance() if self.lost else None
+
+    def watch_deadline(self, entry: Entry) -> BaseException | None:
+        """Have the timer fail an entry in time, unless its caller looks at the same deadline itself; give the error of one that cannot."""
+        deadline, waiter = entry.deadline, entry.waiter
+        if deadline is None or entry.lock is not None:
+            return None
+        if waiter is None or waiter.deadline != deadline:
+            expire = partial(post, self.box, self.fail_late, entry)
+            try:
+                entry.alarm = self.box.threads.timer.call_at(deadline, expire)
+            except RuntimeError as refusal:
+                return no_thread_error(self.name, "watch its deadline", refusal)
+        return None
 
     # Batches begin, and end.
 
     def dispatch(self) -> None:
         """Let all batches begin that are due."""
-        self.decision.enough = 0
+        self.decision.enough = self.decision.returning
         if self.room.outside:
             self.room.put_in()
         if self.special:
             self.collect()
-        while self.queue.count and self.free:
+            self.take_in()
+        while self.free and (self.queue.count or self.inbox):
             if self.box.steps:  # who was in the box before the instance came free counts as waiting
                 self.note_change()
                 return
@@ -254,31 +344,46 @@ class Node:
             except RuntimeError as error:  # no thread can be started
                 work.fail(error)
         self.standby.call_in()
-        if (self.queue.count or self.room.outside) and not self.watched:
+        if (self.queue.count or self.inbox or self.room.outside) and not self.watched:
             deadlocks.watch(self)
+        self.set_calls_at()
+        if len(self.inbox) >= self.calls_at:  # they came meanwhile, and have called nobody
+            self.take_in()
         if self.refusing is not None:
             self.box.look_if_quiet()
 
-    def end_batch(self, work: Work, errors: Errors, runner: Worker | Waiter) -> None:
+    def end_batch(self, work: Work, errors: Errors, worker: Worker) -> None:
         """Take the outcomes of a batch, and its instance back."""
-        instance = work.instance
-        is_long = instance.least_s >= LONG_S
-        self.box.starts_first = is_long and (
-            instance.batch_end is not None or self.box.is_held_until <= self.clock()
-        )
-        if is_long and self.max != 1:
-            self.decision.note_answered(work.entries, instance.mean_s)
-        for i, entry in enumerate(work.entries):
+        instance, entries, reporter = work.instance, work.entries, self.reporter
+        work.entries = []  # nothing of a user's dies here once its caller is woken
+        if self.max != 1 and instance.least_s >= LONG_S:
+            self.decision.note_answered(entries, instance.mean_s, worker)
+        locks = self.box.locks
+        for i, entry in enumerate(entries):
             error = None if errors is None else errors[i]
-            if error is PENDING:
+            if (
+                error is None
+                and entry.lock is not None
+                and entry.held is None
+                and reporter is None
+                and entry.state == RUNNING
+            ):  # as `settle`, for most
+                entry.state = DONE
+                locks.append(entry.lock)
+            elif error is PENDING:
                 self.pending.pend(entry, instance)
             elif entry.state == RUNNING:  # else it was settled while the batch ran
                 self.settle(entry, error, instance)
             error = None  # see `Entry.take_error`
         self.give_back(instance)
-        if self.queue.count or self.standby.turns or self.room.outside or self.special:
+        if (
+            self.inbox
+            or self.queue.count
+            or self.standby.turns
+            or self.room.outside
+            or self.special
+        ):
             self.note_change()
-        runner.rest(self.box)
 
     # Requests are settled: each has one outcome.
 
@@ -301,10 +406,8 @@ class Node:
         reporter = self.reporter  # once: a thread that detaches a probe takes it away
         if reporter is not None:
             self.box.later(reporter.report_outcome, self, entry, self.clock())
-        else:  # as `tell`
-            then, entry.then, entry.waiter = entry.then, None, None
-            if then is not None:
-                then(entry)
+        else:
+            self.tell(entry)
         if error is not None and entry.group:
             waiting = [member for member in entry.group if member.waits]
             entry.group.clear()
@@ -313,7 +416,9 @@ class Node:
     def tell(self, entry: Entry) -> None:
         """Tell the caller of an entry its outcome."""
         then, entry.then, entry.waiter = entry.then, None, None
-        if then is not None:
+        if entry.lock is not None:
+            self.box.locks.append(entry.lock)
+        elif then is not None:
             then(entry)
 
     def fail_waiting(self, error: BaseException, entries: Iterable[Entry]) -> None:
@@ -326,6 +431,7 @@ class Node:
 
         ``failure(node, running=...)`` makes the error.
         """
+        self._find(entry)
         if entry.state == DONE:
             return False
         if entry.state == OUTSIDE:
@@ -339,12 +445,19 @@ class Node:
         self.note_change()
         return running
 
+    def _find(self, entry: Entry) -> None:
+        """Take an entry out of the inbox, if it lies there: into the queue, or on an instance."""
+        if entry.state == NEW and self.inbox:
+            self.take_in()
+
     def fail_late(self, entry: Entry) -> None:
         """Fail an entry whose deadline has passed, unless it is done."""
+        self._find(entry)
         self.fail(entry, partial(deadline_error, begun=not entry.waits))
 
     def cancel(self, entry: Entry) -> bool:
         """Withdraw an entry that waits; False when it runs or is done. Nobody is told."""
+        self._find(entry)
         if not entry.waits:
             return False
         entry.then = entry.group = None
@@ -364,13 +477,14 @@ class Node:
 
     def all_open(self) -> list[Entry]:
         """Return all entries that have no outcome, but those of requests that their callers run past the queue."""
+        self.take_in()
         running = [entry for instance in self.instances for entry in instance.entries or ()]
         return [*running, *self.queue, *self.room.outside, *self.pending.open]
 
     @property
     def quiet(self) -> bool:
         """Whether no request waits, runs or is PENDING."""
-        if self.queue.count or self.room.outside or self.pending.open:
+        if self.inbox or self.queue.count or self.room.outside or self.pending.open:
             return False
         return not self.busy()
 
@@ -388,16 +502,26 @@ class Node:
 
     def is_endless_for(self, thread: int) -> bool:
         """Tell whether a thread would wait for itself: it holds an instance and none is free, or it is to run one that it does not run now."""
-        if not self.free and thread in [instance.ident for instance in self.instances]:
-            return True
-        return any(
-            instance.thread and instance.thread.ident == thread != instance.ident
-            for instance in self.instances
-        )
+        owns, free = thread in own_threads, self.free
+        for instance in self.instances:
+            if instance.ident == thread:
+                if not free:
+                    return True
+            elif owns and instance.thread is not None and instance.thread.ident == thread:
+                return True
+        return False
 
     def busy(self) -> bool:
         """Tell whether an instance has a holder."""
         return any(instance.holder is not None for instance in self.instances)
+
+    def note_size(self, count: int, least_s: float) -> None:
+        """Note how many requests a batch has: callers run single ones themselves, unless batches gather."""
+        if count > 1:
+            self.crowded, self._singles = least_s >= TINY_S, 0
+        elif self.crowded:
+            self._singles += 1
+            self.crowded = self._singles < SINGLES
 
     # Its instances, and which of them are free.
 
@@ -452,6 +576,7 @@ class Node:
         self.special = True
         self.box.later(self.probes.instance_changed, self.name, instance.index, "lost")
         self.pending.let_go([instance])
+        self.take_in()
         living = [instance for instance in self.instances if instance.living]
         self.set_range(living)
         self._count_narrow()

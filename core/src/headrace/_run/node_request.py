@@ -207,14 +207,14 @@ class Sent:
         self._scheduler, self._then = node.scheduler, then
         self.entries = [element for element in self._at_node.entries if element.state == NEW]
         for entry in self.entries:
-            entry.then = self._end_entry
+            entry.then, entry.internal = self._end_entry, True
         self._left = len(self.entries)
 
     def start(self) -> None:
         """Let the entries into the queue; in a step."""
         if self.entries:
             self._scheduler.start(self.entries)
-            self._scheduler.enter(self.entries, internal=True)
+            self._scheduler.enter(self.entries)
         else:
             self._then(self._at_node.answer())
 

@@ -20,8 +20,6 @@ from headrace._run.tracebacks import set_abandoned
 from headrace.keys import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from headrace._run.entry import Entry
     from headrace._run.node import Node
 
@@ -141,11 +139,6 @@ def of_call(entered: dict[type, Any] | None, parts: bool | str) -> dict[type, An
 def read_from(entry: Entry | None) -> PartSink | ElementSink | None:
     """Return the parts of an entry; None where nobody reads any."""
     return None if entry is None or entry.entered is None else entry.entered.get(PartSink)
-
-
-def are_read(entries: Iterable[Entry]) -> bool:
-    """Tell whether somebody reads parts of an entry: its batch may wait for who does."""
-    return any(PartSink in one.entered for one in entries if one.entered is not None)
 
 
 def parts_go_to(request: Request) -> Callable[[Any], object] | None:

@@ -221,8 +221,6 @@ class Pending:
 
         entry.state = RUNNING  # there
         entry.held.away = sent = Sent(there, entry.request, entry, back)
-        for at_other in sent.entries:
-            at_other.waiter = entry.waiter
         sent.start()
 
     def go_on(self, name: str, there: Called, entry: Entry) -> None:

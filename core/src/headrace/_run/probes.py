@@ -213,7 +213,7 @@ class Reporter:
     def report_outcome(self, node: Node, entry: Entry, ended: float) -> None:
         """Report a settled entry, and then tell its caller."""
         try:
-            if entry.then is not None:
+            if entry.then is not None or entry.lock is not None:
                 entry.give_back()
             self._end(entry.request, entry.arrival, ended, entry.error)
         finally:

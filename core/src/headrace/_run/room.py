@@ -24,18 +24,37 @@ class Ticket:
         entered: Whether it was let in: from then on no bound stops its entries.
         waiting: Its entries that wait.
         walks: Whether a graph leads the request from node to node, so that it may go on at another one.
+        in_inbox: Whether its entry lies in the inbox of another node, where no step has seen it yet.
     """
 
-    __slots__ = ("entered", "home", "waiting", "walks")
+    __slots__ = ("entered", "home", "in_inbox", "waiting", "walks")
 
     def __init__(self, home: Node | None, *, entered: bool = True, walks: bool = False) -> None:
-        self.home, self.entered, self.walks = home, entered, walks
+        self.home, self.entered, self.walks, self.in_inbox = home, entered, walks, False
         self.waiting: dict[Entry, None] = {}
+
+    def enter_inbox(self) -> None:
+        """Count an entry that is about to be put into the inbox of another node; in any thread."""
+        if self.home is not None:
+            self.home.room.away.append(None)
+            self.home.calls_at -= 1
+            self.in_inbox = True
+
+    def leave_inbox(self) -> None:
+        """Note that a step has seen it there."""
+        self.in_inbox = False
+        if self.home is not None:
+            self.home.room.away.pop()
+            self.home.calls_at += 1
+            if self.home.room.outside:
+                self.home.note_change()
 
     def waits(self, entry: Entry) -> None:
         """Note that an entry waits."""
         self.entered = True
         if self.home is not None:
+            if not self.waiting:
+                self.home.calls_at -= 1
             self.waiting[entry] = None
             self.home.room.tickets[self] = None
 
@@ -44,41 +63,42 @@ class Ticket:
         home = self.home
         if home is not None and self.waiting.pop(entry, self) is None and not self.waiting:
             del home.room.tickets[self]
+            home.calls_at += 1
             if home.room.outside:
                 home.note_change()
 
 
 class Room:
-    """The bound of one node. All but `may_be_full` is steps.
+    """The bound of one node. All but `is_over` is steps.
 
     Attributes:
         outside: The entries that wait for room, first come first served.
         tickets: The requests that entered here with a ticket, and wait.
+        away: One item per request that entered here, and lies in the inbox of another node.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.outside: dict[Entry, None] = {}
         self.tickets: dict[Ticket, None] = {}
+        self.away: list[None] = []
 
     @property
     def waiting(self) -> int:
-        """How many requests wait, at this node or another, that entered here."""
+        """How many requests wait, at this node or another, that entered here; but for those in its inbox."""
         queue = self._node.queue
-        return queue.count - queue.ticketed + len(self.tickets)
+        return queue.count - queue.ticketed + len(self.tickets) + len(self.away)
 
     @property
     def full(self) -> bool:
         """Whether as many wait as ``queue_size`` allows."""
         return self.waiting >= self._node.limits.queue_size
 
-    def may_be_full(self, count: int) -> bool:
-        """Tell whether some of ``count`` newcomers may have to wait for room, behind those that are in the box; in any thread.
-
-        Threads that ask at the same moment do not see each other.
-        """
-        ahead = self.waiting + len(self._node.box.steps)
-        return bool(self.outside) or ahead + count > self._node.limits.queue_size
+    @property
+    def is_over(self) -> bool:
+        """Whether somebody has to wait for room, of those in the queue and the inbox; in any thread."""
+        ahead = self.waiting + len(self._node.inbox)
+        return bool(self.outside) or ahead > self._node.limits.queue_size
 
     def waiting_entries(self) -> list[Entry]:
         """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""
@@ -89,9 +109,7 @@ class Room:
         """Tell whether an entry may go into the queue; else it waits outside, or is refused."""
         if entry.ticket is not None and entry.ticket.entered:
             return True
-        queue = self._node.queue  # as `full`, for each request
-        waiting = queue.count - queue.ticketed + len(self.tickets)
-        if not self.outside and waiting < self._node.limits.queue_size:
+        if not self.outside and not self.full:
             return True
         self._node.dispatch()  # it may make room
         if not self.outside and not self.full:

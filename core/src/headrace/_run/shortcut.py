@@ -9,17 +9,17 @@ was taken and named in one step of the interpreter, so it is found, and a step p
 from __future__ import annotations
 
 import _thread
-from functools import partial
+from _thread import allocate_lock
 from sys import modules
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._run.batch import judge, run_alone, wrap_own
-from headrace._run.box import in_steps, is_inside, main, post, refuse_inside
-from headrace._run.entry import DATA_ALONE, Entry, raise_failure, refuses_change, restore
+from headrace._run.box import ask, in_steps, main, post, refuse_inside
+from headrace._run.entry import DATA_ALONE, MISSING, Entry, raise_failure, refuses_change, restore
 from headrace._run.room import Ticket
-from headrace._run.runners import Waiter, Work, wait, wait_for
-from headrace._run.threads import warn_in_coroutine
+from headrace._run.runners import sleep, withdraw
+from headrace._run.threads import check_stack, own_threads, warn_in_coroutine
 from headrace.errors import code_of
 
 if TYPE_CHECKING:
@@ -61,6 +61,8 @@ class ShortCut:
         )
         self.max_weight = 0 if not usable else 2**63 if node.max is None else node.max
         spreads = getattr(node.decision.policy, "spreads", False)
+        self._starts = limits.timeout_ms is not None or node.decision.picks
+        self._stands_by = bool(self.max_weight) and node.max == 1
         self._lingers = limits.batching_timeout_ms > 0 and node.max != 1 and not spreads
         node.standby.set_bounds(self.max_weight)
 
@@ -81,7 +83,8 @@ class ShortCut:
         if "data" not in request or "request_size" in request or self._checks_all:
             weight = node.check_entry(request)
             if "data" not in request:
-                self._call_slowly(request, internal, home)
+                request.pop("result", None)
+                self.wait(request, weight, None, 0, internal, home)
                 return
         data = request["data"]
         if "result" in request:
@@ -90,19 +93,21 @@ class ShortCut:
         stood_s, called = 0.0, False
         if (
             not free
+            or node.crowded
             or weight > self.max_weight
             or node.queue.count
+            or node.inbox
             or node.special
             or (me in in_steps and me != main)
-            or (home is None and node.room.tickets and node.room.full)
+            or (home is None and (node.room.tickets or node.room.away) and node.room.full)
             or (self._lingers and len(free) < len(node.instances))
             or node.decision.returning
             or (standby.until and len(free) < 2 and node.clock() < standby.until)
         ):
-            if not internal and home is None and weight == 1:
+            if self._stands_by and not internal and home is None and weight == 1:
                 stood_s = standby.wait()
             if not stood_s:
-                self._call_slowly(request, internal, home)
+                self.wait(request, weight, None, 0, internal, home)
                 return
             called = True
         instance: Instance | None = None
@@ -144,11 +149,8 @@ class ShortCut:
                 if standby.turns:
                     standby.left = me
                     standby.call_in()
-                if node.queue.count or node.special:
-                    leader = Waiter(node)
-                    leader.asleep = False
-                    look = partial(post, node.box, node.note_change, runner=leader)
-                    wait(node.box, leader, (), look)
+                if node.inbox or node.queue.count or node.special:
+                    node.call_worker()
                 if sampled and not internal:
                     instance = None
                     warn_in_coroutine()
@@ -167,7 +169,7 @@ class ShortCut:
         if called:
             standby.until = 0.0
         if instance is None:
-            self._call_slowly(request, internal, home)
+            self.wait(request, weight, None, 0, internal, home)
             return
         try:
             if error is not None:
@@ -190,65 +192,60 @@ class ShortCut:
         restore(request, data, raised)
         raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
 
-    def hand_over(self, entry: Entry) -> bool:
-        """Let a thread of the pool run an entry at once on a free instance, past the box. False where that may not be.
+    def wait(
+        self,
+        request: Request,
+        weight: int = 1,
+        deadline: float | None = None,
+        priority: int = 0,
+        internal: bool = False,
+        home: Node | None = None,
+    ) -> None:
+        """Leave a request in the inbox, and sleep until it has its outcome. Raises its error.
 
-        The entry belongs to this thread alone until then, and the instance to who took it. The thread has looked whether it has
-        stack enough (`check_stack`).
+        Who cannot wait for its answer is refused. An interrupt cancels a request that waits, and goes on without one that runs
+        (``abandoned``). As few calls of Python as may be: each touches what other threads have touched last.
         """
-        node, free = self._node, self._node.free
-        if (
-            not free
-            or entry.weight > self.max_weight
-            or node.queue.count
-            or node.special
-            or node.reporter is not None
-            or (entry.deadline is not None and entry.deadline <= node.clock())
-            or (node.room.tickets and node.room.full)
-            or node.decision.returning
-            or (self._lingers and len(free) < len(node.instances))
-        ):
-            return False
-        instance: Instance | None = None
-        work = Work(node, [entry])
-        work.unbegun = [None]
+        node, me = self._node, get_ident()
+        if me in in_steps:
+            refuse_inside(node.name)
+        check_stack()
+        entry = Entry(request, None, weight, deadline, priority)
+        lock = entry.lock = allocate_lock()
+        lock.acquire()
+        entry.node, entry.awaited, entry.internal, entry.arrival = node, me, internal, node.clock()
         try:
-            (instance,) = map(_pop, (free,), (0,))  # one step, as in `call`
-            work.instance, instance.holder = instance, work
-            if node.special:  # as in `call`
-                post(node.box, self._end, instance, work)
-                return False
-            instance.begin(work, work.entries, entry.arrival)
-            if entry.deadline is not None and entry.waiter is None:
-                entry.alarm = node.box.threads.timer.call_at(
-                    entry.deadline, partial(post, node.box, node.fail_late, entry)
-                )
-            node.box.threads.pool.run(work.serve)
-        except BaseException as raised:  # Ctrl-C, or no thread can be started
-            if instance is None:
-                if isinstance(raised, IndexError):  # another caller was quicker
-                    return False
+            if self._starts:
+                node.start((entry,), entry.arrival)
+            if home is not None:
+                entry.ticket = Ticket(home)
+                entry.ticket.enter_inbox()
+            holds = False
+            for instance in node.instances:
+                if instance.ident == me:
+                    holds = True
+            if holds or me in own_threads:
+                node.send((entry,), waits=me)
+            else:  # as `send`
+                inbox = node.inbox
+                inbox.append(entry)
+                if priority or weight != 1:
+                    node.is_plain = False
+                if len(inbox) >= node.calls_at or (node.free and not node.holds_back):
+                    node.call_worker()
+            if entry.deadline is None:
+                lock.acquire()
             else:
-                try:  # noqa: SIM105 - as in `call`
-                    _thread.start_new_thread(post, (node.box, work.fail_unbegun, raised))
-                except RuntimeError:
-                    pass
-                post(node.box, work.fail_unbegun, raised)
-                if isinstance(raised, RuntimeError):
-                    return True
+                sleep(node.box, lock, entry.deadline, (entry,))
+        except BaseException as raised:  # Ctrl-C
+            raised.abandoned = ask(node.box, withdraw, (entry,))  # type: ignore[attr-defined]
+            entry.give_back()
             raise
-        return True
-
-    def _call_slowly(self, request: Request, internal: bool, home: Node | None) -> None:
-        """Run one request that has found no free instance."""
-        if is_inside():
-            refuse_inside(self._node.name)
-        weight = self._node.check_again(request)
-        request.pop("result", None)
-        ticket = None if home is None else Ticket(home)
-        entry = Entry(request, None, weight, None, 0, ticket)
-        wait_for(self._node, (entry,), internal=internal)
-        entry.raise_error()
+        if entry.error is None and entry.data is not MISSING:
+            request["data"] = entry.data
+        else:
+            entry.give_back()
+            entry.raise_error()
 
     # Steps.
 

@@ -76,8 +76,9 @@ class Standby:
         turn.acquire()
         since, put = node.clock(), turns.append
         until = since + STANDBY_S
-        if node.queue.count:
-            until = min(until, since + ENTRY_S * (2 + node.queue.count))
+        ahead = node.queue.count + len(node.inbox)
+        if ahead:
+            until = min(until, since + ENTRY_S * (2 + ahead))
         while True:
             put(turn)
             self.call_in()
@@ -89,14 +90,14 @@ class Standby:
                 self._returns = False
                 self.call_in()
                 return 0.0
-            if node.free and not node.queue.count:
+            if node.free and not node.queue.count and not node.inbox:
                 return node.clock() - since or TINY_S
             self.until, put = 0.0, turns.appendleft
 
     def call_in(self) -> None:
         """Call in who has stood by longest, where an instance is free for it and nobody else is on its way."""
         node = self._node
-        if not self.turns or not node.free or node.queue.count:
+        if not self.turns or not node.free or node.queue.count or node.inbox:
             return
         now = node.clock()
         if now < self.until or (self._returns and now < self._next_at and len(node.free) < 2):

@@ -109,10 +109,11 @@ def statistics(node: Node) -> dict[str, Any]:
         if holder is not None:
             entries = instance.entries
             running += 1 if entries is None else sum(entry.state == RUNNING for entry in entries)
-    waiting = node.queue.count + len(node.room.outside) + len(node.pending.open)
+    inbox = len(node.inbox)
+    waiting = inbox + node.queue.count + len(node.room.outside) + len(node.pending.open)
     failed, sizes, reasons = dict(total.failures), total.sizes, total.reasons
-    unqueued = begun - sum(sizes.values())  # requests that their callers ran, or handed over
-    submitted = unqueued + node.entered
+    unqueued = begun - sum(sizes.values())  # requests that their callers ran
+    submitted = unqueued + node.entered + inbox
     sizes[1] += unqueued
     reasons["idle"] = begun - sum(reasons.values())
     items = sum(size * count for size, count in sizes.items())

@@ -5,15 +5,15 @@ A caller takes it along where every node runs once and the branches are cheap.
 
 from __future__ import annotations
 
-from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING
 
 from headrace._run.box import post, refuse_inside
 from headrace._run.entry import Entry, restore
-from headrace._run.graph_request import GraphRequest, start_all
+from headrace._run.graph_request import GraphRequest, send_all
 from headrace._run.refusals import endless_wait
 from headrace._run.runners import Waiter, wait
+from headrace._run.threads import check_stack
 from headrace._run.traversal import finish, no_result
 from headrace.errors import HeadraceError
 
@@ -51,14 +51,14 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
     if not items:
         return
     refuse_inside(items[0][0].first.name)
+    check_stack()
     fresh = [(route, entry) for route, entry in items if may_wait(route, entry)]
     requests = [GraphRequest(graph, route, entry, internal=internal) for route, entry in fresh]
     entries = [entry for _, entry in fresh]
-    waiter = Waiter(None, entries[0].deadline if entries else None)
+    waiter = Waiter(entries[0].deadline if entries else None)
     waiter.expects(entries)
     if waiter.pending:
-        begin = partial(post, graph.box, start_all, requests, runner=waiter)
-        wait(graph.box, waiter, entries, begin)
+        wait(graph.box, waiter, entries, send_all, requests)
     for entry in entries:
         entry.give_back()
 

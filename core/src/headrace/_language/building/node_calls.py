@@ -50,8 +50,10 @@ class NodeCall(Backend):
             request.pop("result", None)
             items.append(NodeRequest(self, request, outer, Ticket(None)))
         entries = [entry for item in items for entry in item.entries]
+        for entry in entries:
+            entry.internal = True
         if entries:
-            wait_for(self.scheduler, [e for e in entries if e.state == NEW], internal=True)
+            wait_for(self.scheduler, [entry for entry in entries if entry.state == NEW])
         outcomes = [item.answer() for item in items]
         if none_if_all_ok(outcomes) is None:
             return None

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._language.contract.backend import Backend
 from headrace._language.plan.ways import way_through
 from headrace._run.checked import PENDING
+from headrace._run.threads import wake
 from headrace._run.tracebacks import backend_error, without_locals
 from headrace._texts import error_text
 from headrace.errors import BackendError, SetupError
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from headrace._language.plan.element import Element
     from headrace._run.checked import Outcomes
-    from headrace._run.threads import OwnThread, Signal
+    from headrace._run.threads import OwnThread
     from headrace.keys import Request
 
     Forward = Callable[..., Outcomes]
@@ -84,7 +85,7 @@ class BatchEnd:
 
     Attributes:
         functions: The functions in the order of their calls, each with the backend that registered it.
-        rested: What wakes the callers of the batch before, before the functions wait for a device.
+        rested: What the callers of the batch before sleep on. They are woken before the functions wait for a device.
         launch_s: How long it takes at least until the functions are called.
         is_watched: Whether the timer will call `look`.
     """
@@ -92,7 +93,7 @@ class BatchEnd:
     def __init__(self) -> None:
         self.functions: list[tuple[Callable[[], object], Backend]] = []
         self._exits: list[tuple[Backend, Element]] = []
-        self.rested: deque[Signal] = deque()
+        self.rested: deque[Any] = deque()
         self.launch_s = inf
         self.is_watched = False
         self._called = False  # True when the functions were called and no backend has run since
@@ -160,7 +161,7 @@ class BatchEnd:
         """Wake the callers of the batch before."""
         while self.rested:
             try:
-                self.rested.popleft().wake()
+                wake(self.rested.popleft())
             except IndexError:  # the other thread was there first
                 return
 
