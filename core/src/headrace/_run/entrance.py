@@ -295,7 +295,7 @@ class Entrance:
                 self._refuse(entry, None, endless_wait(self.any_scheduler.name))
                 continue
             call = LoopCall(entry.request, done)
-            call.note_entry(waker, entry, route)
+            call.note_entry(self.box, waker, entry, route)
             calls.append(call)
         if not together:
             self._start([(call.entry, call.route) for call in calls], waits=False)

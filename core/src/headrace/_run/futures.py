@@ -213,7 +213,7 @@ class LoopWaker:
         due: What is to be called in the loop.
     """
 
-    __slots__ = ("_thread", "_token", "comes", "due", "loop")
+    __slots__ = ("_calls", "_looks", "_thread", "_token", "comes", "due", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -221,6 +221,7 @@ class LoopWaker:
         self.due: deque[Callable[[], object]] = deque()
         self._token = [None]
         self._thread = get_ident()
+        self._calls = self._looks = False
 
     def wake(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop; in any thread."""
@@ -241,18 +242,24 @@ class LoopWaker:
                 raise
 
     def _wake_all(self) -> None:
-        self._token[:] = [None]
-        while self.due:
-            function = self.due.popleft()
-            try:
-                function()
-            except Exception as error:  # noqa: BLE001 - the others are called all the same
-                _log.error("a callback raised", exc_info=error)
+        """Call what is due now. What comes meanwhile is called in a later turn, so that the loop goes on between."""
+        self._token[:], self._calls, self._looks = [None], True, False
+        try:
+            for _ in range(len(self.due)):
+                function = self.due.popleft()
+                try:
+                    function()
+                except Exception as error:  # noqa: BLE001 - the others are called all the same
+                    _log.error("a callback raised", exc_info=error)
+        finally:
+            self._calls = False
+            self.look()
 
     def look(self) -> None:
-        """Call what is due: perhaps Ctrl-C hit the loop just before it did."""
-        if self.due:
-            self._wake_all()
+        """Have what is due called in a later turn: perhaps Ctrl-C hit the loop just before it did."""
+        if self.due and not self._calls and not self._looks:
+            self._looks = True
+            self.loop.call_soon(self._wake_all)
 
 
 class LoopCall:
@@ -265,7 +272,7 @@ class LoopCall:
         route: Its way through the graph. None without one.
     """
 
-    __slots__ = ("_done", "_waker", "entry", "error", "request", "route")
+    __slots__ = ("_box", "_done", "_waker", "entry", "error", "request", "route")
     entry: Entry
     _waker: LoopWaker
     route: Any
@@ -274,9 +281,9 @@ class LoopCall:
     def __init__(self, request: Request, done: Callable[[LoopCall], object]) -> None:
         self.request, self._done, self.error = request, done, None
 
-    def note_entry(self, waker: LoopWaker, entry: Entry, route: Any) -> None:
+    def note_entry(self, box: Box, waker: LoopWaker, entry: Entry, route: Any) -> None:
         """Have the loop told when an entry has its outcome."""
-        self._waker, self.entry, self.route = waker, entry, route
+        self._box, self._waker, self.entry, self.route = box, waker, entry, route
         entry.then, entry.awaited = self._note_end, get_ident()
 
     def cancel(self) -> bool:
@@ -285,11 +292,7 @@ class LoopCall:
             error, self.error = self.error, None  # as `Entry.take_error`
             return getattr(error, "abandoned", False) is True
         entry, self._done = self.entry, _note_nothing
-        if entry.node is None:  # it has not entered yet
-            entry.state, entry.then = DONE, None
-            entry.leave()
-            return False
-        abandoned = give_up_all(entry_box(entry), [entry])
+        abandoned = give_up_all(self._box, [entry])
         if not abandoned:
             entry.give_back()
         entry.error = None  # no caller takes this error any more; see `Entry.take_error`
@@ -332,7 +335,8 @@ def give_up(entries: Sequence[Entry]) -> bool:
     for entry in entries:
         node = entry.node
         entry.leave()
-        if node is None:
+        if node is None:  # it has not entered yet, and will not
+            entry.state, entry.then = DONE, None
             continue
         if entry.state == DONE:
             # Its caller has not been told yet: a probe still reads its dict.
