@@ -10,7 +10,7 @@ Steps call nothing of the user's but policies. What a run of steps wants done ou
 `Box.locks` and `Box.after`, and done once the lock is left.
 
 **The main thread runs no steps**: Ctrl-C is raised there between any two instructions. A thread of the pool runs the steps
-that it puts into the box. `post`, `ask` and `Box.leave` are the only ways in.
+that it puts into the box. `post`, `ask` and `Box.call_worker` are the only ways in.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ class Box:
         """Run the steps in the box, and then one of a worker, which takes a batch that is due; it waits for its turn."""
         self._lock.acquire()
         self._run(worker, step, args)
-        self.run()  # what came as this thread left the lock
+        if self.steps:  # they came as this thread left the lock
+            self.run()
 
     def _run(
         self, worker: Worker | None, step: Callable[..., object] | None, args: tuple[Any, ...]
@@ -156,17 +157,18 @@ class Box:
         if self.closes:
             post(self, self.look_if_quiet)
 
-    def leave(self, step: Callable[[], object], thread: OwnThread | None = None) -> None:
-        """Put a step in for a worker: that thread of a backend, or one of the pool. In any thread but the main one."""
-        self.steps.append((step, ()))
-        if len(self.steps) == 1:  # else a thread that empties the box is there, or on its way
-            self.wake(thread)
-
-    def wake(self, thread: OwnThread | None = None) -> None:
-        """Have a worker run the steps; where there can be none, this thread runs them."""
+    def call_worker(self, step: Callable[[], object], thread: OwnThread | None) -> None:
+        """Have a worker run a step, and the batches that it gives: that thread of a backend, or one of the pool."""
         if thread is not None and thread.alive:
-            thread.post(partial(self.serve, thread))
+            thread.post(partial(self.serve, step, thread))
             return
+        try:
+            self.threads.pool.run(self.serve, step)
+        except RuntimeError:  # no thread can be started
+            post(self, step)
+
+    def wake(self) -> None:
+        """Have a worker run the steps; where there can be none, this thread runs them."""
         if not is_finalizing():  # else no other thread runs any more
             try:
                 self.threads.pool.run(self.serve)
@@ -182,10 +184,12 @@ class Box:
         finally:
             in_steps[main] = None
 
-    def serve(self, thread: OwnThread | None = None) -> None:
+    def serve(
+        self, step: Callable[[], object] | None = None, thread: OwnThread | None = None
+    ) -> None:
         """Run the steps in a thread of the pool, or in the one of a backend, and then the batches that they give it."""
         worker = Worker(thread)
-        self.work(worker)
+        self.work(worker, step)
         worker.run()
 
 

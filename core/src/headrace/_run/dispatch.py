@@ -144,12 +144,13 @@ class Decision:
             or ((room.tickets or room.away) and room.full)
         ):
             return None
-        instance = self._choose([*node.free], len(inbox))
+        free = [*node.free]
+        instance = free[0] if len(free) == 1 else self._choose(free, len(inbox))
         if instance is None or not instance.living or instance.min > 1:
             return None
         now, entries, most = node.clock(), list[Entry](), instance.max
-        if self._spreads and len(node.free) > 1:
-            most = min(most or len(inbox), part_of(len(inbox), len(node.free), 1))
+        if self._spreads and len(free) > 1:
+            most = min(most or len(inbox), part_of(len(inbox), len(free), 1))
         while inbox and len(entries) != most:
             entry = inbox.popleft()
             if entry.state != NEW:  # it was withdrawn
@@ -177,7 +178,8 @@ class Decision:
             if entry.room is not None:
                 entry.room()
         node.entered += len(entries)
-        node.note_size(len(entries), instance.least_s)
+        if node.crowded or len(entries) > 1:
+            node.note_size(len(entries), instance.least_s)
         return work
 
     def _note_wake(self) -> None:

@@ -229,9 +229,11 @@ class Node:
         if self.special or not self.watched or self.room.outside:
             self.calls_at = 1
             return
-        self.calls_at = self.limits.queue_size - self.room.waiting + 1
+        queue, room = self.queue, self.room
+        waiting = queue.count - queue.ticketed + len(room.tickets) + len(room.away)
+        self.calls_at = self.limits.queue_size - waiting + 1
         if self.holds_back:
-            self.calls_at = min(self.calls_at, self.decision.enough - self.queue.weight)
+            self.calls_at = min(self.calls_at, self.decision.enough - queue.weight)
 
     def call_worker(self) -> None:
         """Have a worker look at what waits here, unless one is on its way; in any thread."""
@@ -245,7 +247,7 @@ class Node:
                 thread = self.free[0].thread
             except IndexError:
                 thread = None
-            self.box.leave(self._look_for_batches, thread)
+            self.box.call_worker(self._look_for_batches, thread)
 
     def _look_for_batches(self) -> None:
         """Let who comes later call another worker, and have `dispatch` called."""
@@ -312,7 +314,7 @@ class Node:
         deadline, waiter = entry.deadline, entry.waiter
         if deadline is None or entry.lock is not None:
             return None
-        if waiter is None or waiter.deadline != deadline:
+        if entry.alarm is None and (waiter is None or waiter.deadline != deadline):
             expire = partial(post, self.box, self.fail_late, entry)
             try:
                 entry.alarm = self.box.threads.timer.call_at(deadline, expire)
@@ -343,7 +345,8 @@ class Node:
                 work.assign()
             except RuntimeError as error:  # no thread can be started
                 work.fail(error)
-        self.standby.call_in()
+        if self.standby.turns:
+            self.standby.call_in()
         if (self.queue.count or self.inbox or self.room.outside) and not self.watched:
             deadlocks.watch(self)
         self.set_calls_at()
