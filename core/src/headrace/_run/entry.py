@@ -95,14 +95,37 @@ class Entry:
         on_way: Where its dict is kept from being sent again: see `Entrance`. None where it is not.
     """
 
+    # Most requests need no more than these. The others lie in the dict of those that have them.
     __slots__ = (
-        *("request", "then", "lock", "waiter", "awaited", "weight", "arrival", "cut", "deadline"),
-        *("priority", "data", "state", "error", "code", "alarm", "ticket", "lent", "group"),
-        *("node", "entered", "held", "trait", "trait_of", "room", "on_way", "internal"),
+        "__dict__",
+        "arrival",
+        "awaited",
+        "cut",
+        "data",
+        "deadline",
+        "error",
+        "held",
+        "internal",
+        "lock",
+        "node",
+        "priority",
+        "request",
+        "state",
+        "then",
+        "ticket",
+        "weight",
     )
 
-    trait: Any
-    trait_of: Any
+    waiter: Waiter | None = None
+    code: str | None = None
+    alarm: Alarm | None = None
+    lent: list[None] | None = None
+    group: list[Entry] | None = None
+    room: Callable[[], object] | None = None
+    on_way: dict[int, object] | None = None
+    entered: dict[type, Any] | None = None
+    trait: Any = None
+    trait_of: Any = None
 
     def __init__(
         self,
@@ -114,28 +137,20 @@ class Entry:
         ticket: Any = None,
     ) -> None:
         self.request = request
+        self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.then = then
-        self.lock: Any = None
-        self.waiter: Waiter | None = None
-        self.awaited = 0
-        self.internal = False
         self.weight = weight
-        self.arrival = self.cut = 0.0
         self.deadline = deadline
         self.priority = priority
         self.ticket = ticket
-        self.data: Any = dict.get(request, "data", MISSING) if isinstance(request, dict) else None
         self.state = NEW
-        self.error: BaseException | None = None
-        self.code: str | None = None
-        self.alarm: Alarm | None = None
-        self.lent: list[None] | None = None
-        self.group: list[Entry] | None = None
+        self.arrival = self.cut = 0.0
+        self.awaited = 0
+        self.internal = False
+        self.lock: Any = None
         self.held: Any = None
+        self.error: BaseException | None = None
         self.node: Place = None  # type: ignore[assignment]  # few ask before it has entered
-        self.room: Callable[[], object] | None = None
-        self.on_way: dict[int, object] | None = None
-        self.entered: dict[type, Any] | None = None
 
     @property
     def began(self) -> bool:

@@ -89,11 +89,13 @@ class ShortCut:
         data = request["data"]
         if "result" in request:
             del request["result"]
+        if node.crowded:
+            self.wait(request, weight, None, 0, internal, home)
+            return
         free, standby = node.free, node.standby
         stood_s, called = 0.0, False
         if (
             not free
-            or node.crowded
             or weight > self.max_weight
             or node.queue.count
             or node.inbox
@@ -209,7 +211,8 @@ class ShortCut:
         node, me = self._node, get_ident()
         if me in in_steps:
             refuse_inside(node.name)
-        check_stack()
+        if not node.crowded:  # else no worker has to be called
+            check_stack()
         entry = Entry(request, None, weight, deadline, priority)
         lock = entry.lock = allocate_lock()
         lock.acquire()
