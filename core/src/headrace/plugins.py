@@ -215,7 +215,7 @@ class BuiltExpression:
         plan, blueprint = _only_node(config), compose(config, seen=seen)
         self._blueprint = replace(blueprint, probes={**blueprint.probes, **(probes or {})})
         (self._node,) = start(self._blueprint).nodes.values()
-        self._scheduled = self._node.scheduler.instances
+        self._scheduled = self._node.node.instances
         self.instances = [cast("Backend", instance.backend) for instance in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
         self._element, self._by_element = plan.backend, self._node.elements.by_element
@@ -223,7 +223,7 @@ class BuiltExpression:
         self.root: Backend = root or self.instances[0]
         read = keys_read_by(plan.instance, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
-        self.needs = tuple(self._node.scheduler.needs)
+        self.needs = tuple(self._node.node.needs)
         for instance in self._scheduled if seen is not None else ():
             instance.liveness.node = None  # its requests come from another process, past the queue
 
@@ -239,7 +239,7 @@ class BuiltExpression:
         """
         from headrace._run.direct import call_directly
 
-        return call_directly(self._node.scheduler, self._scheduled[index], batch)
+        return call_directly(self._node.node, self._scheduled[index], batch)
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""

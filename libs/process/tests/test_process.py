@@ -873,7 +873,7 @@ def test_a_backend_of_the_program_itself_has_to_be_imported(tmp_path):
 
 def is_lent(pipe, node="main"):
     """Tell whether the process has a copy of a request, whose owner may leave with it since."""
-    (instance,) = pipe._engine.built[node].scheduler.instances
+    (instance,) = pipe._engine.built[node].node.instances
     return any(entry.lent for entry in instance.entries or ())
 
 

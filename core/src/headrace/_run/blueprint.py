@@ -31,24 +31,24 @@ class BuiltNode:
     """One node, built.
 
     Attributes:
-        scheduler: Its queue and instances.
+        node: Its queue and instances.
         parts: The parts of the node as a whole.
-        instances: The parts of each instance, in the scheduler's order. There may be fewer of them.
+        instances: The parts of each instance, in the node's order. There may be fewer of them.
         enters: A backend of each class here that has a function ``enter``. See `headrace.Backend`.
     """
 
-    scheduler: Node
+    node: Node
     parts: CloseStack
     instances: Sequence[CloseStack]
     enters: Mapping[type[Any], Checked]
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
         """Return what ``Pipeline.describe()`` says of the node."""
-        scheduler = self.scheduler
+        node = self.node
         return {
-            "range": [scheduler.min, scheduler.max],
-            "instance_num": len(scheduler.instances),
-            "owns_thread": any(i.thread is not None for i in scheduler.instances),
+            "range": [node.min, node.max],
+            "instance_num": len(node.instances),
+            "owns_thread": any(i.thread is not None for i in node.instances),
             "next": list(following),
         }
 

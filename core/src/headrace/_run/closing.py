@@ -154,15 +154,15 @@ class Closer:
         """Return the steps that close the idle instances, and the nodes that have no others, in order; and whether all are idle."""
         all_idle = True
         steps: list[Closing] = []
-        for name, node in reversed(self._engine.built.items()):
-            own = node.scheduler.instances
-            for index in reversed(range(len(node.instances))):
+        for name, built in reversed(self._engine.built.items()):
+            own = built.node.instances
+            for index in reversed(range(len(built.instances))):
                 if index < len(own) and own[index].busy:
                     all_idle = False
                 else:
-                    steps.append((f"instance {index} of node {name}", node.instances[index].close))
+                    steps.append((f"instance {index} of node {name}", built.instances[index].close))
             if all_idle:
-                steps.append((f"node {name}", node.parts.close))
+                steps.append((f"node {name}", built.parts.close))
         if all_idle:
             steps.append(("what the nodes share", self._engine.blueprint.store.close))
         return steps, all_idle

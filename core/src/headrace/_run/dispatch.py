@@ -148,23 +148,10 @@ class Decision:
         instance = free[0] if len(free) == 1 else self._choose(free, len(inbox))
         if instance is None or not instance.living or instance.min > 1:
             return None
-        now, entries, most = node.clock(), list[Entry](), instance.max
+        now, most = node.clock(), instance.max
         if self._spreads and len(free) > 1:
             most = min(most or len(inbox), part_of(len(inbox), len(free), 1))
-        while inbox and len(entries) != most:
-            entry = inbox.popleft()
-            if entry.state != NEW:  # it was withdrawn
-                continue
-            if entry.deadline is not None:
-                if entry.deadline <= now:
-                    inbox.extendleft((entry, *reversed(entries)))
-                    return None
-                error = node.watch_deadline(entry)
-                if error is not None:
-                    node.entered += 1
-                    node.settle(entry, error)
-                    continue
-            entries.append(entry)
+        entries = self._plain_entries(now, most)
         if not entries or not node.claim(instance):
             inbox.extendleft(reversed(entries))
             return None
@@ -181,6 +168,25 @@ class Decision:
         if node.crowded or len(entries) > 1:
             node.note_size(len(entries), instance.least_s)
         return work
+
+    def _plain_entries(self, now: float, most: int | None) -> list[Entry]:
+        """Take at most so many entries out of the inbox; none where one of them is late, which the queue is to fail."""
+        node, inbox, entries = self._node, self._node.inbox, list[Entry]()
+        while inbox and len(entries) != most:
+            entry = inbox.popleft()
+            if entry.state != NEW:  # it was withdrawn
+                continue
+            if entry.deadline is not None:
+                if entry.deadline <= now:
+                    inbox.extendleft((entry, *reversed(entries)))
+                    return []
+                error = node.watch_deadline(entry)
+                if error is not None:
+                    node.entered += 1
+                    node.settle(entry, error)
+                    continue
+            entries.append(entry)
+        return entries
 
     def _note_wake(self) -> None:
         """Look at the queue at the time that a policy asked for."""

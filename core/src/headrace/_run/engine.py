@@ -64,9 +64,9 @@ class Engine:
         self.built, self.began_s = started.nodes, time.process_time()
         self.probes = started.probes
         # Each after the nodes that it calls.
-        self.nodes = list(dict.fromkeys([node.scheduler for node in self.built.values()]))
+        self.nodes = list(dict.fromkeys([built.node for built in self.built.values()]))
         if blueprint.is_graph:
-            nodes = {name: self.built[name].scheduler for name in blueprint.order}
+            nodes = {name: self.built[name].node for name in blueprint.order}
             self.graph = Graph(self.box, blueprint.links, nodes)
         self.entrance = Entrance(self.box, self.graph, self.nodes[0])
         self.entrance.use(self.enters())
@@ -112,7 +112,7 @@ class Engine:
 
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order
-        nodes = {name: statistics(self.built[name].scheduler) for name in order}
+        nodes = {name: statistics(self.built[name].node) for name in order}
         found = {"state": self.state, "nodes": nodes}
         found |= self.blueprint.store._statistics(among=(*found, "probes"))
         if self.probes.all:
@@ -165,8 +165,8 @@ class Engine:
         self.probes = Probes(guarded)
         self.probes.in_service = service
         self.blueprint.listen(self.probes)
-        for node in self.built.values():
-            node.scheduler.listen(self.probes)
+        for built in self.built.values():
+            built.node.listen(self.probes)
 
     def close(self, *, drain: bool, timeout: float) -> None:
         """Close the pipeline; see ``Pipeline.close``."""

@@ -43,9 +43,9 @@ class Entrance:
     """Where requests enter a pipeline.
 
     Attributes:
-        only: The scheduler that takes all requests. None where they go through the graph.
+        only: The node that takes all requests. None where they go through the graph.
         graph: The graph. None where nothing goes through one.
-        any_scheduler: The scheduler that counts and refuses requests for which no node is known.
+        any_node: The node that counts and refuses requests for which no node is known.
         call: Runs one request that has no deadline, and raises its error. None where the graph does that.
         closing: The error of all requests. None while they are taken.
         on_way: Per ``id`` of a caller's dict that is on its way, what keeps it from being sent again meanwhile.
@@ -57,7 +57,7 @@ class Entrance:
         self.box = box
         self.only = first if graph is None else None
         self.graph = cast("Graph", graph)  # asked for where there is no `only`
-        self.any_scheduler = first
+        self.any_node = first
         self.on_way: dict[int, object] = {}
         self._begun: deque[LoopCall] = deque()
         self._waker: LoopWaker | None = None  # of the event loop that has called last
@@ -83,7 +83,7 @@ class Entrance:
         """Refuse all requests from now on; ``unsaid`` is what the first one that is refused says to operators."""
         self.closing, self._unsaid = error, unsaid or []
         if unsaid:
-            # In the child of a fork, where no thread of a scheduler is left to refuse anything.
+            # In the child of a fork, where no thread of a node is left to refuse anything.
             self.call = lambda request: self.check_open([request])
 
     def check_open(self, requests: Sequence[object] = ()) -> None:
@@ -99,12 +99,12 @@ class Entrance:
 
     def _refuse_closed(self, request: Any, error: ClosedError) -> None:
         """Count a request that comes after the pipeline was closed, where it would have entered."""
-        scheduler = self.any_scheduler
+        node = self.any_node
         with suppress(Exception):  # the dict is the user's, and may raise anything
             if isinstance(request, dict):
                 request.pop("result", None)
-                scheduler = self.only or self.graph.route_of(request).first
-        scheduler.count_refused(request, error)
+                node = self.only or self.graph.route_of(request).first
+        node.count_refused(request, error)
 
     def admit(
         self,
@@ -157,7 +157,7 @@ class Entrance:
     def refuse_twice(self, request: Request) -> NoReturn:
         """Refuse a dict that is on its way through this pipeline."""
         error = _on_its_way()
-        self.any_scheduler.count_refused(request, error)
+        self.any_node.count_refused(request, error)
         raise error
 
     def _admit(self, entry: Entry, call: dict[Any, Any]) -> Route | None:
@@ -166,10 +166,10 @@ class Entrance:
         Returns:
             Its route through the graph. None where there is no graph, or the entry is done.
         """
-        request, route, scheduler = entry.request, None, self.any_scheduler
+        request, route, node = entry.request, None, self.any_node
         try:
             if self.only is not None or not isinstance(request, dict):
-                entry.weight = check_weight(request, scheduler.name, scheduler.needs)
+                entry.weight = check_weight(request, node.name, node.needs)
             else:
                 route = self.graph.route_of(request)
                 entry.weight = check_weight(request, route.first.name, route.needs)
@@ -209,7 +209,7 @@ class Entrance:
         """Refuse a request before it enters, and count it."""
         # Its traceback refers to the frames of the call, and these to the future that gets the error: a cycle.
         entry.refuse(error.with_traceback(None))
-        (route.first if route else self.any_scheduler).count_refused(entry.request, error)
+        (route.first if route else self.any_node).count_refused(entry.request, error)
 
     # Running requests.
 
@@ -292,7 +292,7 @@ class Entrance:
             if entry.state == DONE or (route is not None and not may_wait(route, entry)):
                 continue
             if held:
-                self._refuse(entry, None, endless_wait(self.any_scheduler.name))
+                self._refuse(entry, None, endless_wait(self.any_node.name))
                 continue
             call = LoopCall(entry.request, done)
             call.note_entry(self.box, waker, entry, route)

@@ -77,7 +77,7 @@ class GraphRequest:
 
     def _visit(self, visit: Visit) -> list[Visit]:
         """Let the entries of a visit into the queue of its node; where there is nothing to run, give what follows."""
-        node, call = visit.step.scheduler, self.entry
+        node, call = visit.step.node, self.entry
         internal, self._internal = self._internal, True
         at_node = NodeRequest(visit.step, visit.request, call, self._ticket)
         entries = at_node.entries
@@ -137,7 +137,7 @@ class GraphRequest:
                     error = self._finish()
         except BaseException as raised:  # noqa: BLE001
             error = unable(visit.step, raised)
-            visit.step.scheduler.count_late(error)
+            visit.step.node.count_late(error)
         self.end(error)
         return []
 
@@ -151,7 +151,7 @@ class GraphRequest:
 
     def _count_failure(self, failure: Failure) -> BaseException:
         """Count a failure between two nodes at the node that answers for it; give its error."""
-        node = failure.step.scheduler
+        node = failure.step.node
         if failure.has_run:
             node.count_late(failure.error)
         else:

@@ -34,7 +34,7 @@ SAMPLED = 15
 
 
 class Instance(Tally):
-    """An instance as the scheduler holds it. To policies it is a `headrace.policies.InstanceView`.
+    """An instance as its node holds it. To policies it is a `headrace.policies.InstanceView`.
 
     Attributes:
         index, min, max, device: See `headrace.policies.InstanceView`.

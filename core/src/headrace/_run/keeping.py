@@ -69,7 +69,7 @@ class Keeping:
             if node not in self._targets:
                 message = f"context.request.resume: goes_on_at of the class does not name the node {node!r}"
                 raise self._backend._locate(ContractError(message))
-            if mine is not None and called.scheduler is not mine:
+            if mine is not None and called.node is not mine:
                 step = partial(mine.pending.go_on, node, called)
                 return self._ask(request, step)
         return step is not None and self._ask(request, step)
@@ -164,7 +164,7 @@ class Keeping:
             return True
         if entry is not None:
             return bool(entry.state == DONE)
-        # An item that a container has made is none of the scheduler's; else the request has ended.
+        # An item that a container has made is none of the node's; else the request has ended.
         holders = [instance.holder for instance in node.instances]
         return not node.is_held_by_this_thread() and all(it is not request for it in holders)
 

@@ -341,10 +341,7 @@ class Node:
                 break
             if self.room.outside:
                 self.room.put_in()
-            try:
-                work.assign()
-            except RuntimeError as error:  # no thread can be started
-                work.fail(error)
+            work.assign()
         if self.standby.turns:
             self.standby.call_in()
         if (self.queue.count or self.inbox or self.room.outside) and not self.watched:

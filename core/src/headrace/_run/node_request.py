@@ -23,6 +23,7 @@ from headrace.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from headrace._run.node import Node
     from headrace._run.settings import Links
     from headrace.keys import Request
 
@@ -34,11 +35,11 @@ class Called(Protocol):
     """What a caller of a node has to know of it.
 
     Attributes:
-        scheduler: Its queue and instances, a `Node`.
+        node: Its queue and instances, a `Node`.
         each: The links of the node where it runs once per element of a list. None where it runs once.
     """
 
-    scheduler: Any
+    node: Node
     each: Links | None
 
 
@@ -54,7 +55,7 @@ class NodeRequest:
 
     def __init__(
         self,
-        node: Called,
+        called: Called,
         request: Request,
         outer: Entry,
         ticket: Ticket,
@@ -63,28 +64,28 @@ class NodeRequest:
         """Make the entries.
 
         Args:
-            node: The node.
+            called: The node, and its links.
             request: The request of the node.
             outer: Whose deadline and priority they have, and what rides beside it. The node's own limit comes later.
             ticket: Counts them while they wait.
             parts: What becomes of parts that are given. See ``context.request.call``.
         """
-        self._each, self._scheduler, self._request = node.each, node.scheduler, request
+        self._each, self._node, self._request = called.each, called.node, request
         self._deadline = outer.deadline
         self._no_list: InputError | None = None
         self._together: list[Entry] = []
         self.entries: list[Entry] = []
-        each, entered = node.each, of_call(outer.entered, parts)
+        each, entered = called.each, of_call(outer.entered, parts)
         try:
             requests = [request] if each is None else _copies(each, request)
         except InputError as error:
-            node.scheduler.count_refused(request, error)
+            called.node.count_refused(request, error)
             self._no_list = error.with_traceback(None)
             return
         for index, element in enumerate(requests):
             entry = Entry(element, None, 1, outer.deadline, outer.priority, ticket)
             try:
-                entry.weight = node.scheduler.check_again(element)
+                entry.weight = called.node.check_again(element)
             except InputError as error:
                 entry.refuse(error.with_traceback(None))  # see `Entrance._refuse`
             entry.entered = entered
@@ -127,7 +128,7 @@ class NodeRequest:
                 message = f"an element gave no 'result' in node {each.name!r}"
                 error = NoResultError(message, node=each.name)
                 if each.each_errors is None:
-                    self._scheduler.count_late(error)
+                    self._node.count_late(error)
             if error is not None and (each.each_errors is None or _ends_all(error, late=late)):
                 return error
             results.append(None if error is not None else entry.request["result"])
@@ -145,9 +146,9 @@ class NodeRequest:
                 return error
         finally:
             del error  # see `Entry.take_error`
-        name = self._scheduler.name
+        name = self._node.name
         missing = NoResultError(f"node {name!r} gave no 'result'", node=name)
-        self._scheduler.count_late(missing)
+        self._node.count_late(missing)
         return missing
 
     def forget(self) -> list[BaseException | None]:
@@ -195,7 +196,7 @@ class Sent:
 
     def __init__(
         self,
-        node: Called,
+        called: Called,
         request: Request,
         outer: Entry,
         then: Callable[[BaseException | None], object],
@@ -203,8 +204,8 @@ class Sent:
     ) -> None:
         """Make the entries, with the deadline and the priority of ``outer``; ``then`` is given the outcome in a step."""
         request.pop("result", None)
-        self._at_node = NodeRequest(node, request, outer, Ticket(None), parts)
-        self._scheduler, self._then = node.scheduler, then
+        self._at_node = NodeRequest(called, request, outer, Ticket(None), parts)
+        self._node, self._then = called.node, then
         self.entries = [element for element in self._at_node.entries if element.state == NEW]
         for entry in self.entries:
             entry.then, entry.internal = self._end_entry, True
@@ -213,8 +214,8 @@ class Sent:
     def start(self) -> None:
         """Let the entries into the queue; in a step."""
         if self.entries:
-            self._scheduler.start(self.entries)
-            self._scheduler.enter(self.entries)
+            self._node.start(self.entries)
+            self._node.enter(self.entries)
         else:
             self._then(self._at_node.answer())
 

@@ -133,14 +133,14 @@ _Choose = TypeVar("_Choose", bound="Callable[..., InstanceView | None]")
 def takes_what_is_full(cut: _Cut) -> _Cut:
     """Mark a `cut` that always takes a full batch at once, whatever else it waits for.
 
-    So the scheduler need not ask it for an instance that takes one request at a time.
+    So the node need not ask it for an instance that takes one request at a time.
     """
     cut.takes_what_is_full = True  # type: ignore[attr-defined]
     return cut
 
 
 def takes_the_only_one(choose: _Choose) -> _Choose:
-    """Mark a `choose` that always gives the only free instance, so that the scheduler need not ask it."""
+    """Mark a `choose` that always gives the only free instance, so that the node need not ask it."""
     choose.takes_the_only_one = True  # type: ignore[attr-defined]
     return choose
 
@@ -268,7 +268,7 @@ class Greedy(Sized):
     ) -> None:
         super().__init__(batch_sizes, pad=pad)
         self._linger = batching_timeout_ms / 1000
-        # The scheduler need not ask `cut` then: an instance takes what waits, or its part, as far as it fits.
+        # The node need not ask `cut` then: an instance takes what waits, or its part, as far as it fits.
         self.takes_what_waits: bool = not (self._linger or self._sizes)
 
     @takes_what_is_full

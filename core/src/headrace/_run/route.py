@@ -38,7 +38,7 @@ class Step:
     Attributes:
         name: The node.
         index: Its place among all nodes, in file order.
-        scheduler: Its scheduler, which only the drivers use.
+        node: Its node, which only the drivers use.
         links: How it is linked.
         next: The steps after it.
         make: Makes the dict on which it runs, from the ends of its predecessors. See `_input_of`.
@@ -49,7 +49,7 @@ class Step:
 
     name: str
     index: int
-    scheduler: Node
+    node: Node
     links: Links
     next: tuple[Step, ...]
     make: Callable[[Ends], Request]
@@ -64,21 +64,21 @@ class Route:
 
     Attributes:
         steps: The nodes, each after its predecessors.
-        start, first: The node at which a request enters, and its scheduler.
+        start, first: The step at which a request enters, and its node.
         joins: For each node with several predecessors, their number.
         sinks: The nodes without successors, in file order.
-        parallel: The schedulers of branches that may run at the same time.
+        parallel: The nodes of branches that may run at the same time.
         is_walked: Whether a caller may take its request along: every node runs once, or with ``or`` perhaps not at all,
             and none lets it go on elsewhere.
         is_chain: Whether every node runs once and hands its dict to the one next node.
-        hops: Name, `Step.make` and scheduler of the nodes after the first, and for one with ``or`` its predecessor, else None.
+        hops: Name, `Step.make` and node of the nodes after the first, and for one with ``or`` its predecessor, else None.
     """
 
     def __init__(
         self,
         entry: str,
         links: Mapping[str, Links],
-        schedulers: Mapping[str, Node],
+        nodes: Mapping[str, Node],
         lenient: Collection[str],
     ) -> None:
         """Work out the route.
@@ -86,7 +86,7 @@ class Route:
         Args:
             entry: The node at which a request enters.
             links: How all nodes are linked, in file order.
-            schedulers: The schedulers of the nodes, by name.
+            nodes: The nodes, by name.
             lenient: The nodes that may end without a result.
         """
         before: dict[str, list[str]] = {name: [] for name in nodes_reached(links, entry)}
@@ -103,7 +103,7 @@ class Route:
             made[name] = Step(
                 name,
                 index[name],
-                schedulers[name],
+                nodes[name],
                 linked,
                 tuple(made[following] for following in linked.next),
                 _input_of(linked, before[name], before, lenient, copies=copies),
@@ -111,11 +111,11 @@ class Route:
             )
         self.steps = tuple(made[name] for name in order)
         self.start = self.steps[0]
-        self.first = self.start.scheduler
+        self.first = self.start.node
         self.joins = {name: len(names) for name, names in before.items() if len(names) > 1}
         sinks = (step for step in self.steps if not step.next)
         self.sinks = tuple(sorted(sinks, key=lambda step: step.index))
-        self.parallel = tuple(schedulers[name] for name in parallel(links, before))
+        self.parallel = tuple(nodes[name] for name in parallel(links, before))
         self.is_walked = all(step.each is None and not step.links.reposts for step in self.steps)
         self.is_chain = self.is_walked and all(
             len(step.next) <= 1
@@ -126,7 +126,7 @@ class Route:
         )
         passed = {name: before[name][0] for name in order if links[name].otherwise and before[name]}
         self.hops = [
-            (step.name, step.make, step.scheduler, passed.get(step.name)) for step in self.steps[1:]
+            (step.name, step.make, step.node, passed.get(step.name)) for step in self.steps[1:]
         ]
 
     @cached_property
@@ -148,7 +148,7 @@ class Graph:
 
     def __init__(self, box: Box, links: Mapping[str, Links], nodes: Mapping[str, Node]) -> None:
         """Link the nodes: the box of the pipeline, how each node is linked in file order, and the nodes by name."""
-        self.box, self._links, self._schedulers = box, links, nodes
+        self.box, self._links, self._nodes = box, links, nodes
         self.open: dict[GraphRequest, None] = {}
         self.walking: dict[object, int] = {}
         self.roots = roots(links)
@@ -157,8 +157,8 @@ class Graph:
             for name, linked in links.items()
             if any(links[following].otherwise for following in linked.next)
         }
-        for name, scheduler in nodes.items():
-            scheduler.must_have_result = name not in self._lenient
+        for name, node in nodes.items():
+            node.must_have_result = name not in self._lenient
         self._routes: dict[str, Route] = {}
         self.only = self.route_from(self.roots[0]) if len(self.roots) == 1 else None
 
@@ -185,7 +185,7 @@ class Graph:
         """Return the route of a request that enters at a node."""
         route = self._routes.get(name)
         if route is None:
-            route = Route(name, self._links, self._schedulers, self._lenient)
+            route = Route(name, self._links, self._nodes, self._lenient)
             self._routes[name] = route
         return route
 

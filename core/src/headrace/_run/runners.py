@@ -48,7 +48,10 @@ class Work:
             self.instance.ident = thread.ident
             thread.post(self.serve)
         else:
-            self.node.box.threads.pool.run(self.serve)
+            try:
+                self.node.box.threads.pool.run(self.serve)
+            except RuntimeError as error:  # no thread can be started
+                self.fail(error)
 
     def serve(self) -> None:
         """Run it in a thread of ours, and the batches that this thread is given afterwards."""

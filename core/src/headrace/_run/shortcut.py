@@ -194,7 +194,7 @@ class ShortCut:
         restore(request, data, raised)
         raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
 
-    def wait(
+    def wait(  # noqa: C901, PLR0912, PLR0915 - as `call`
         self,
         request: Request,
         weight: int = 1,

@@ -94,13 +94,13 @@ def _build(blueprint: Blueprint, started: Started, box: Box) -> None:
     probes = started.probes
     blueprint.listen(probes)
     for name, node in blueprint.nodes.items():
-        started.nodes[name] = node.build(partial(_scheduler, node, box))
-    for scheduler in dict.fromkeys(node.scheduler for node in started.nodes.values()):
-        scheduler.listen(probes)
-        probes.instances_changed(scheduler.name, scheduler.instances, "ready")
+        started.nodes[name] = node.build(partial(_node, node, box))
+    for running in dict.fromkeys(built.node for built in started.nodes.values()):
+        running.listen(probes)
+        probes.instances_changed(running.name, running.instances, "ready")
 
 
-def _scheduler(node: NodeBlueprint, box: Box, instances: Sequence[Instance]) -> Node:
+def _node(node: NodeBlueprint, box: Box, instances: Sequence[Instance]) -> Node:
     """Put the queue of a node before its instances."""
     name = node.links.name
     _check_coverage(instances, name)

@@ -38,9 +38,9 @@ def is_cheap(route: Route) -> bool:
 def may_wait(route: Route, entry: Entry) -> bool:
     """Refuse a request when this thread holds an instance that the request needs, and none is free there."""
     for step in route.steps:
-        if step.scheduler.is_held_by_this_thread() and not step.scheduler.free:
+        if step.node.is_held_by_this_thread() and not step.node.free:
             error = endless_wait(step.name)
-            step.scheduler.count_refused(entry.request, error)
+            step.node.count_refused(entry.request, error)
             entry.refuse(error)
             return False
     return True
@@ -113,5 +113,5 @@ def _hop(route: Route, request: Request, home: Node) -> None:
     silent = finish([(sink, ends[sink.name]) for sink in route.sinks], request)
     if silent is not None:
         missing = no_result(silent)
-        silent.scheduler.count_late(missing)
+        silent.node.count_late(missing)
         raise missing

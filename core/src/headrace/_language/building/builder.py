@@ -118,16 +118,16 @@ class Builder(Build):
             level = logging.WARNING if node.auto.short else logging.INFO
             text = "node %r: instance_num = 'auto' gives %d: %s"
             _log.log(level, text, node.name, len(made), node.auto.why)
-        scheduler = schedule(made)
+        running = schedule(made)
         _report_who_limits(made, node, builder.by_element)
         alias = next((backend for backend in backends if isinstance(backend, Alias)), None)
         needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
-        scheduler.need(needs)
+        running.need(needs)
         links = self.plan.links[node.name]
-        called = NodeCall(scheduler, links if links.each is not None else None)
+        called = NodeCall(running, links if links.each is not None else None)
         self.registered[f"node.{node.name}"] = called
         return ComposedNode(
-            scheduler, parts, builder.instance_parts, builder.enters, plan=node, elements=builder
+            running, parts, builder.instance_parts, builder.enters, plan=node, elements=builder
         )
 
 

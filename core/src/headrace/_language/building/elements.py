@@ -127,7 +127,7 @@ class ElementBuilder:
         """Build an element that another element will call."""
         built = self.element(element, at)
         if isinstance(built, NodeCall):
-            built = NodeCall(built.scheduler, built.each)  # an exit of its own
+            built = NodeCall(built.node, built.each)  # an exit of its own
             at.end.exit(built, element)
         return built
 

@@ -30,7 +30,7 @@ class ChildConfig:
         instances: How many instances of the node are built together, each with such a child of its own. 0 where
             the container is built alone.
         origin: Equal for the children of those instances.
-        liveness: Shows the scheduler whether the instance can serve, see `Liveness`.
+        liveness: Shows the kernel whether the instance can serve, see `Liveness`.
         asked: The methods of a probe for which runs of the child's backends are to be reported. Empty where
             nobody listens.
     """

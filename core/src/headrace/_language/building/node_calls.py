@@ -34,14 +34,14 @@ class NodeCall(Backend):
     gathered.
     """
 
-    def __init__(self, scheduler: Node, each: Links | None = None) -> None:
-        self.scheduler, self.each = scheduler, each
-        self._name = f"node.{scheduler.name}"
+    def __init__(self, node: Node, each: Links | None = None) -> None:
+        self.node, self.each = node, each
+        self._name = f"node.{node.name}"
         self._state = "ready"
 
     def describe(self) -> dict[str, Any]:
         """Say which node is called."""
-        return {"calls_node": self.scheduler.name}
+        return {"calls_node": self.node.name}
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Hand the items to the node and wait for them. Deadline and priority are kept."""
@@ -53,7 +53,7 @@ class NodeCall(Backend):
         for entry in entries:
             entry.internal = True
         if entries:
-            wait_for(self.scheduler, [entry for entry in entries if entry.state == NEW])
+            wait_for(self.node, [entry for entry in entries if entry.state == NEW])
         outcomes = [item.answer() for item in items]
         if none_if_all_ok(outcomes) is None:
             return None
@@ -81,7 +81,7 @@ class Alias(Backend):
         """The keys without which no request may enter; ``each`` makes its target itself."""
         each = self._called.each
         return tuple(
-            key for key in self._called.scheduler.needs if each is None or key != each._each_keys[1]
+            key for key in self._called.node.needs if each is None or key != each._each_keys[1]
         )
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -103,7 +103,7 @@ def begin_calls(
     called: NodeCall = keeping.call_node(node, "context.request.call")
     if type(parts) not in (bool, str):
         raise TypeError(f"context.request.call: parts is True, False or a text, got {parts!r}")
-    (outer,), box = entries_of([request]), called.scheduler.box
+    (outer,), box = entries_of([request]), called.node.box
 
     def end(made: Request, error: BaseException | None) -> None:
         box.later(then, made, None if error is None else _outcome_of(error))
