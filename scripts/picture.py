@@ -233,7 +233,7 @@ def runners() -> str:
     """Draw whose thread runs a batch."""
     blue, red, green = COLORS[:3]
     parts = [text(20, 24, "who runs a batch: three callers, one instance", 'class="head"')]
-    for place, name in enumerate(("caller 1", "caller 2", "caller 3", "pool")):
+    for place, name in enumerate(("caller 1", "caller 2", "caller 3", "worker")):
         parts += [text(20, 67 + 52 * place, name), row(62 + 52 * place)]
     parts += [*call(62, 140, 356, blue), *call(114, 220, 606, red), *call(166, 280, 606, green)]
     parts += [
@@ -242,10 +242,10 @@ def runners() -> str:
         text(192, 67, "runs its own request"),
     ]
     parts += [text(236, 104, "waits"), text(296, 156, "waits"), box(356, 196, 246, 44)]
-    parts += [*squares(366, 209, [red, green]), text(418, 223, "a thread of the pool runs both")]
-    said = "time →   an idle instance runs in its caller's thread. While it is busy, new requests queue"
+    parts += [*squares(366, 209, [red, green]), text(418, 223, "a thread of a pool runs both")]
+    said = "time →   a caller runs its own request on an idle instance. While it is busy, requests queue for a worker"
     return svg(
-        "A caller runs its own request, and the pool the batch after it",
+        "A caller runs its own request, and a worker the batch after it",
         288,
         [*parts, text(LEFT, 272, said)],
     )

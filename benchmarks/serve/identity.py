@@ -1,4 +1,8 @@
-"""The cost of the protocol: an Identity served by headrace-serve, beside the bare servers under it.
+"""The cost of the protocol: a backend of a user in headrace-serve, beside the bare servers under it.
+
+The backend is a class in a file, `benchmarks/serve/copy_array.py`, which ``import = [...]`` names. Its
+``forward`` copies the array of each request. It is no word of core, since a server may answer a word in
+a way in which it answers no user.
 
 A request is one FP32 row as binary data: 64 bytes, or 600 kB in and out. ``floor`` is uvicorn and
 grpc.aio that send back what they get (`benchmarks.serve.floor`); both sides get the same bytes from the
@@ -224,6 +228,9 @@ def main() -> None:
     seconds, rounds = (0.02, 1) if options.quick else (3.0, 5)
     about = environment(["headrace-serve", "uvicorn", "httptools", "uvloop", "grpcio", "orjson"])
     print_environment(about)
+    print(
+        "headrace-serve runs CopyArray, a backend in a file, which copies the array of each request\n"
+    )
     with contextlib.ExitStack() as stack:
         stack.enter_context(on_cores(options.client_cores))
         floor, ours = (
@@ -232,7 +239,7 @@ def main() -> None:
         stack.callback(floor.stop)
         stack.callback(ours.stop)
         figures = measured(floor, ours, options.clients, seconds, rounds)
-    save(options.json, about, {"cells": figures})
+    save(options.json, about, {"backend": "CopyArray", "cells": figures})
 
 
 if __name__ == "__main__":

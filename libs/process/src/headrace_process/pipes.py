@@ -20,12 +20,9 @@ import select
 import struct
 from contextlib import suppress
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from headrace_process.places import await_message
-
-if TYPE_CHECKING:
-    pass
 
 _MOST_AT_ONCE_BYTES = getattr(select, "PIPE_BUF", 512)
 """The kernel writes so many bytes to a pipe whole, or not at all when the writing process is killed."""
