@@ -1,7 +1,6 @@
-"""No module needs itself, whichever way it is imported: for types only and inside functions count.
+"""No module imports itself through others when it runs: imports inside of functions count.
 
-The contracts of import-linter leave out what is imported under ``TYPE_CHECKING``, and two modules
-that only know each other's types are still two that nobody can read one after the other.
+What is imported under ``TYPE_CHECKING`` does not run, and does not count. The contracts of import-linter leave it out as well.
 """
 
 from __future__ import annotations
@@ -30,9 +29,20 @@ def modules_under(source: Path) -> dict[str, ast.Module]:
     return found
 
 
-def imports_of(tree: ast.Module) -> Iterator[tuple[str, str | None]]:
-    """Each module that is imported, with the name that is taken out of it."""
-    for node in ast.walk(tree):
+def is_for_types(node: ast.AST) -> bool:
+    """Whether a statement is ``if TYPE_CHECKING``."""
+    return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
+
+
+def imports_of(tree: ast.Module, *, types: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Each module that is imported, with the name that is taken out of it; also for types alone where ``types`` says so."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        if types or not is_for_types(node):
+            left += ast.iter_child_nodes(node)
+        elif isinstance(node, ast.If):
+            left += node.orelse
         if isinstance(node, ast.Import):
             yield from ((alias.name, None) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -50,7 +60,7 @@ def graph_of(trees: dict[str, ast.Module]) -> dict[str, set[str]]:
         if f"{module}.{name}" in trees:
             return f"{module}.{name}"
         if module in packages:
-            for other, given in imports_of(trees[module]):
+            for other, given in imports_of(trees[module], types=True):
                 if given == name:
                     return home(other, given)
         return module
@@ -82,16 +92,24 @@ def test_no_module_imports_itself_through_others():
     "importing",
     [
         "from pkg.b import B",
-        "if TYPE_CHECKING:\n    from pkg.b import B",
         "def late():\n    from pkg import b",
         "def late():\n    from pkg import B",
         "import pkg.b",
     ],
 )
-def test_an_import_for_types_in_a_function_or_through_the_package_counts(importing):
+def test_an_import_in_a_function_or_through_the_package_counts(importing):
     texts = {"pkg": "from pkg.b import B", "pkg.a": importing, "pkg.b": "from pkg.a import A"}
     graph = graph_of({name: ast.parse(text) for name, text in texts.items()})
     assert set(cycle_in(graph)) == {"pkg.a", "pkg.b"}
+
+
+@pytest.mark.parametrize("test", ["TYPE_CHECKING", "typing.TYPE_CHECKING"])
+def test_an_import_for_types_does_not_count(test):
+    importing = f"if {test}:\n    from pkg.b import B\nelse:\n    from pkg.c import C"
+    texts = {"pkg.a": importing, "pkg.b": "from pkg.a import A", "pkg.c": "import pkg"}
+    graph = graph_of({name: ast.parse(text) for name, text in texts.items()})
+    assert graph["pkg.a"] == {"pkg.c"}
+    assert cycle_in(graph) == []
 
 
 def test_no_module_of_core_imports_the_package_itself():
@@ -100,7 +118,7 @@ def test_no_module_of_core_imports_the_package_itself():
     found = [
         (importer, name)
         for importer, tree in trees.items()
-        for module, name in imports_of(tree)
+        for module, name in imports_of(tree, types=True)
         if module == "headrace" and (name is None or f"headrace.{name}" not in trees)
     ]
     assert len(trees) > 80

@@ -1318,7 +1318,7 @@ def test_who_waits_for_another_process_has_it_when_the_batch_there_has_ended(cli
     own, other = sibling(siblings, over=True), sibling(siblings, lives=True)
     waits = []
 
-    def run(batch, running, sent):
+    def run(batch, running):
         waits.append(client(siblings.borrow, own))
         until(lambda: siblings.waiting == 1)
         with siblings._changed:  # it sleeps

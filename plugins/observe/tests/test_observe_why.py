@@ -195,7 +195,7 @@ def test_too_few_instances_are_the_cause():
 def test_the_instance_for_a_request_alone_is_none_that_a_request_waits_for():
     """It runs the first of the requests, and is aside while the two others are busy."""
     config = {"backend": "WhyWide", "max": 1, "instance_num": "auto", "batching_timeout": 1}
-    calls = [(0.0, call()), *[(0.001, call()) for _ in range(2)], (0.0035, SLOW)]
+    calls = [(0.0, call()), (0.001, call()), (0.0012, call()), (0.0035, SLOW)]
     found = explained(config, *calls)
     assert (found.greatest.cause, found.greatest.detail) == (
         "run",

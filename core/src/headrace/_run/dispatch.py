@@ -171,20 +171,14 @@ class Decision:
 
     def _plain_entries(self, now: float, most: int | None) -> list[Entry]:
         """Take at most so many entries out of the inbox; none where one of them is late, which the queue is to fail."""
-        node, inbox, entries = self._node, self._node.inbox, list[Entry]()
+        inbox, entries = self._node.inbox, list[Entry]()
         while inbox and len(entries) != most:
             entry = inbox.popleft()
             if entry.state != NEW:  # it was withdrawn
                 continue
-            if entry.deadline is not None:
-                if entry.deadline <= now:
-                    inbox.extendleft((entry, *reversed(entries)))
-                    return []
-                error = node.watch_deadline(entry)
-                if error is not None:
-                    node.entered += 1
-                    node.settle(entry, error)
-                    continue
+            if entry.deadline is not None and entry.deadline <= now:
+                inbox.extendleft((entry, *reversed(entries)))
+                return []
             entries.append(entry)
         return entries
 

@@ -351,10 +351,10 @@ class Entrance:
                 begun = [GraphRequest(self.graph, *pair) for pair in routes]
                 firsts = [request.first for request in begun]
                 send_all(begun)
-            over = [first for first in firsts if first.limits.queue_full == "wait"]
-            over = [first for first in over if first.room.is_over] if waits else []
-            if over and any(entry.state in _BEFORE for entry in entries):
-                self._wait_for_room(over[0], entries)
+            for first in firsts if waits else ():
+                if first.limits.queue_full == "wait" and first.room.is_over:
+                    self._wait_for_room(first, entries)
+                    break
         except BaseException as raised:
             set_abandoned(raised, ask(self.box, give_up, entries))
             raise

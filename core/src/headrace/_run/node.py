@@ -212,6 +212,9 @@ class Node:
         if waits and self.is_endless_for(waits):
             post(self.box, self._refuse_endless, entries)
             return
+        for entry in entries:
+            if entry.deadline is not None and entry.node is self:
+                self._watch_from_now_on(entry)
         self.inbox.extend(entries)
         for entry in entries:
             if entry.weight != 1 or entry.priority or entry.node is not self:
@@ -222,6 +225,11 @@ class Node:
             or entries[0].node is not self  # a graph leads it: see `GraphRequest.start`
         ):
             self.call_worker()
+
+    def _watch_from_now_on(self, entry: Entry) -> None:
+        error = self.watch_deadline(entry)
+        if error is not None:
+            post(self.box, self.fail, entry, lambda *_, **__: error)
 
     def set_calls_at(self) -> None:
         """Work out from how many entries in the inbox on a worker has to be called, though none may be idle."""
@@ -331,7 +339,6 @@ class Node:
             self.room.put_in()
         if self.special:
             self.collect()
-            self.take_in()
         while self.free and (self.queue.count or self.inbox):
             if self.box.steps:  # who was in the box before the instance came free counts as waiting
                 self.note_change()
@@ -557,7 +564,8 @@ class Node:
                 self.free[:0] = map(_pop, (self.aside,))  # one step, as no interrupt may lose it
 
     def collect(self) -> None:
-        """Take out of the free instances those that are away or lost."""
+        """Take out of the free instances those that are away or lost, and let in who has come."""
+        self.take_in()
         for instance in [*self.free]:
             serves = instance.serves and instance.living
             if not serves and self.claim(instance):

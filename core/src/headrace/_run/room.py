@@ -97,7 +97,8 @@ class Room:
     @property
     def is_over(self) -> bool:
         """Whether somebody has to wait for room, of those in the queue and the inbox; in any thread."""
-        ahead = self.waiting + len(self._node.inbox)
+        queue, ahead = self._node.queue, len(self._node.inbox) + len(self.tickets) + len(self.away)
+        ahead += queue.count - queue.ticketed
         return bool(self.outside) or ahead > self._node.limits.queue_size
 
     def waiting_entries(self) -> list[Entry]:

@@ -354,13 +354,13 @@ class Simulation:
         return self.error is not None
 
     def wake_up(self, *, answered: bool = False) -> None:
-        """Let the calling thread take the time of waking up, if it was asleep; then, or with an answer, that of its turn."""
+        """Let the calling thread take the time of waking up, if it was asleep; then, with an answer, that of its turn."""
         now = self.now()
         is_awake = self.awake.get(get_ident()) == now
         if is_awake and not answered:
             return
         at = now if is_awake else now + self._waking()
-        if self._turns_s:
+        if self._turns_s and answered:
             at = self._turn_ends = max(at, self._turn_ends) + self.one_of(self._turns_s)
         if at > now:
             let_pass(at - now)
