@@ -22,9 +22,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from headrace._run import threads
 from headrace._run.box import post
 from headrace._run.entry import NEW, OUTSIDE, QUEUED, RUNNING
+from headrace._run.refusals import endless_wait
 from headrace.errors import ContractError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from headrace._run.entry import Entry
     from headrace._run.instance import Instance
     from headrace._run.node import Node
@@ -186,6 +189,26 @@ class Search:
 
 _searches: weakref.WeakKeyDictionary[Threads, Search] = weakref.WeakKeyDictionary()
 """The search of each pool and timer."""
+
+
+def is_endless(node: Node, thread: int) -> bool:
+    """Tell whether a thread would wait for itself: it holds an instance and none is free, or it is to run one that it does not run now."""
+    owns, free = thread in threads.own_threads, node.free
+    for instance in node.instances:
+        if instance.ident == thread:
+            if not free:
+                return True
+        elif owns and instance.thread is not None and instance.thread.ident == thread:
+            return True
+    return False
+
+
+def refuse(entries: Iterable[Entry]) -> None:
+    """Fail entries that wait for the instance of their own caller; in a step."""
+    for entry in entries:
+        if entry.state in (NEW, OUTSIDE):
+            error = endless_wait(entry.node.name)
+            entry.node.fail(entry, lambda *_, error=error, **__: error)
 
 
 def watch(node: Node) -> None:

@@ -141,7 +141,7 @@ class Decision:
             not (inbox and node.is_plain)
             or node.special
             or room.outside
-            or ((room.tickets or room.away) and room.full)
+            or (room.tickets and room.full)
         ):
             return None
         free = [*node.free]
@@ -160,8 +160,8 @@ class Decision:
         instance.begin(work, entries, now, "full" if is_full else "idle")
         for entry in entries:
             entry.state = RUNNING
-            if entry.ticket is not None and entry.ticket.in_inbox:
-                entry.ticket.leave_inbox()
+            if entry.ticket is not None:
+                entry.ticket.leave(entry)
             if entry.room is not None:
                 entry.room()
         node.entered += len(entries)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace._run.box import ask, post
 from headrace._run.checked import as_int
+from headrace._run.deadlocks import refuse as refuse_endless
 from headrace._run.entry import DONE, NEW, OUTSIDE, Entry, check_weight
 from headrace._run.futures import LoopCall, LoopWaker, RequestFuture, give_up
 from headrace._run.graph_request import GraphRequest, send_all
@@ -361,7 +362,7 @@ class Entrance:
 
     def _wait_for_room(self, first: Node, entries: list[Entry]) -> None:
         if first.is_held_by_this_thread() and not first.free:
-            post(self.box, _refuse_endless, endless_wait(first.name), entries)
+            post(self.box, refuse_endless, entries)
             return
         room = Signal()
         for entry in entries:
@@ -389,13 +390,6 @@ def _on_its_way() -> InputError:
     )
     hint = "Send a dict of its own per request. One that holds the same data does: dict(request)."
     return InputError(wrong, hint=hint)
-
-
-def _refuse_endless(error: BaseException, entries: list[Entry]) -> None:
-    """Fail entries for whose room their thread would wait for ever; a step."""
-    for entry in entries:
-        if entry.state in _BEFORE:
-            entry.node.fail(entry, lambda *_, **__: error)
 
 
 def seconds(timeout: float | None, *, least: float | None = None) -> float:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from headrace._run import threads
 from headrace._run.box import ask, is_inside, refuse_inside
+from headrace._run.deadlocks import is_endless
 from headrace._run.entry import DONE, refuses_change
 from headrace._run.refusals import endless_wait, withdrawn
 from headrace._run.threads import Signal, warn_in_coroutine
@@ -199,7 +200,7 @@ def start_wait(entry: Entry) -> None:
     for waiting in entry.node.waiting_for(entry):
         node = cast("Node", waiting.node)
         held = not node.free and node.is_held_by_this_thread()
-        if held or node.is_endless_for(get_ident()):
+        if held or is_endless(node, get_ident()):
             raise endless_wait(node.name)
     entry.awaited = get_ident()
 

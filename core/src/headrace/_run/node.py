@@ -34,18 +34,12 @@ from headrace._run.node_request import waiting_for
 from headrace._run.pending import Pending
 from headrace._run.probes import Probes, Reporter
 from headrace._run.queue import RequestQueue
-from headrace._run.refusals import (
-    deadline_error,
-    endless_wait,
-    no_thread_error,
-    unfit_error,
-    withdrawn,
-)
+from headrace._run.refusals import deadline_error, no_thread_error, unfit_error, withdrawn
 from headrace._run.room import Room
 from headrace._run.shortcut import ShortCut
 from headrace._run.standby import TINY_S, Standby
 from headrace._run.statistics import Tally
-from headrace._run.threads import own_threads, threads_of, took_token, wake
+from headrace._run.threads import threads_of, took_token, wake
 from headrace._run.view import read_traits
 from headrace.errors import ClosedError, InputError, InstanceLostError, code_of
 
@@ -209,12 +203,14 @@ class Node:
             entries: The entries.
             waits: The thread that waits for their outcome. 0 for none.
         """
-        if waits and self.is_endless_for(waits):
-            post(self.box, self._refuse_endless, entries)
+        if waits and deadlocks.is_endless(self, waits):
+            post(self.box, deadlocks.refuse, entries)
             return
         for entry in entries:
             if entry.deadline is not None and entry.node is self:
-                self._watch_from_now_on(entry)
+                error = self.watch_deadline(entry)
+                if error is not None:
+                    post(self.box, self.fail_waiting, error, (entry,))
         self.inbox.extend(entries)
         for entry in entries:
             if entry.weight != 1 or entry.priority or entry.node is not self:
@@ -226,11 +222,6 @@ class Node:
         ):
             self.call_worker()
 
-    def _watch_from_now_on(self, entry: Entry) -> None:
-        error = self.watch_deadline(entry)
-        if error is not None:
-            post(self.box, self.fail, entry, lambda *_, **__: error)
-
     def set_calls_at(self) -> None:
         """Work out from how many entries in the inbox on a worker has to be called, though none may be idle."""
         self.holds_back = self.decision.enough > 0
@@ -238,7 +229,7 @@ class Node:
             self.calls_at = 1
             return
         queue, room = self.queue, self.room
-        waiting = queue.count - queue.ticketed + len(room.tickets) + len(room.away)
+        waiting = queue.count - queue.ticketed + len(room.tickets)
         self.calls_at = self.limits.queue_size - waiting + 1
         if self.holds_back:
             self.calls_at = min(self.calls_at, self.decision.enough - queue.weight)
@@ -259,15 +250,8 @@ class Node:
 
     def _look_for_batches(self) -> None:
         """Let who comes later call another worker, and have `dispatch` called."""
-        if not self._token:
-            self._token.append(None)
-        self.box.dirty[self] = None
-
-    def _refuse_endless(self, entries: Iterable[Entry]) -> None:
-        """Fail entries that wait for the instance of their own caller."""
-        for entry in entries:
-            if entry.state == NEW:
-                self.fail(entry, lambda *_, **__: endless_wait(self.name))
+        self._token[:] = [None]
+        self.note_change()
 
     def take_in(self) -> None:
         """Let the entries of the inbox into the queue."""
@@ -286,8 +270,8 @@ class Node:
         outer, self.lets_in = self.lets_in, True
         try:
             for entry in entries:
-                if entry.ticket is not None and entry.ticket.in_inbox:
-                    entry.ticket.leave_inbox()
+                if entry.ticket is not None:
+                    entry.ticket.leave(entry)  # until it waits in the queue
                 if entry.node is not self:
                     entry.node.start()  # type: ignore[attr-defined]
                 elif entry.state == NEW:
@@ -332,7 +316,7 @@ class Node:
 
     # Batches begin, and end.
 
-    def dispatch(self) -> None:
+    def dispatch(self) -> None:  # noqa: C901 - once a batch, so it makes few calls
         """Let all batches begin that are due."""
         self.decision.enough = self.decision.returning
         if self.room.outside:
@@ -383,13 +367,8 @@ class Node:
                 self.settle(entry, error, instance)
             error = None  # see `Entry.take_error`
         self.give_back(instance)
-        if (
-            self.inbox
-            or self.queue.count
-            or self.standby.turns
-            or self.room.outside
-            or self.special
-        ):
+        waits = self.inbox or self.queue.count or self.standby.turns
+        if waits or self.room.outside or self.special:
             self.note_change()
 
     # Requests are settled: each has one outcome.
@@ -506,17 +485,6 @@ class Node:
         """Tell whether the calling thread, or one that waits for its call, runs a batch here; in any thread."""
         mine = threads_of(get_ident())
         return any(instance.ident in mine for instance in self.instances)
-
-    def is_endless_for(self, thread: int) -> bool:
-        """Tell whether a thread would wait for itself: it holds an instance and none is free, or it is to run one that it does not run now."""
-        owns, free = thread in own_threads, self.free
-        for instance in self.instances:
-            if instance.ident == thread:
-                if not free:
-                    return True
-            elif owns and instance.thread is not None and instance.thread.ident == thread:
-                return True
-        return False
 
     def busy(self) -> bool:
         """Tell whether an instance has a holder."""

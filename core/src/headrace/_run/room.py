@@ -24,33 +24,16 @@ class Ticket:
         entered: Whether it was let in: from then on no bound stops its entries.
         waiting: Its entries that wait.
         walks: Whether a graph leads the request from node to node, so that it may go on at another one.
-        in_inbox: Whether its entry lies in the inbox of another node, where no step has seen it yet.
     """
 
-    __slots__ = ("entered", "home", "in_inbox", "waiting", "walks")
+    __slots__ = ("entered", "home", "waiting", "walks")
 
     def __init__(self, home: Node | None, *, entered: bool = True, walks: bool = False) -> None:
-        self.home, self.entered, self.walks, self.in_inbox = home, entered, walks, False
+        self.home, self.entered, self.walks = home, entered, walks
         self.waiting: dict[Entry, None] = {}
 
-    def enter_inbox(self) -> None:
-        """Count an entry that is about to be put into the inbox of another node; in any thread."""
-        if self.home is not None:
-            self.home.room.away.append(None)
-            self.home.calls_at -= 1
-            self.in_inbox = True
-
-    def leave_inbox(self) -> None:
-        """Note that a step has seen it there."""
-        self.in_inbox = False
-        if self.home is not None:
-            self.home.room.away.pop()
-            self.home.calls_at += 1
-            if self.home.room.outside:
-                self.home.note_change()
-
     def waits(self, entry: Entry) -> None:
-        """Note that an entry waits."""
+        """Note that an entry waits, or is about to lie in an inbox; in any thread."""
         self.entered = True
         if self.home is not None:
             if not self.waiting:
@@ -74,20 +57,18 @@ class Room:
     Attributes:
         outside: The entries that wait for room, first come first served.
         tickets: The requests that entered here with a ticket, and wait.
-        away: One item per request that entered here, and lies in the inbox of another node.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self.outside: dict[Entry, None] = {}
         self.tickets: dict[Ticket, None] = {}
-        self.away: list[None] = []
 
     @property
     def waiting(self) -> int:
         """How many requests wait, at this node or another, that entered here; but for those in its inbox."""
         queue = self._node.queue
-        return queue.count - queue.ticketed + len(self.tickets) + len(self.away)
+        return queue.count - queue.ticketed + len(self.tickets)
 
     @property
     def full(self) -> bool:
@@ -97,7 +78,7 @@ class Room:
     @property
     def is_over(self) -> bool:
         """Whether somebody has to wait for room, of those in the queue and the inbox; in any thread."""
-        queue, ahead = self._node.queue, len(self._node.inbox) + len(self.tickets) + len(self.away)
+        queue, ahead = self._node.queue, len(self._node.inbox) + len(self.tickets)
         ahead += queue.count - queue.ticketed
         return bool(self.outside) or ahead > self._node.limits.queue_size
 

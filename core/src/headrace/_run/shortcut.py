@@ -101,7 +101,7 @@ class ShortCut:
             or node.inbox
             or node.special
             or (me in in_steps and me != main)
-            or (home is None and (node.room.tickets or node.room.away) and node.room.full)
+            or (home is None and node.room.tickets and node.room.full)
             or (self._lingers and len(free) < len(node.instances))
             or node.decision.returning
             or (standby.until and len(free) < 2 and node.clock() < standby.until)
@@ -222,7 +222,7 @@ class ShortCut:
                 node.start((entry,), entry.arrival)
             if home is not None:
                 entry.ticket = Ticket(home)
-                entry.ticket.enter_inbox()
+                entry.ticket.waits(entry)
             holds = False
             for instance in node.instances:
                 if instance.ident == me:
