@@ -85,6 +85,34 @@ def test_a_first_test_is_quick_as_well(chosen):
     assert chosen("first and not slow") == ["test_first"]
 
 
+def clone(folder, python):
+    """Lay out what `./dev test` needs, with an environment of stand-ins, and return a function that runs it."""
+    for name, lines in {
+        "scripts/check": 'echo "checked $*"',
+        ".venv/bin/uv": "true",
+        ".venv/bin/python": f'case "$*" in {python} esac',
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o755)
+    shutil.copytree(ROOT / "requirements", folder / "requirements")
+    for name in ("core", "libs/one", "plugins/one", "examples/ocr"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "pyproject.toml").touch()
+        (folder / name / "requirements.txt").touch()
+    (folder / ".venv" / ".headrace-environment").write_text(str(folder / ".venv"))
+    shutil.copy(ROOT / "dev", folder)
+    names = ("HEADRACE_ENV", "PYTHON")
+    environ = {name: value for name, value in os.environ.items() if name not in names}
+
+    def run(*arguments: str):
+        command = [folder / "dev", "test", *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "checked"),
     [
@@ -97,35 +125,23 @@ def test_a_first_test_is_quick_as_well(chosen):
 def test_without_a_change_and_without_arguments_the_first_tests_run(
     tmp_path, changes, arguments, checked
 ):
-    """The environment is one that only says what has changed, and the checks note what they are called with."""
-    for name, lines in {
-        "scripts/check": 'echo "checked $*"',
-        "bin/uv": "true",
-        "bin/python": f'case "$*" in *reach.py*) printf "%s" "{changes}" ;; esac',
-    }.items():
-        path = tmp_path / (f".venv/{name}" if name.startswith("bin") else name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{lines}\n")
-        path.chmod(0o755)
-    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
-    for name in ("core", "libs/one", "plugins/one", "examples/ocr"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "pyproject.toml").touch()
-        (tmp_path / name / "requirements.txt").touch()
-    (tmp_path / ".venv" / ".headrace-environment").write_text(str(tmp_path / ".venv"))
-    shutil.copy(ROOT / "dev", tmp_path)
-    names = ("HEADRACE_ENV", "PYTHON")
-    environ = {name: value for name, value in os.environ.items() if name not in names}
-    done = subprocess.run(
-        [tmp_path / "dev", "test", *arguments],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = clone(tmp_path, f'*reach.py*) printf "%s" "{changes}" ;;')(*arguments)
     assert done.returncode == 0, done.stderr
     assert re.findall(r"^checked ?(.*)$", done.stdout, re.MULTILINE) == [checked]
     assert ("./dev test all" in done.stdout) == (checked == "first")
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_pip_installs_what_uv_cannot_and_nothing_is_installed_twice(tmp_path, status):
+    python = f'*uv_install*) exit {status} ;; *" install "*) echo "pip: $*" ;;'
+    run = clone(tmp_path, python)
+    done = run()
+    assert done.returncode == 0, done.stderr
+    by_pip = re.findall(r"^pip: .* install (.*)$", done.stdout, re.MULTILINE)
+    files = ["-r requirements/first.txt", "--no-deps -r requirements/first-light.txt"]
+    assert by_pip == (files if status else [])
+    assert not (tmp_path / ".venv" / ".headrace-unfinished").exists()
+    assert "installing" not in run().stderr
 
 
 def all_parts(tmp_path, failing, *arguments):
