@@ -39,7 +39,7 @@ HYPOTHESIS = (
     'hypothesis==6.170.15; python_version >= "3.11"',
     'hypothesis==6.168.5; python_version < "3.11"',
 )
-"""What every test uses, in the version of requirements/dev.txt."""
+"""What every test uses, in the version of requirements/first.txt."""
 
 EXTRAS = {
     "headrace-cv": ("formats",),

@@ -1,4 +1,6 @@
-"""Prints the folders and files of tests that a change can reach, one on each line; nothing where it can reach all.
+"""Prints the folders and files of tests that a change can reach, one on each line. Nothing where it can reach all.
+
+With ``--changed`` it prints the paths that have changed.
 
 A change is what differs from the commit at which this branch has left ``main``, with files that git does not know yet. A change in
 one or more plugins, or in documents, reaches:
@@ -14,6 +16,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -92,4 +95,5 @@ def _text_of(document: str) -> str:
 
 
 if __name__ == "__main__":
-    print("\n".join(reached(changed())), end="")
+    only_changed = "--changed" in sys.argv[1:]
+    print("\n".join(changed() if only_changed else reached(changed())), end="")

@@ -72,6 +72,9 @@ def test_at_least_97_of_100_characters_are_right(lines, one_by_one):
     assert wrong / characters <= 0.03
 
 
+@pytest.mark.first(
+    "the main job: real pictures are read, in a batch as alone, and a bad one fails alone"
+)
 def test_the_confidence_is_high_where_the_text_is_right(lines, one_by_one):
     for result, (_, text) in zip(one_by_one, lines, strict=True):
         assert 0.0 <= result["confidence"] <= 1.0
@@ -79,6 +82,9 @@ def test_the_confidence_is_high_where_the_text_is_right(lines, one_by_one):
             assert result["confidence"] > 0.7, text
 
 
+@pytest.mark.first(
+    "the main job: real pictures are read, in a batch as alone, and a bad one fails alone"
+)
 def test_a_batch_reads_what_single_calls_read(pipe, lines, one_by_one):
     answers = pipe([{"data": picture} for picture, _ in lines[::4]])
     assert [a["result"]["text"] for a in answers] == [r["text"] for r in one_by_one[::4]]
@@ -87,6 +93,9 @@ def test_a_batch_reads_what_single_calls_read(pipe, lines, one_by_one):
         assert answer["result"]["confidence"] == pytest.approx(alone["confidence"], abs=0.1)
 
 
+@pytest.mark.first(
+    "the main job: real pictures are read, in a batch as alone, and a bad one fails alone"
+)
 def test_a_cut_off_picture_fails_alone(pipe, example):
     paths = sorted((example / "made" / "broken").iterdir())
     requests = [{"data": path.read_bytes()} for path in paths]

@@ -43,6 +43,7 @@ def test_the_first_screen_has_picture_commands_program_and_figures():
     assert FIRST_SCREEN.index(picture) < FIRST_SCREEN.index("```console")
 
 
+@pytest.mark.first("the main job: the first screen of the README")
 @pytest.mark.skipif(
     not shutil.which("git") or not shutil.which("bash") or not (ROOT / ".git").exists(),
     reason="needs bash, and a checkout of git",
@@ -66,6 +67,7 @@ def test_what_it_clones_stands_in_one_place():
     assert f"$ git clone {address.CLONE}\n" in README
 
 
+@pytest.mark.first("the main job: the first screen of the README")
 def test_its_program_prints_the_text_that_it_shows(after_demo):
     assert run_program(PAGE.block("python"), after_demo) == FIRST.block("text")
 
@@ -76,6 +78,7 @@ def test_the_file_that_it_shows_is_the_one_that_the_program_runs():
     assert shown == tomllib.loads(text)
 
 
+@pytest.mark.first("the main job: the first screen of the README")
 def test_mistakes_in_that_file_are_reported_as_it_prints_them(after_demo):
     example = after_demo / "examples" / "ocr"
     wrong = PAGE.block("toml").replace("DecodeMat", "DecodMat")

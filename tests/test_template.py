@@ -100,6 +100,7 @@ def test_cookiecutter_refuses_a_name_that_no_class_can_have(tmp_path):
     assert list((tmp_path / "baked").iterdir()) == []
 
 
+@pytest.mark.first("write a backend of your own and certify it: the command writes a distribution")
 @pytest.mark.parametrize(
     ("written", "backend", "distribution"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -18,7 +19,9 @@ else:
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-MARKS = [line.partition(":")[0] for line in SETTINGS["tool"]["pytest"]["ini_options"]["markers"]]
+LINES = SETTINGS["tool"]["pytest"]["ini_options"]["markers"]
+MARKS = [name for name in (line.partition(":")[0] for line in LINES) if name != "first"]
+"""Those of the tests that are not quick."""
 DEV = (ROOT / "dev").read_text(encoding="utf-8")
 PARTS = re.search(r"^PARTS=\((.*)\)$", DEV, re.MULTILINE)[1].split()
 
@@ -26,7 +29,8 @@ PARTS = re.search(r"^PARTS=\((.*)\)$", DEV, re.MULTILINE)[1].split()
 @pytest.fixture
 def chosen(tmp_path):
     """Return a function that gives the tests of modules which ``-m`` chooses, with the ``conftest.py`` of the root."""
-    settings = "[pytest]\nmarkers =\n" + "".join(f"    {mark}: one\n" for mark in MARKS)
+    names = ["first", *MARKS]
+    settings = "[pytest]\nmarkers =\n" + "".join(f"    {mark}: one\n" for mark in names)
     (tmp_path / "pytest.ini").write_text(settings)
     shutil.copy(ROOT / "conftest.py", tmp_path)
 
@@ -74,6 +78,72 @@ def test_a_mark_that_is_no_tier_leaves_nothing_out(chosen):
     assert chosen("not slow", some=f"{line}def test_plain(): pass\n") == ["test_plain"]
 
 
+def test_a_first_test_is_quick_as_well(chosen):
+    text = "@pytest.mark.first('it matters')\ndef test_first(): pass\ndef test_plain(): pass\n"
+    text += "@pytest.mark.first('it is long')\n@pytest.mark.slow\ndef test_slow(): pass\n"
+    assert chosen("not slow", some=text) == ["test_first", "test_plain"]
+    assert chosen("first and not slow") == ["test_first"]
+
+
+def clone(folder, python):
+    """Lay out what `./dev test` needs, with an environment of stand-ins, and return a function that runs it."""
+    for name, lines in {
+        "scripts/check": 'echo "checked $*"',
+        ".venv/bin/uv": "true",
+        ".venv/bin/python": f'case "$*" in {python} esac',
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o755)
+    shutil.copytree(ROOT / "requirements", folder / "requirements")
+    for name in ("core", "libs/one", "plugins/one", "examples/ocr"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "pyproject.toml").touch()
+        (folder / name / "requirements.txt").touch()
+    (folder / ".venv" / ".headrace-environment").write_text(str(folder / ".venv"))
+    shutil.copy(ROOT / "dev", folder)
+    names = ("HEADRACE_ENV", "PYTHON")
+    environ = {name: value for name, value in os.environ.items() if name not in names}
+
+    def run(*arguments: str):
+        command = [folder / "dev", "test", *arguments]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("changes", "arguments", "checked"),
+    [
+        ("", [], "first"),
+        ("a.py", [], ""),
+        ("", ["-k", "close"], "-k close"),
+        ("", ["quick"], "quick"),
+    ],
+)
+def test_without_a_change_and_without_arguments_the_first_tests_run(
+    tmp_path, changes, arguments, checked
+):
+    done = clone(tmp_path, f'*reach.py*) printf "%s" "{changes}" ;;')(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^checked ?(.*)$", done.stdout, re.MULTILINE) == [checked]
+    assert ("./dev test all" in done.stdout) == (checked == "first")
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_pip_installs_what_uv_cannot_and_nothing_is_installed_twice(tmp_path, status):
+    python = f'*uv_install*) exit {status} ;; *" install "*) echo "pip: $*" ;;'
+    run = clone(tmp_path, python)
+    done = run()
+    assert done.returncode == 0, done.stderr
+    by_pip = re.findall(r"^pip: .* install (.*)$", done.stdout, re.MULTILINE)
+    files = ["-r requirements/first.txt", "--no-deps -r requirements/first-light.txt"]
+    assert by_pip == (files if status else [])
+    assert not (tmp_path / ".venv" / ".headrace-unfinished").exists()
+    assert "installing" not in run().stderr
+
+
 def all_parts(tmp_path, failing, *arguments):
     """Run `./dev test all` where each part only notes what it was called with; return its end, and the notes."""
     shutil.copy(ROOT / "dev", tmp_path / "all")
@@ -114,14 +184,21 @@ def test_the_table_of_tiers_says_what_dev_says_and_names_every_part():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `\./dev test ?([\w ]*?)` \|.*\| (.*) \|$", text, re.MULTILINE))
     assert {*PARTS} <= {*rows}
-    says = dict(re.findall(r"\b(QUICK_MB|QUICK_MINUTES|ALL_GB|ALL_MINUTES)=(\d+)", DEV))
+    says = dict(re.findall(r"\b((?:FIRST|QUICK|ALL)_(?:MB|GB|MINUTES))=(\d+)", DEV))
+    assert rows[""] == f"{says['FIRST_MB']} MB, {says['FIRST_MINUTES']} minutes"
+    usage = re.search(r"^  test  .*?(?=^  test quick)", DEV, re.MULTILINE | re.DOTALL)[0]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8").replace("\n", " ")
+    for text in (usage, readme[readme.index("`./dev test` checks") :]):
+        assert f"{says['FIRST_MB']} MB" in text
+        assert f"{says['FIRST_MINUTES']} minutes" in text
     assert rows["quick"] == f"{says['QUICK_MB']} MB, {says['QUICK_MINUTES']} minutes"
     assert rows["all"] == f"{says['ALL_GB']} GB, {says['ALL_MINUTES']} minutes"
 
 
-def test_ci_runs_both_tiers_and_no_stress():
+def test_ci_begins_as_a_stranger_does_and_runs_all_tiers_and_no_stress():
     runs = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
     assert re.findall(r"^\./dev test.*$", runs, re.MULTILINE) == [
+        "./dev test || failed=1",
         "./dev test quick || failed=1",
         "./dev test all || failed=1",
     ]

@@ -261,6 +261,7 @@ def test_a_file_where_nobody_may_look_is_not_called_missing(monkeypatch):
 # Output
 
 
+@pytest.mark.first("a file of a pipeline runs from the command line")
 def test_a_line_per_success_and_a_summary(pipeline, files):
     result = run(pipeline("Text"), files(b=b"two", a=b"one"))
     assert result.exit_code == 0
@@ -283,6 +284,7 @@ def test_what_the_pipeline_advises_is_told_once_at_the_end(pipeline, files, monk
     assert run(pipeline("Text"), folder, "--quiet").stderr == ""
 
 
+@pytest.mark.first("a file of a pipeline runs from the command line")
 def test_failed_requests_give_1_and_a_message_that_names_the_path(pipeline, files):
     result = run(pipeline("Text"), files(a=b"one", b=b"bad", c=b"three"))
     assert result.exit_code == 1
@@ -309,6 +311,7 @@ def test_the_text_of_an_error_is_no_line_of_another_input(pipeline, files):
     assert "  Do it." in lines
 
 
+@pytest.mark.first("a file of a pipeline runs from the command line")
 def test_json_gives_one_object_per_input(pipeline, files):
     result = run(pipeline("Text"), files(a=b"one", b=b"bad"), "--json", "-q")
     assert result.exit_code == 1
@@ -359,6 +362,7 @@ def test_a_file_for_which_there_is_no_memory_fails_alone(pipeline, files, monkey
     assert result.stderr == f"in/a: error: input: {told}\n"
 
 
+@pytest.mark.first("a file of a pipeline runs from the command line")
 def test_answers_come_in_the_order_of_the_inputs(pipeline, files):
     config = pipeline("SecondFirst", "instance_num = 2")
     result = run(config, files(a=b"first", b=b"second"))

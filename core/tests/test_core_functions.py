@@ -21,6 +21,8 @@ from headrace.errors import (
     SetupError,
 )
 
+pytestmark = pytest.mark.first("call a Python function: plain, on a batch, or asynchronous")
+
 
 def answers(backend, items, **keys):
     """Run all items in one batch; per item its result, or its error."""

@@ -11,6 +11,8 @@ from sending import WAYS, backend
 
 import headrace
 
+pytestmark = pytest.mark.first("nodes make a graph of several models")
+
 backend("Inc", lambda r: r["data"] + 1)
 backend("Double", lambda r: r["data"] * 2)
 backend("Negate", lambda r: -r["data"])

@@ -21,6 +21,8 @@ from headrace.errors import (
     RequestsFailed,
 )
 
+pytestmark = pytest.mark.first("each request gets exactly one outcome, its own")
+
 LATE_S = 60.0
 
 

@@ -25,7 +25,10 @@ from headrace.errors import (
     RequestsFailed,
 )
 
-pytestmark = pytest.mark.usefixtures("shortcut")
+pytestmark = [
+    pytest.mark.usefixtures("shortcut"),
+    pytest.mark.first("requests of many callers share batches, and several instances run them"),
+]
 
 MORE_TIME = "Allow more time (timeout, timeout_ms), or more instances."
 

@@ -200,6 +200,9 @@ def test_the_command_says_what_to_install_where_the_kit_is_not():
 # Under pytest.
 
 
+@pytest.mark.first(
+    "write a backend of your own and certify it: one test per rule, and a certificate"
+)
 def test_a_class_that_a_test_imports_is_collected_one_test_per_rule(shout, pytest_in):
     done = pytest_in("-v")
     assert done.returncode == 0, done.stdout
@@ -260,6 +263,9 @@ def test_tests_of_its_own_run_beside_the_rules(shout, pytest_in, no_fresh_proces
     assert "2 failed" in pytest_in("test_shout.py::WithTests::test_the_requests").stdout
 
 
+@pytest.mark.first(
+    "write a backend of your own and certify it: one test per rule, and a certificate"
+)
 def test_a_broken_rule_fails_once_and_those_it_blocks_are_skipped(
     shout, pytest_in, no_fresh_process
 ):
@@ -477,6 +483,9 @@ def command(installed, no_fresh_process):
     registry.refresh()
 
 
+@pytest.mark.first(
+    "write a backend of your own and certify it: one test per rule, and a certificate"
+)
 def test_a_backend_is_certified_by_name(installed):
     out = str(installed / "out.json")
     done = command_without_pytest(installed, "conformance", "Shout", "--certificate", out)

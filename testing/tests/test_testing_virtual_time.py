@@ -21,9 +21,12 @@ import headrace
 from headrace.errors import ClosedError, ContractError, DeadlineExceededError
 from headrace_testing import Recording, Slow, virtual_time
 
-pytestmark = pytest.mark.skipif(
-    os.name == "nt" or sys.implementation.name != "cpython", reason="its threads are not known"
-)
+pytestmark = [
+    pytest.mark.skipif(
+        os.name == "nt" or sys.implementation.name != "cpython", reason="its threads are not known"
+    ),
+    pytest.mark.first("write a backend of your own and certify it: its tests run in virtual time"),
+]
 
 HOUR_S = 3600.0
 

@@ -21,6 +21,8 @@ from headrace_formats import (
     write_json,
 )
 
+pytestmark = pytest.mark.first("what is written is read as the same value")
+
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),

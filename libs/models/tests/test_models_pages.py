@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 
+import pytest
 from pages import Page, run_here
 
 from headrace_models import Exchange
@@ -13,6 +14,10 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+pytestmark = pytest.mark.first(
+    "serve over HTTP and gRPC, with models by name: as the pages show it"
+)
 
 README = Page("libs/models/README.md")
 ELSEWHERE = {

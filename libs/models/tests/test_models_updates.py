@@ -13,6 +13,10 @@ from headrace.errors import ClosedError, ConfigError, SetupError
 from headrace_models import Models, UnknownModelError, UnloadedError
 from headrace_testing import Blocking
 
+pytestmark = pytest.mark.first(
+    "serve over HTTP and gRPC, with models by name: a model is updated without losing a request"
+)
+
 
 def saying(text, **keys):
     return {"backend": f"Says({text})", **keys}

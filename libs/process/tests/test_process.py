@@ -284,6 +284,9 @@ def pack(x):
             assert pipe({"data": box})["result"] == (True, number)
 
 
+@pytest.mark.first(
+    "use other processes and machines: a part lives in a process of its own, which may crash"
+)
 def test_what_is_inside_runs_in_a_process_of_its_own_and_is_closed_there(file, tmp_path):
     config = {"import": [file], "backend": "S[Identity,Process[Where]]", "max": 4}
     with headrace.pipe({**config, "instance_num": 2}) as pipe:
@@ -332,6 +335,9 @@ def test_a_request_comes_back_as_if_it_had_run_here(file):
     assert read.key == "mask"
 
 
+@pytest.mark.first(
+    "use other processes and machines: a part lives in a process of its own, which may crash"
+)
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="errors have notes since Python 3.11")
 def test_an_error_tells_where_it_was_raised_there(file, starts):
     with headrace.pipe({"import": [file], "backend": "Process[Far]", "max": 2}) as pipe:
@@ -1048,6 +1054,9 @@ def test_requests_wait_while_the_only_instance_is_started_again_and_others_serve
         assert [one.result()["result"] for one in futures[1:]] == list(range(40))
 
 
+@pytest.mark.first(
+    "use other processes and machines: a part lives in a process of its own, which may crash"
+)
 def test_a_process_killed_while_nothing_runs_is_started_again(until):
     with headrace.pipe({"backend": "Process[Identity]"}) as pipe:
         process = _process_of(pipe)

@@ -34,6 +34,8 @@ from headrace_tensors import (
     warning_of_padding,
 )
 
+pytestmark = pytest.mark.first("engines share the rules of tensors")
+
 LOGGER = logging.getLogger("headrace.test")
 IDS = Port("ids", "int64", (None, None), True, names=("batch", "length"))
 MASK = Port("mask", "int64", (None, None), True, names=("batch", "length"))

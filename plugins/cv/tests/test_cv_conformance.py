@@ -2,8 +2,12 @@
 
 from importlib.metadata import entry_points
 
+import pytest
+
 from headrace_cv import conformance
 from headrace_cv.conformance import *  # noqa: F403 - a conformance class per backend
+
+pytestmark = pytest.mark.first("decode, resize and crop pictures: each backend keeps every rule")
 
 
 def test_every_backend_has_a_conformance_class():

@@ -520,6 +520,7 @@ def test_a_wrong_word_about_the_allocator_is_a_clear_error():
     assert "SetupError: HEADRACE_CV_KEEP_MEMORY='yes' is neither 0 nor 1" in done.stderr
 
 
+@pytest.mark.first("decode, resize and crop pictures: as the README shows it")
 @pytest.mark.parametrize("program", programs("plugins/cv/README.md"))
 def test_the_programs_of_the_readme_print_what_stands_beside(program, tmp_path):
     assert run_program(program, tmp_path)
@@ -538,6 +539,7 @@ class Detector(headrace.Backend):
             request["result"] = np.array(rows, np.float32)
 
 
+@pytest.mark.first("decode, resize and crop pictures: as the README shows it")
 def test_pipelines_find_cut_and_encode(kit):
     headrace.register("DetectorOfTests", Detector)
     picture = kit.smooth_image(32, 64)

@@ -20,6 +20,10 @@ from headrace_cv.decode import DecodeMat
 from headrace_cv.orientation import webp_orientation
 from headrace_formats.jpeg import MAX_SCANS, plain_jpeg_size
 
+pytestmark = pytest.mark.first(
+    "decode, resize and crop pictures: within limits, and a bad one fails alone"
+)
+
 KINDS = [
     "baseline jpeg",
     "progressive jpeg",

@@ -16,6 +16,8 @@ from headrace.errors import (
     RequestsFailed,
 )
 
+pytestmark = pytest.mark.first("loop, cache, limit, keep state: requests take branches")
+
 
 class Sums(headrace.Backend):
     """Adds two keys, and needs no data."""

@@ -17,6 +17,10 @@ from headrace_flow.cache import Cache
 from headrace_flow.content import UnknownContentError, content_of
 from headrace_testing import FakeClock
 
+pytestmark = pytest.mark.first(
+    "loop, cache, limit, keep state: equal requests are answered from memory"
+)
+
 
 class CachedRuns(headrace.Backend):
     """Writes an array and a score, and remembers what it has run; fails for ``bad``."""

@@ -1,5 +1,7 @@
 """Each word keeps every rule of the contract; pytest collects a test per rule and class."""
 
+import pytest
+
 from headrace_flow.conformance import (
     CacheConformance,
     ConcurrencyConformance,
@@ -33,3 +35,5 @@ __all__ = [
     "SendConformance",
     "StateFulConformance",
 ]
+
+pytest.mark.first("loop, cache, limit, keep state: the backend keeps every rule")(OnceConformance)

@@ -25,6 +25,8 @@ from headrace.errors import (
 )
 from headrace_flow import Iterate
 
+pytestmark = pytest.mark.first("loop, cache, limit, keep state: requests leave a loop one by one")
+
 WAIT_S = 60.0
 """A test that hangs fails after this; nothing else is measured in seconds."""
 

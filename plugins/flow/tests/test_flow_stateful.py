@@ -78,6 +78,7 @@ def sessions(pipe):
     return pipe.stats()["sessions"]["main"]
 
 
+@pytest.mark.first("loop, cache, limit, keep state: a session keeps its state")
 def test_requests_of_different_sessions_share_batches(adder):
     with headrace.pipe(config(max=8)) as pipe:
         adder.gate = threading.Semaphore(0)
@@ -90,6 +91,7 @@ def test_requests_of_different_sessions_share_batches(adder):
     assert max(map(len, adder.batches)) == 5  # four others, and one of "a"
 
 
+@pytest.mark.first("loop, cache, limit, keep state: a session keeps its state")
 def test_who_waits_for_a_turn_holds_no_instance_and_no_other_session(adder):
     with headrace.pipe(config(max=1, instance_num=2)) as pipe:
         adder.gate = threading.Semaphore(0)
@@ -285,6 +287,7 @@ def test_a_session_that_cannot_be_hashed_fails_alone(adder):
         assert ask(pipe, (1,), 1) == 1
 
 
+@pytest.mark.first("loop, cache, limit, keep state: a session keeps its state")
 def test_sessions_that_a_dict_takes_for_one_are_told_apart(adder):
     apart = [1, True, "1", "True", (1,), (True,), ("a", (0, False)), ("a", (0, 0)), frozenset({1})]
     apart += [frozenset({True}), 0, False, b"1", "", (), None.__class__, ("x", None)]
@@ -431,6 +434,7 @@ def test_what_is_left_below_the_least_batch_is_filled_up():
         assert said == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.first("loop, cache, limit, keep state: a session keeps its state")
 def test_the_state_of_a_session_that_has_ended_is_free():
     class State:
         alive = 0

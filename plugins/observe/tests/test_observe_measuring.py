@@ -97,6 +97,7 @@ def test_a_file_that_is_no_arrivals_is_refused_with_the_line(tmp_path, text, mes
         read_arrivals(file)
 
 
+@pytest.mark.first("measure, trace and tune: the figures are true")
 def test_a_stall_is_in_the_latencies_of_an_open_loop_and_not_of_a_closed_one():
     """The tenth request stops the pipeline for a second; arrivals are due every 10 ms."""
     clock, calls = Clock(), itertools.count(1)
@@ -168,6 +169,7 @@ def measured(rates, plan, wait=None):
     return point.to_dict()
 
 
+@pytest.mark.first("measure, trace and tune: the figures are true")
 def test_the_figures_are_those_of_three_windows_that_agree():
     plan = Plan(warm_up_s=1, window_s=1, tolerance=0.05)
     found = measured([10, 50, 80, 100, 101, 99], plan)

@@ -417,6 +417,7 @@ def headrace_says(*args, **options):
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)
 
 
+@pytest.mark.first("measure, trace and tune: a trace of every batch")
 def test_the_command_writes_a_trace(tmp_path):
     for k in range(3):
         (tmp_path / f"{k}.txt").write_text(str(k))

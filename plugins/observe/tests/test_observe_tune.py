@@ -444,6 +444,7 @@ def test_the_command_writes_the_best_as_a_file_that_extends(tmp_path, monkeypatc
     assert (tmp_path / "f.svg").exists()
 
 
+@pytest.mark.first("measure, trace and tune: the best options as a file")
 def test_the_command_begins_with_auto_and_writes_it_where_it_is_the_best(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     headrace.register("TuneBuilt", of_notes([]))

@@ -5,10 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 from onnx import TensorProto, helper
 
 from headrace_ort.conformance import MODEL, OnnxTensorConformance
 from headrace_testing import BackendConformance
+
+pytestmark = pytest.mark.first("run ONNX models: the backend keeps every rule")
 
 __all__ = ["OnnxTensorConformance"]
 

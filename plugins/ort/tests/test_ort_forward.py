@@ -501,6 +501,7 @@ def test_what_onnx_runtime_refuses_is_a_backend_error_and_prints_nothing(start, 
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.first("run ONNX models: a batch gives each request its own rows")
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(st.none(), st.integers(1, 4)), min_size=1, max_size=8), st.data())
 def test_a_batch_equals_its_items_one_by_one(start, matmul, sizes, data):
@@ -520,6 +521,7 @@ def test_a_batch_equals_its_items_one_by_one(start, matmul, sizes, data):
         np.testing.assert_array_equal(one, together)
 
 
+@pytest.mark.first("run ONNX models: a batch gives each request its own rows")
 @pytest.mark.parametrize(
     ("model", "shape"),
     [
@@ -538,6 +540,7 @@ def test_a_real_model_gives_the_same_in_a_batch(start, model, shape):
         assert abs(float(result.sum(axis=-1).mean()) - 1) < 1e-3
 
 
+@pytest.mark.first("run ONNX models: a batch gives each request its own rows")
 @pytest.mark.parametrize("share", [True, False])
 def test_two_instances_in_two_threads_agree_with_one(start, matmul, share):
     path, weights = matmul

@@ -35,6 +35,7 @@ def test_all_names_resolve_and_are_listed():
     assert not hasattr(headrace_ort, "nonsense")
 
 
+@pytest.mark.first("run ONNX models: as the README shows it")
 @pytest.mark.parametrize("program", programs("plugins/ort/README.md"))
 def test_the_programs_of_the_readme_run(program, tmp_path):
     run_program(program, tmp_path)

@@ -11,6 +11,10 @@ import headrace_ray
 from headrace.errors import ConfigError
 from headrace_ray import RayActor
 
+pytestmark = pytest.mark.first(
+    "use other processes and machines: an actor of Ray is checked where there is no Ray"
+)
+
 BLOCKED = """
 import sys
 class Block:

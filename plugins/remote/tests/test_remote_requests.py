@@ -10,6 +10,10 @@ from tritonclient.grpc import service_pb2
 import headrace
 from headrace.errors import BackendError, InputError, RequestsFailed
 
+pytestmark = pytest.mark.first(
+    "use other processes and machines: another server answers each request for itself"
+)
+
 VALUES = {
     "BOOL": np.array([True, False]),
     "UINT8": np.array([0, 255], np.uint8),

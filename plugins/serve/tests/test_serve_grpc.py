@@ -22,6 +22,10 @@ from headrace.errors import InputError
 from headrace_serve import Limits
 from headrace_serve.grpc.messages import message
 
+pytestmark = pytest.mark.first(
+    "serve over HTTP and gRPC, with models by name: clients of Triton call it by gRPC"
+)
+
 FP32 = {
     "config": {"backend": "S[Identity]", "max": 8},
     "inputs": {"x": {"datatype": "FP32", "shape": [-1, 16], "batched": True}},

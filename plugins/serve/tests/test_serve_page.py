@@ -13,7 +13,10 @@ from pages import Page, asked, run, serving
 
 PAGE = Page("plugins/serve/README.md")
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="a shell and signals of POSIX")
+pytestmark = [
+    pytest.mark.skipif(sys.platform == "win32", reason="a shell and signals of POSIX"),
+    pytest.mark.first("serve over HTTP and gRPC, with models by name: the commands of the README"),
+]
 
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")

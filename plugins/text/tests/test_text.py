@@ -13,6 +13,8 @@ import pytest
 import headrace
 from headrace import errors
 
+pytestmark = pytest.mark.first("texts have the tokens of the library")
+
 tokenizers = pytest.importorskip("tokenizers")
 
 WORDS = ("[UNK]", "[CLS]", "[SEP]", "zoë", "a", "b", "c")

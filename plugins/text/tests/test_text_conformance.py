@@ -4,6 +4,8 @@ import pytest
 
 from headrace_text.conformance import NormalizeConformance, PoolConformance, TokenizeConformance
 
-pytestmark = pytest.mark.slow
-
 __all__ = ["NormalizeConformance", "PoolConformance", "TokenizeConformance"]
+
+pytest.mark.first("the backend keeps every rule")(NormalizeConformance)
+pytest.mark.slow(PoolConformance)
+pytest.mark.slow(TokenizeConformance)

@@ -13,6 +13,10 @@ import pytest
 import headrace
 from headrace.errors import ConfigError
 
+pytestmark = pytest.mark.first(
+    "run torch modules: checked and explained where torch is not installed"
+)
+
 ROOT = Path(__file__).parent.parent
 WORDS = sorted(
     entry.name

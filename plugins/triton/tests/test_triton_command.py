@@ -51,6 +51,7 @@ def written(repository, tmp_path):
     return tmp_path / "served"
 
 
+@pytest.mark.first("a repository of Triton is served as it is")
 def test_the_files_hold_what_the_repository_stands_for(written, repository):
     theirs = tables_of(repository.folder)["models"]
     ours = read_models([], str(written / "serving.toml"))
@@ -70,6 +71,7 @@ def test_the_files_hold_what_the_repository_stands_for(written, repository):
     assert entries["add", "1"].labels == {"SUM": ["a", "b", "c", "d"]}
 
 
+@pytest.mark.first("a repository of Triton is served as it is")
 def test_the_files_run(written):
     config = {"add": str(written / "add" / "1.toml"), "both": str(written / "both" / "1.toml")}
     given = np.ones((2, 4), np.float32)

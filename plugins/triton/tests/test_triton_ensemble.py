@@ -18,6 +18,8 @@ from headrace.errors import (
 )
 from headrace_models import Memory, Models
 
+pytestmark = pytest.mark.first("an ensemble of Triton is served as it is")
+
 ONE = np.ones((1, 2), np.float32)
 
 

@@ -10,8 +10,6 @@ from headrace_testing.conformance import certify
 from headrace_trt import conformance
 from headrace_trt.cache import CachedPlan
 
-pytestmark = pytest.mark.slow
-
 CACHE = tempfile.TemporaryDirectory(prefix="headrace-trt-")
 """The engines of this module: the kit makes pipelines outside of fixtures."""
 
@@ -32,21 +30,31 @@ class Whole(conformance.TensorrtTensorConformance):
     options = OPTIONS
 
 
+@pytest.mark.slow
 class OnThisMachine(conformance.TensorrtInferTensorConformance):
     """Here: rules about the class, and the others where there is a device."""
+
+
+OTHERS = [
+    (conformance.Onnx2TensorrtConformance, {}),
+    (conformance.LoadTensorrtEngineConformance, {}),
+    (conformance.TensorrtCatConformance, {}),
+    (conformance.TensorrtSplitConformance, {}),
+    (conformance.TensorrtInferTensorConformance, {}),
+    (conformance.TensorrtTensorConformance, {"cuda_graph": True}),
+    (conformance.TensorrtInferTensorConformance, {"context_memory": "shared"}),
+]
 
 
 @pytest.mark.parametrize(
     ("kit", "more"),
     [
-        (conformance.Onnx2TensorrtConformance, {}),
-        (conformance.LoadTensorrtEngineConformance, {}),
-        (conformance.TensorrtCatConformance, {}),
-        (conformance.TensorrtSplitConformance, {}),
-        (conformance.TensorrtInferTensorConformance, {}),
-        (conformance.TensorrtTensorConformance, {"output_device": "device"}),
-        (conformance.TensorrtTensorConformance, {"cuda_graph": True}),
-        (conformance.TensorrtInferTensorConformance, {"context_memory": "shared"}),
+        pytest.param(
+            conformance.TensorrtTensorConformance,
+            {"output_device": "device"},
+            marks=pytest.mark.first("run TensorRT engines: the backend keeps every rule"),
+        ),
+        *(pytest.param(*other, marks=pytest.mark.slow) for other in OTHERS),
     ],
 )
 def test_every_rule_is_kept_on_a_device_of_host_memory(device, monkeypatch, kit, more):

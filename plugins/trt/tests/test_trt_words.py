@@ -11,6 +11,8 @@ from trt_expressions import ALONE, BOTH, GATHERED, PLAIN, SHORT, samples
 from headrace.errors import BatchRangeError, InputError, RequestsFailed, SetupError
 from headrace_trt import DeviceArray
 
+pytestmark = pytest.mark.first("run TensorRT engines: on a device of host memory")
+
 pytest.importorskip("onnxruntime")
 
 

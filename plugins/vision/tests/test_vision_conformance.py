@@ -2,6 +2,8 @@
 
 from importlib.metadata import entry_points
 
+import pytest
+
 from headrace_vision import conformance
 from headrace_vision.conformance import *  # noqa: F403 - a conformance class per backend
 
@@ -13,3 +15,8 @@ def test_every_backend_has_a_conformance_class():
     classes = names("headrace.conformance")
     assert set(classes) == set(names("headrace.backends"))
     assert {e.load().__name__ for e in classes.values()} == set(conformance.__all__)
+
+
+pytest.mark.first("read videos and cameras: the backend keeps every rule")(
+    conformance.KeysConformance
+)

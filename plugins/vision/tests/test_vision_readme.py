@@ -9,6 +9,8 @@ from pages import Page, programs, run_program
 
 from headrace_vision.configured import load
 
+pytestmark = pytest.mark.first("read videos and cameras: the programs of the README")
+
 
 @pytest.mark.parametrize("program", programs("plugins/vision/README.md"))
 def test_the_programs_in_the_readme_run(program, tmp_path):

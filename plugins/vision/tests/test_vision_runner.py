@@ -20,6 +20,8 @@ from headrace.errors import BackendError, ClosedError
 from headrace_vision import Sink, VideoRunner
 from headrace_vision import runner as runner_module
 
+pytestmark = pytest.mark.first("read videos and cameras: each frame has one outcome, in order")
+
 PATIENCE_S = 120
 """Seconds of the machine after which something that must happen has not."""
 
