@@ -37,5 +37,5 @@ def kept_priorities() -> Generator[None]:
 
 def _threads() -> set[int]:
     with suppress(OSError):
-        return {int(one.name) for one in Path("/proc/self/task").iterdir()}
+        return {int(task.name) for task in Path("/proc/self/task").iterdir()}
     return set()
