@@ -118,7 +118,7 @@ def pipe_of(backend="LoopedPart", **more):
         yield pipe
 
 
-async def outcomes(pipe, requests, **more):
+async def outcomes(pipe, requests, wait_s=WAIT_S, **more):
     """Begin all in one turn. Return result or error of each, in their order."""
     told = asyncio.Event()
     left = [len(requests)]
@@ -129,7 +129,7 @@ async def outcomes(pipe, requests, **more):
             told.set()
 
     calls = [pipe.call_soon(one, done, **more) for one in requests]
-    await asyncio.wait_for(told.wait(), WAIT_S)
+    await asyncio.wait_for(told.wait(), wait_s)
     return [one.request["result"] if one.error is None else one.error for one in calls]
 
 
@@ -252,7 +252,10 @@ def test_closing_inside_of_the_loop_waits_for_what_is_away(loop):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", LOOPS)
 def test_loops_in_turn_and_threads_beside_have_their_own_answers(kind):
-    """Random clients of two loops and of threads, some of whose requests end the process."""
+    """Random clients of two loops and of threads, some of whose requests end the process.
+
+    Each of these makes a process start anew. How long all of them take is the machine's affair, so nothing here bounds it.
+    """
     with pipe_of(instance_num=2) as pipe:
         loops = [Loop(maker(kind)), Loop(maker(kind))]
 
@@ -261,7 +264,7 @@ def test_loops_in_turn_and_threads_beside_have_their_own_answers(kind):
             for number in range(60):
                 value = 1000 * seed + number
                 data = "die" if rng.random() < 0.02 else value
-                (found,) = await outcomes(pipe, [{"data": data}])
+                (found,) = await outcomes(pipe, [{"data": data}], wait_s=None)
                 if isinstance(found, InstanceLostError):
                     lost += 1
                 else:
@@ -288,10 +291,9 @@ def test_loops_in_turn_and_threads_beside_have_their_own_answers(kind):
         for one in threads:
             one.start()
         for one in running:
-            one.result(WAIT_S)
+            one.result()
         for one in threads:
-            one.join(WAIT_S)
-            assert not one.is_alive()
+            one.join()
         for one in loops:
             one.end()
         stats = pipe.stats()["nodes"]["main"]

@@ -501,6 +501,7 @@ def test_eight_clients_of_models_of_onnx_get_one_right_answer_each(serving, tmp_
             body = {"inputs": [tensor], "parameters": {"timeout": late_us} if late_us else {}}
             answer = await client.post(f"{server.url}/v2/models/m{number}/infer", json=body)
             came.setdefault(answer.status_code, []).append(answer)
+            assert late_us or answer.status_code != 504
             if answer.status_code == 200:
                 got = answer.json()["outputs"][0]["data"]
                 assert got == pytest.approx([(number + 1) * one for one in row], rel=1e-5)
@@ -512,5 +513,5 @@ def test_eight_clients_of_models_of_onnx_get_one_right_answer_each(serving, tmp_
     asyncio.run(run())
     assert sum(map(len, came.values())) == 120
     assert came.keys() <= {200, 429, 504}, {*came}
-    assert len(came[200]) > 40
+    assert came[200]
     assert {one.json()["code"] for one in came.get(429, [])} <= {"memory", "overloaded"}

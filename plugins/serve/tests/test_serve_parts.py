@@ -14,9 +14,11 @@ import pytest
 from serve_helpers import until
 
 import headrace
-from headrace.errors import InputError
+from headrace.errors import InputError, OverloadedError
 from headrace_serve import Limits, asgi
 from headrace_serve.http import events
+from headrace_serve.inference.part_bytes import StreamBytes
+from headrace_serve.memory import MemoryAccount
 
 ACCEPT = {"accept": "text/event-stream"}
 
@@ -183,10 +185,10 @@ def test_a_client_that_hangs_up_cancels_its_request(served, steps, monkeypatch):
     with post(served, "steps") as response:
         assert ("message", {"result": "a"}) in read(response)
     assert Steps.left.wait(60)
-    until(lambda: not served._service.counters.in_flight["http"])
+    ended = ("POST /run/{model}", "steps", "disconnected")
+    until(lambda: ended in served._service.counters.requests)
     model = served._service.models.find("steps")
-    assert model.inside == 0
-    assert ("POST /run/{model}", "steps", "disconnected") in served._service.counters.requests
+    until(lambda: model.inside == 0)
 
 
 def test_a_comment_is_sent_while_nothing_comes(served, steps, monkeypatch):
@@ -257,7 +259,10 @@ ROUTES = [
 
 @pytest.mark.parametrize(("route", "body"), ROUTES)
 def test_parts_that_clients_do_not_take_are_bounded_in_bytes(serving, route, body):
-    """A part is larger than what the buffers of a connection hold, so that it waits in the server, or is not made."""
+    """A part is larger than what the buffers of a connection hold, so that it waits in the server, or is not made.
+
+    Whether parts wait as they are or in the connection, and how many the system has taken so far, says nothing to others.
+    """
     asked = []
 
     def big(number):
@@ -274,13 +279,32 @@ def test_parts_that_clients_do_not_take_are_bounded_in_bytes(serving, route, bod
     got = 0
     with httpx.stream("POST", server.url + route, content=body, headers=ACCEPT) as response:
         until(lambda: server._service.part_bytes.held >= 1_000_000)
-        assert httpx.post(f"{server.url}/run/m", content=b"a" * 3_000_000).status_code == 200
+        other = f"{server.url}/run/m"
+        assert httpx.post(other, content=b"a" * 3_000_000).status_code == 200
+        until(lambda: server._service.unsent_bytes > 0)
+        assert httpx.post(other, content=b"a" * 3_000_000).status_code == 200
         for line in response.iter_lines():
             if line.startswith("data: ") and len(line) > 1_000_000:
                 got += 1
                 assert len(asked) <= got + 40
     assert got == 100
     assert server._service.part_bytes.held == 0
+
+
+def test_parts_take_half_of_the_room_wherever_they_wait_and_none_of_answers():
+    account = MemoryAccount(Limits(max_inflight_bytes=100))
+    stream = StreamBytes(account.part_bytes)
+    assert stream.room(b"x" * 30)
+    account.note_unsent(0, of_parts=20)
+    assert not stream.room(b"")
+    account.check_unsent()
+    account.check_answer(50)
+    account.note_unsent(1)
+    with pytest.raises(OverloadedError):
+        account.check_answer(50)
+    assert account.hold(0, 49) == 49
+    with pytest.raises(OverloadedError):
+        account.hold(0, 1)
 
 
 def test_a_generator_that_is_faster_than_its_client_loses_no_part(serving):

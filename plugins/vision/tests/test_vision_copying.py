@@ -19,6 +19,7 @@ import pytest
 import headrace
 import headrace_vision
 from headrace_vision import SaveVideo, VideoRunner
+from headrace_vision.priorities import kept_priorities
 
 
 def film(
@@ -47,7 +48,9 @@ def film(
             image[10:22, number % 40 : number % 40 + 12] = (0, 0, 255)
             picture = av.VideoFrame.from_ndarray(image, format="bgr24")
             picture.pts = number
-            container.mux(stream.encode(picture))
+            with kept_priorities():
+                encoded = stream.encode(picture)
+            container.mux(encoded)
         container.mux(stream.encode())
     return str(path)
 

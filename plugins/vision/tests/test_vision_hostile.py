@@ -25,6 +25,7 @@ import headrace_vision
 from headrace.errors import ConfigError, InputError
 from headrace_vision import VideoRunner
 from headrace_vision.playlists import PlaylistOpener
+from headrace_vision.priorities import kept_priorities
 
 SIDE = 16_000
 """Of pictures of 256 million pixels, which a file of some hundred kB can hold."""
@@ -152,7 +153,9 @@ def encoded(codec, *sizes, pix_fmt="yuv420p", **options):
             image = np.full((height, width, 3), 60 + 30 * number, np.uint8)
             frame = av.VideoFrame.from_ndarray(image, format="bgr24").reformat(format=pix_fmt)
             frame.pts = number
-            yield from context.encode(frame)
+            with kept_priorities():
+                packets = context.encode(frame)
+            yield from packets
         yield from context.encode(None)
 
 
@@ -455,7 +458,7 @@ def test_what_is_at_an_address_opens_no_port(kind):
         free.bind(("127.0.0.1", 0))
         body = SDP.format(port=free.getsockname()[1]).encode()
     with Server(body, kind=kind, length=False) as server:
-        status = lost_beside_a_good_one(server.address + "cam", read_timeout=1)
+        status = lost_beside_a_good_one(server.address + "cam")
     assert status["read"] == 0
     why, _, where = status["error"].partition(": ")
     assert why in ("Invalid argument", "Invalid data found when processing input")

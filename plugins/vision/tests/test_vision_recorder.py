@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import struct
+import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -255,6 +256,22 @@ def test_a_source_that_begins_again_has_nothing_of_before_in_its_recording(kit, 
 
 PROMPT = [("libx264", {}), ("libx264", {"tune": "film", "preset": "slow"}), ("mpeg4", {})]
 PROMPT += [("libx265", {}), ("libsvtav1", {}), ("libvpx-vp9", {})]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_an_encoder_takes_no_real_time_for_any_thread(kit, tmp_path):
+    """SVT-AV1 does where root runs it, and all that is started later inherits that."""
+    if "libsvtav1" not in av.codecs_available:
+        pytest.skip("this FFmpeg has no libsvtav1")
+    sink = SaveVideo(tmp_path, codec="libsvtav1")
+    sink.open()
+    before = os.sched_getscheduler(0)
+    for frame in frames(kit, [0, 0.1, 0.2]):
+        sink.write(frame)
+    assert {os.sched_getscheduler(int(one.name)) for one in Path("/proc/self/task").iterdir()} == {
+        before
+    }
+    sink.close()
 
 
 @pytest.mark.parametrize("rate", [1, 4, 25, 60])

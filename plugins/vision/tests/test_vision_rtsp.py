@@ -26,6 +26,9 @@ from headrace_vision import SaveVideo, VideoRunner
 
 STAGES = ("greeting", "OPTIONS", "DESCRIBE", "SETUP", "PLAY", "pictures")
 
+PATIENT = 1000
+"""How often a camera is there again: half a second without a picture may be the machine's."""
+
 
 def picture(number, size):
     """A picture whose brightness is its number, as a JPEG of 4:2:0 with the usual tables."""
@@ -279,7 +282,8 @@ def test_a_camera_is_read_and_its_pictures_are_those_that_it_sent(camera):
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_camera_that_is_silent_at_a_stage_is_lost_and_tried_again(camera, stage, caplog):
-    one = camera({"silent": stage, "count": 0}, {"silent": stage, "count": 0}, {"count": 5})
+    silent = {"silent": stage, "count": 0}
+    one = camera(silent, silent, *[{"count": 5}] * PATIENT)
     with caplog.at_level("WARNING", logger="headrace.vision"), runner(read_timeout=0.5) as r:
         frames = list(itertools.islice(r.run({"door": one.url}), 5))
         status = r.status()["sources"]["door"]
@@ -415,7 +419,7 @@ def test_a_camera_without_a_clock_of_the_day_is_not_believed(camera):
 
 
 def test_a_password_in_an_address_is_in_no_name_and_in_no_message(camera, caplog):
-    one = camera({"silent": "DESCRIBE", "count": 0}, {"count": 3})
+    one = camera({"silent": "DESCRIBE", "count": 0}, *[{"count": 3}] * PATIENT)
     url = one.url.replace("rtsp://", "rtsp://me:secret@")
     with caplog.at_level("WARNING", logger="headrace.vision"), runner(read_timeout=0.5) as r:
         frames = list(itertools.islice(r.run(url), 3))

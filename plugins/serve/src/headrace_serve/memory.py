@@ -19,14 +19,17 @@ class MemoryAccount:
     Attributes:
         limits: See `headrace_serve.Limits`.
         unsent_bytes: The bytes of answers, and of parts of answers, that clients have not taken yet.
-        unsent_answer_bytes: Those of whole answers.
+        unsent_answer_bytes: Those of whole answers. The others are of parts, and of the answers of a stream of gRPC.
         part_bytes: The parts of answers that wait in streams.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._inflight_bytes = self.unsent_bytes = self.unsent_answer_bytes = 0
-        self.part_bytes = PartBytes(limits.max_inflight_bytes, lambda: self._inflight_bytes)
+        self.part_bytes = PartBytes(limits.max_inflight_bytes, self._others)
+
+    def _others(self) -> tuple[int, int]:
+        return self.unsent_bytes - self.unsent_answer_bytes, self._inflight_bytes
 
     def hold(self, held: int, more: int) -> int:
         """Count bytes of a body against `Limits.max_inflight_bytes`.
@@ -61,9 +64,14 @@ class MemoryAccount:
         """Give back the bytes that `hold` has counted."""
         self._inflight_bytes -= held
 
-    def note_unsent(self, more: int) -> None:
-        """Count bytes of whole answers that clients have not taken yet, or with less than 0 have."""
-        self.unsent_bytes += more
+    def note_unsent(self, more: int, of_parts: int = 0) -> None:
+        """Count bytes of answers that clients have not taken yet, or with less than 0 have.
+
+        Args:
+            more: Those of whole answers.
+            of_parts: Those of parts of answers.
+        """
+        self.unsent_bytes += more + of_parts
         self.unsent_answer_bytes += more
 
     def check_unsent(self) -> None:

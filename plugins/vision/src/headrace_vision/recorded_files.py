@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace_vision.copying import CONTAINERS
 from headrace_vision.owner import Mark, held, lock
+from headrace_vision.priorities import kept_priorities
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -200,7 +201,8 @@ class VideoFile:
         if before >= 0:
             self._step = self._last - before
         picture.pts, picture.time_base = self._last, Fraction(1, _TICKS)
-        self._encode(picture)
+        with nullcontext() if self.count else kept_priorities():  # the first opens the encoder
+            self._encode(picture)
         self.last_s = timestamp
         self.flush()
         self.count += 1

@@ -85,12 +85,13 @@ class Cycle(RequestResponseCycle):
         task: What answers it.
         has_ended: Whether the client has ended its side of the connection. It may still wait for the answer.
         on_ended: Called then.
+        is_in_parts: Whether the answer comes in parts, which the account of memory counts by themselves.
         is_watched: Whether the task is cancelled when the client goes away.
         refusal: Status, code and bytes of an answer that the connection has given itself. None for none.
     """
 
     access_log = response_started = response_complete = disconnected = is_watched = False
-    has_ended = False
+    has_ended = is_in_parts = False
     on_ended: Callable[[], object] | None = None
     task: Steps | None = None
     access_logger: Any = None

@@ -103,6 +103,7 @@ class _Sender:
             self._last_s = self._loop.time()
             if not self.begun:
                 self.begun = True
+                exchange.wire.is_in_parts = True
                 exchange.line.answered("200")
                 await exchange.send_head(200, f"{EVENTS}; charset=utf-8", {})
                 exchange.wire.on_ended = self._ended.set

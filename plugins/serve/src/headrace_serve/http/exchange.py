@@ -152,12 +152,12 @@ class Wire:
 
     Attributes:
         plan, varying, pieces, more_body, wanted, refusal: As a `Cycle` has them.
-        has_ended, on_ended: The same. The other server tells no end of the client's side of the connection.
+        has_ended, on_ended, is_in_parts: The same. The other server tells no end of the client's side of the connection.
     """
 
     refusal: tuple[str, str, int] | None = None
     wanted = size = 0
-    disconnected = has_ended = False
+    disconnected = has_ended = is_in_parts = False
     on_ended: Callable[[], object] | None = None
     more_body = True
 

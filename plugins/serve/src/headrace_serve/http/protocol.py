@@ -85,7 +85,7 @@ class _LimitedProtocol(HttpToolsProtocol):
     _service: Service
     _plans: Plans
     _longest_head: int
-    _unsent = 0
+    _unsent = _unsent_parts = 0
     _left = 0
     _next: Cycle | None = None
     _new: Plan | None = None
@@ -180,8 +180,7 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget a connection."""
-        self._service.note_unsent(-self._unsent)
-        self._unsent = 0
+        self._note_unsent(0, 0)
         self._stop_receiving()
         self._stop_sending()
         if self._idle is not None:
@@ -431,10 +430,15 @@ class _LimitedProtocol(HttpToolsProtocol):
             cycle.set()
 
     def _count_unsent(self) -> None:
-        """Count the bytes that wait in the buffer of the connection."""
+        """Count the bytes that wait in the buffer of the connection, all as the answer that has come last."""
         now = 0 if self.transport.is_closing() else self.transport.get_write_buffer_size()
-        self._service.note_unsent(now - self._unsent)
-        self._unsent = now
+        is_in_parts = self._answered is not None and self._answered.is_in_parts
+        self._note_unsent(now, now if is_in_parts else 0)
+
+    def _note_unsent(self, now: int, parts: int) -> None:
+        more_parts = parts - self._unsent_parts
+        self._service.note_unsent(now - self._unsent - more_parts, more_parts)
+        self._unsent, self._unsent_parts = now, parts
 
     @property
     def _is_behind(self) -> bool:

@@ -17,18 +17,19 @@ __all__ = ["PartBytes", "StreamBytes"]
 class PartBytes:
     """What waits in all streams of a server.
 
-    Parts take at most half of the room, so that the bodies of requests find some.
+    Parts take at most half of the room, so that the bodies of requests find some. A part counts until its client has it:
+    while it waits here, and then in the buffer of a connection.
 
     Args:
         most: `headrace_serve.Limits.max_inflight_bytes`.
-        others: Gives the bytes that use the same room.
+        others: Gives the bytes of the parts in buffers of connections, and those of bodies, which use the same room.
 
     Attributes:
-        held: The bytes of the parts that wait.
+        held: The bytes of the parts that wait here.
         lock: Held to change ``held``: backends give parts in any thread.
     """
 
-    def __init__(self, most: int, others: Callable[[], int]) -> None:
+    def __init__(self, most: int, others: Callable[[], tuple[int, int]]) -> None:
         self._most, self._others = most, others
         self.held = 0
         self.lock = threading.Lock()
@@ -36,7 +37,9 @@ class PartBytes:
     @property
     def fits(self) -> bool:
         """Whether there is room for more."""
-        return self.held < self._most // 2 and self.held + self._others() < self._most
+        unsent, bodies = self._others()
+        held = self.held + unsent
+        return held < self._most // 2 and held + bodies < self._most
 
 
 class StreamBytes:

@@ -74,6 +74,10 @@ async def open_grpc(
         ("grpc.http.overload_protection", 0),  # it resets calls of clients that keep to max_streams
         ("grpc.server.max_pending_requests", _PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _PENDING),
+        (
+            "grpc.server_max_unrequested_time_in_server",
+            _LARGEST,
+        ),  # it cancels calls that wait for the loop after 30 s
         ("grpc.server_handshake_timeout_ms", _ms(limits.receive_timeout_s)),
         ("grpc.max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
         ("grpc.absolute_max_metadata_size", min(limits.max_header_bytes, _LARGEST)),
