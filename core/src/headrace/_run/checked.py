@@ -116,7 +116,7 @@ class Liveness:
     @property
     def pauses(self) -> bool:
         """Whether the instance is given no batches, until what is away is back."""
-        return bool(self.parts_away) and False in [*self.parts_away.values()]
+        return False in [*self.parts_away.values()]
 
 
 class Checked:

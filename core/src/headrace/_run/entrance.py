@@ -7,13 +7,14 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from numbers import Real
+from sys import modules
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from headrace._run.box import ask, post
 from headrace._run.checked import as_int
 from headrace._run.deadlocks import refuse as refuse_endless
-from headrace._run.entry import DONE, NEW, OUTSIDE, Entry, check_weight
+from headrace._run.entry import DATA_ALONE, DONE, NEW, OUTSIDE, Entry, check_weight
 from headrace._run.futures import LoopCall, LoopWaker, RequestFuture, give_up
 from headrace._run.graph_request import GraphRequest, send_all
 from headrace._run.process import report
@@ -148,7 +149,10 @@ class Entrance:
     @staticmethod
     def _terms(timeout: float | None, priority: int) -> tuple[float | None, int]:
         """Return the deadline and the priority of a call."""
-        length_s = TIMEOUT_MAX if timeout is None else seconds(timeout)  # it never ends
+        if (type(timeout) is float or type(timeout) is int) and 0 <= timeout < TIMEOUT_MAX:
+            length_s = timeout  # as `seconds`
+        else:
+            length_s = TIMEOUT_MAX if timeout is None else seconds(timeout)  # it never ends
         deadline = None if length_s >= TIMEOUT_MAX else time.monotonic() + max(0.0, length_s)
         level = priority if type(priority) is int else as_int(priority)
         if level is None:
@@ -226,12 +230,18 @@ class Entrance:
 
     def run_one(self, data: Any, timeout: float | None, priority: int) -> None:
         """Run one request and wait for it; raises its error."""
-        if self.only is not None and not self._enters and type(data) is dict:
+        if self.closing is not None:
+            self.check_open([data])
+        only = self.only
+        if only is not None and not self._enters and type(data) is dict:
             deadline, level = self._terms(timeout, priority)
-            weight = self.only.check_entry(data)
-            data.pop("result", None)
-            warn_in_coroutine()
-            self.only.short_cut.wait(data, weight, deadline, level)
+            is_plain = "data" in data and "request_size" not in data and only.needs is DATA_ALONE
+            weight = 1 if is_plain else only.check_entry(data)
+            if "result" in data:
+                del data["result"]
+            if "asyncio" in modules:
+                warn_in_coroutine()
+            only.short_cut.wait(data, weight, deadline, level)
             return
         plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
         only = self.only

@@ -85,8 +85,7 @@ class Node:
         counts: How many requests have come, and what is counted of those that no instance has run.
         must_have_result: Whether a request that ends without ``result`` has failed.
         refusing: The error of newcomers. None while the node is open.
-        probes: The probes.
-        reporter: Tells them of batches and requests. None where none receives these.
+        probes, reporter: The probes, and what tells them of batches and requests. None where none receives these.
         needs: The keys that a request must have.
         standby: The callers that wait as those who have not come yet.
         call: Runs one request for a caller that waits without a deadline.
@@ -514,11 +513,12 @@ class Node:
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from who built it or ran it: it becomes free, unless it is away or lost."""
         instance.end()
-        was_away, instance.away = instance.away, instance.liveness.pauses
+        liveness, was_away = instance.liveness, instance.away
+        instance.away = bool(liveness.parts_away) and liveness.pauses
         if instance.away is not was_away:
             state = "paused" if instance.away else "ready"
             self.box.later(self.probes.instance_changed, self.name, instance.index, state)
-        if instance.liveness.lost:
+        if liveness.lost:
             self.note_lost(instance)
         elif not instance.away:
             instance.returns_to.append(instance)

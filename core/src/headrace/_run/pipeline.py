@@ -126,7 +126,6 @@ class Pipeline:
                 elif plain and self._graph.only and "data" in data and "node_name" not in data:
                     walk(self._graph, self._graph.only, data)
                 else:
-                    self._entrance.check_open([data])
                     self._entrance.run_one(data, timeout, priority)
                 del on_way[key]
             except BaseException:  # no call here: no second Ctrl-C comes before `del`

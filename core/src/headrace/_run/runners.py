@@ -139,11 +139,16 @@ def new_lock() -> Any:
     return lock
 
 
+def seconds_until(deadline: float) -> float:
+    """Return how long a lock is waited for until a time."""
+    return min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX)
+
+
 def sleep(box: Box, lock: Any, deadline: float | None, entries: Sequence[Entry]) -> None:
     """Sleep until woken; entries that have no outcome at the deadline fail then."""
     if deadline is None:
         lock.acquire()
-    elif not lock.acquire(True, min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX)):
+    elif not lock.acquire(True, seconds_until(deadline)):
         post(box, expire, entries)  # from here on they are done, or will be in a moment
         lock.acquire()
 

@@ -18,7 +18,7 @@ from headrace._run.batch import judge, run_alone, wrap_own
 from headrace._run.box import ask, in_steps, main, post, refuse_inside
 from headrace._run.entry import DATA_ALONE, MISSING, Entry, raise_failure, refuses_change, restore
 from headrace._run.room import Ticket
-from headrace._run.runners import sleep, withdraw
+from headrace._run.runners import expire, seconds_until, withdraw
 from headrace._run.threads import check_stack, own_threads, warn_in_coroutine
 from headrace.errors import code_of
 
@@ -238,8 +238,9 @@ class ShortCut:
                     node.call_worker()
             if entry.deadline is None:
                 lock.acquire()
-            else:
-                sleep(node.box, lock, entry.deadline, (entry,))
+            elif not lock.acquire(True, seconds_until(entry.deadline)):
+                post(node.box, expire, (entry,))  # from here on it is done, or will be in a moment
+                lock.acquire()
         except BaseException as raised:  # Ctrl-C
             raised.abandoned = ask(node.box, withdraw, (entry,))  # type: ignore[attr-defined]
             entry.give_back()
