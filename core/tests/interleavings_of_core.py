@@ -16,6 +16,7 @@ NEAR = {
     "destructors": ("runners", "box", "node", "standby"),
     "futures": ("box", "futures", "route"),
     "graphs": ("route", "traversal", "node_request", "runners"),
+    "inbox": ("node", "shortcut", "dispatch", "room", "entrance"),
     "instances": ("node", "instance", "probes"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),

@@ -71,11 +71,6 @@ FAULTS = {
         "not in the queue",
         [("standby", "max(0.0, until - node.clock())", "-1")],
     ),
-    "close lets nobody in": (
-        "own_threads.py:let_in",
-        "ClosedError",
-        [("closing", "    node.standby.let_in()\n", "")],
-    ),
     "callers that do not come back are waited for": (
         "standby.py:returning",
         "deadlock|not over after",
@@ -93,20 +88,36 @@ FAULTS = {
         [
             (
                 "runners",
-                "runner.take(self):\n            self.instance.ident = get_ident()\n",
-                "runner.take(self):\n            pass\n",
-            )
+                "worker.take(self):\n            self.instance.ident = get_ident()\n",
+                "worker.take(self):\n            pass\n",
+            ),
+            (
+                "runners",
+                (
+                    "        node, instance = self.node, self.instance\n"
+                    "        instance.ident = get_ident()\n"
+                ),
+                "        node, instance = self.node, self.instance\n",
+            ),
         ],
     ),
     "an own thread is given a batch while it waits": (
         "destructors.py:own_threads",
         "deadlock|not over after|ended are",
-        [("node", "instance.thread.ident == thread != instance.ident", "False")],
+        [
+            (
+                "deadlocks",
+                ("elif owns and instance.thread is not None and instance.thread.ident == thread:"),
+                "elif False:",
+            ),
+        ],
     ),
     "nobody tells the callers of a long batch": (
-        "standby.py:returning",
+        "own_threads.py:put_off",
         "deadlock|not over after",
-        [("box", "self.threads.pool.run(self._call, after, teller, begun)", "pass")],
+        [
+            ("runners", "        end.rested.extend(locks)\n", ""),
+        ],
     ),
     "finish gives True twice": (
         "pending.py:finish",
@@ -167,11 +178,7 @@ FAULTS = {
         "own_threads.py:bound",
         "calls returned",
         [
-            (
-                "entrance",
-                "            if waits and get_ident() in in_steps:\n",
-                "            if waits:\n",
-            )
+            ("entrance", "and first.room.is_over:", "and first.room.outside:"),
         ],
     ),
     "a coroutine was told that nothing runs, and its dict is answered": (
@@ -210,6 +217,95 @@ FAULTS = {
                 "closing",
                 "                signal.sleep(left)\n",
                 "                self.append(signal)\n                signal.sleep(left)\n                self.remove(signal)\n",
+            ),
+        ],
+    ),
+    "after one worker nobody calls another one": (
+        "inbox.py:last_look",
+        "deadlock|not over after",
+        [
+            (
+                "node",
+                "        self._token[:] = [None]\n        self.note_change()\n",
+                "        self.note_change()\n",
+            ),
+        ],
+    ),
+    "who puts an instance back does not look at the inbox": (
+        "inbox.py:put_back",
+        "deadlock|not over after",
+        [
+            ("shortcut", "if node.inbox or node.queue.count or node.special:", "if node.special:"),
+        ],
+    ),
+    "who ends a batch does not look at the inbox": (
+        "inbox.py:last_look",
+        "deadlock|not over after",
+        [
+            ("node", "waits = self.inbox or self.queue.count or", "waits = self.queue.count or"),
+        ],
+    ),
+    "what lies there is forgotten where a caller was quicker": (
+        "inbox.py:two_instances",
+        "deadlock|not over after",
+        [
+            (
+                "dispatch",
+                (
+                    "        if not entries or not node.claim(instance):\n"
+                    "            inbox.extendleft(reversed(entries))\n"
+                ),
+                "        if not entries or not node.claim(instance):\n",
+            ),
+        ],
+    ),
+    "a request that was given up is run": (
+        "inbox.py:two_loops",
+        "run after that",
+        [
+            ("dispatch", "if entry.state != NEW:  # it was withdrawn", "if False:"),
+        ],
+    ),
+    "a closing node does not say that somebody has to look": (
+        "inbox.py:refused",
+        "after a close",
+        [
+            ("node", "if self.special or not self.watched", "if not self.watched"),
+        ],
+    ),
+    "a caller runs its request on what a close has found idle": (
+        "inbox.py:closed_while_idle",
+        "after close",
+        [
+            (
+                "shortcut",
+                "if node.special:  # since the look above",
+                "if False:  # since the look above",
+            ),
+        ],
+    ),
+    "who waited for callers is woken for ever": (
+        "inbox.py:one_returns",
+        "deadlock|not over after",
+        [
+            ("dispatch", "        node.lingerer = None\n", "        pass\n"),
+        ],
+    ),
+    "who lies at another node counts for ever": (
+        "inbox.py:walkers",
+        "there was room",
+        [
+            ("dispatch", "                entry.ticket.leave(entry)\n", "                pass\n"),
+        ],
+    ),
+    "close refuses who came before it": (
+        "inbox.py:drained",
+        "came before",
+        [
+            (
+                "closing",
+                "    node.take_in()\n    node.special = True\n",
+                "    node.special = True\n",
             ),
         ],
     ),
