@@ -255,3 +255,37 @@ def test_requests_of_two_loops_and_threads_beside_a_close_each_end_once(held):
     pipe.close(drain=False, timeout=WAIT_S)
     assert all(map(ended, workers))
     assert [len(own) for own in outcomes] == [count] * 4
+
+
+class Sums(headrace.Backend):
+    """Takes long enough that callers leave idle instances to a worker after a batch of several."""
+
+    max = 4
+
+    def forward(self, batch):
+        total = sum(range(20_000))
+        for request in batch:
+            request["result"] = (request["data"], total)
+
+
+def test_a_caller_at_the_end_of_its_stack_costs_nobody_else_an_answer():
+    headrace.register("Sums", Sums, replace=True)
+    most = sys.getrecursionlimit()
+    outcomes = {"answered": 0, "refused": 0}
+
+    def deep(levels):
+        return deep(levels - 1) if levels else pipe({"data": "deep"})
+
+    def call(levels):
+        try:
+            deep(levels)
+            outcomes["answered"] += 1
+        except RecursionError:
+            outcomes["refused"] += 1
+
+    with headrace.pipe({"backend": "Sums"}) as pipe:
+        for levels in range(most - 120, most):
+            pipe([{"data": n} for n in range(4)])
+            assert ended(in_thread(call, levels))
+            assert ended(in_thread(pipe, {"data": "other"})), f"nobody answers after {levels}"
+    assert min(outcomes.values()) > 0

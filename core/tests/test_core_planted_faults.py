@@ -17,7 +17,7 @@ MOST_SCHEDULES = 2000
 FIRST_SEEDS = {
     "an instance is given back twice after Ctrl-C": 1500,
     "a coroutine was told that nothing runs, and its dict is answered": 1000,
-    "who detaches a probe takes it from the midst of a step": 6000,
+    "who detaches a probe takes it from the midst of a step": 8000,
 }
 """Where the search begins for faults that few schedules show: near one that does."""
 
@@ -306,6 +306,32 @@ FAULTS = {
                 "closing",
                 "    node.take_in()\n    node.special = True\n",
                 "    node.special = True\n",
+            ),
+        ],
+    ),
+    "what a graph leads is taken for a plain request": (
+        "inbox.py:graph",
+        "instead of",
+        [
+            (
+                "node",
+                "if entry.weight != 1 or entry.priority or entry.node is not self:",
+                "if entry.weight != 1 or entry.priority:",
+            ),
+        ],
+    ),
+    "nobody tells who waited for room": (
+        "inbox.py:submit_returns",
+        "submit has not returned",
+        [
+            (
+                "room",
+                (
+                    "            self._node.queue.add(entry)\n"
+                    "            if entry.room is not None:\n"
+                    "                entry.room()\n"
+                ),
+                "            self._node.queue.add(entry)\n",
             ),
         ],
     ),

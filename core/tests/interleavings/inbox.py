@@ -14,12 +14,13 @@ from shared import Work as PlainWork
 
 import headrace
 from headrace import Pipeline
-from headrace.blueprint import Limits, blueprint, node
+from headrace.blueprint import Greedy, Limits, blueprint, node
 from headrace.errors import (
     ClosedError,
     DeadlineExceededError,
     InstanceLostError,
     OverloadedError,
+    RequestError,
 )
 from headrace_testing.interleavings import check, ctrl_c, run_async, settle, sleep
 
@@ -226,6 +227,28 @@ def waits():
         settled(pipe, 4)
 
 
+def submit_returns():
+    """``wait``: ``submit`` returns as soon as its request is in the queue, and not only with its answer."""
+    book, futures = Book(), []
+
+    def submits(item):
+        futures.append(pipe.submit({"data": item}))
+
+    with Pipeline(WAITS) as pipe:
+        _held(book, pipe)
+        for n in (1, 2):
+            book.thread(submits, Item(n))
+        settle(0.0)
+        check(len(futures) == 1, f"{len(futures)} calls returned, and there is room for one")
+        check(futures[0].cancel(), "it waits, and cannot be cancelled")
+        settle(0.0)
+        check(len(futures) == 2, "there is room, and submit has not returned")
+        gate.set()
+        book.join()
+        futures[1].result()
+        settled(pipe, 3)
+
+
 # Mixed.
 
 
@@ -329,6 +352,30 @@ def priorities():
         gate.set()
         book.join()
         check(order == [0, 3, 2, 1], f"order of service {order}")
+        settled(pipe)
+
+
+WEIGHTS = _gated(4, limits={**QUEUED, "queue_size": 8})
+
+
+def weights():
+    """Heavy requests beside plain ones: no batch is too heavy, and one that no batch holds is refused."""
+    book = Book()
+
+    def heavy(item, weight, how, may=()):
+        request = {"data": item, "request_size": weight}
+        if how == "call":
+            book.judge(request, item, ("a", item), may, lambda: pipe(request))
+        else:
+            book.judge(request, item, ("a", item), may, lambda: pipe.submit(request).result())
+
+    with Pipeline(WEIGHTS) as pipe:
+        _callers(book, pipe, 2, "call", "submit")
+        for n, weight, how in ((11, 3, "call"), (12, 3, "submit")):
+            book.thread(heavy, Item(n), weight, how)
+        book.thread(heavy, Item(13), 5, "submit", (RequestError,))
+        book.join()
+        check(book.outcomes[13] != "ok", "a request that no batch holds was run")
         settled(pipe)
 
 
@@ -474,6 +521,71 @@ def returns_closed():
     book.thread(pipe.close, timeout=20)
     book.join()
     check(len(book.outcomes) == 9, lambda: f"ended are {book.outcomes}")
+
+
+LINGERS = partial(Greedy, batching_timeout_ms=5000)
+HOLDS = _gated(4, instance_num=2, batch_policy=LINGERS, limits=QUEUED)
+
+
+def company():
+    """While one instance runs, another one waits for company: it begins as soon as the batch is full, by weights too."""
+    book = Book()
+
+    def heavy(item):
+        request = {"data": item, "request_size": 3}
+        book.judge(request, item, ("a", item), (), lambda: pipe(request))
+
+    with Pipeline(HOLDS) as pipe:
+        _held(book, pipe)
+        book.thread(_ask_all, book, pipe, [Item(1)])
+        book.thread(heavy, Item(2))
+        settle(1)
+        check(len(book.outcomes) == 2, lambda: f"the batch is full, and ended are {book.outcomes}")
+        gate.set()
+        book.join()
+        settled(pipe, 3)
+
+
+CHAIN = ready(works("a", max=2, next=["b"], limits={"shortcut": False}), works("b", max=2))
+
+
+def graph():
+    """Requests that a graph leads beside those of callers, at their first node: each goes all the way."""
+    book = Book()
+
+    def ask(first, how):
+        for item in (Item(first), Item(first + 1)):
+            book.ask(pipe, item, through_chain(item), how=how)
+
+    with Pipeline(CHAIN) as pipe:
+        for first, how in ((1, "call"), (3, "submit"), (5, "submit")):
+            book.thread(ask, first, how)
+        book.join()
+        settled(pipe, 6)
+
+
+HELD_CHAIN = ready(works("a", Gated, next=["b"]), works("b"))
+
+
+def graph_deadline():
+    """The deadline of a request that a graph leads passes while it lies at its first node, and the batch there goes on."""
+    book = Book()
+
+    def ask(n, how, may=(), **terms):
+        item = Item(n)
+        book.ask(pipe, item, through_chain(item), may, how=how, **terms)
+
+    with Pipeline(HELD_CHAIN) as pipe:
+        gate.clear()
+        book.thread(ask, 0, "call")
+        settle(0.0)
+        book.thread(ask, 1, "submit")
+        for n, how in ((2, "submit"), (3, "call")):
+            thread = book.thread(ask, n, how, LATE, timeout=0.01)
+            thread.join()  # a deadline that is passed over would be seen as a deadlock
+        gate.set()
+        book.join()
+        settled(pipe)
 
 
 BOUND = blueprint(
