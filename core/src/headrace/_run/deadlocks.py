@@ -239,6 +239,8 @@ def _look_at(node: Node) -> None:
     if waiting:
         watch(node)
     node.set_calls_at()
+    if node.inbox:
+        node.note_change()
 
 
 def after_fork() -> None:

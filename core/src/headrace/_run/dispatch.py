@@ -12,6 +12,7 @@ from headrace._run.entry import NEW, RUNNING, Entry
 from headrace._run.fitting import refusal
 from headrace._run.policies import part_of
 from headrace._run.runners import Work, new_lock
+from headrace._run.standby import TINY_S
 from headrace._run.view import WINDOW, QueueView, places_of, unread
 from headrace._texts import error_text
 from headrace.errors import ContractError
@@ -29,6 +30,9 @@ _SOONEST_S = 0.0005
 """A policy that names a time that is over is asked again after this time."""
 RETURN_PARTS, RETURN_S = 8, 1e-3
 """Callers that were just answered have this part of a batch's mean duration, and at most this time, to come again."""
+
+SINGLES = 2
+"""After so many batches of one request each, callers run requests on idle instances themselves again."""
 
 _MOST_REASONS = 16
 """How many reasons of its policy a node tells apart."""
@@ -50,6 +54,7 @@ class Decision:
         self._enough: float = 0  # the last `wake_weight` of the batch policy
         self._wake_at, self.returning = inf, 0
         self._answers = 0  # how often callers were waited for
+        self._singles = 0  # how many batches in turn had one request
         self._reason, self._reasons = "", set[str]()  # of the last cut; all of the policy
         self.policy, self.chooser = policy, chooser
         self.picks: bool = getattr(policy, "picks", False)
@@ -166,21 +171,32 @@ class Decision:
                 entry.room()
         node.entered += len(entries)
         if node.crowded or len(entries) > 1:
-            node.note_size(len(entries), instance.least_s)
+            self._note_size(len(entries), instance.least_s)
         return work
 
     def _plain_entries(self, now: float, most: int | None) -> list[Entry]:
-        """Take at most so many entries out of the inbox; none where one of them is late, which the queue is to fail."""
+        """Take at most so many entries out of the inbox; none where one of them is for the queue to judge."""
         inbox, entries = self._node.inbox, list[Entry]()
         while inbox and len(entries) != most:
             entry = inbox.popleft()
             if entry.state != NEW:  # it was withdrawn
                 continue
-            if entry.deadline is not None and entry.deadline <= now:
+            late = entry.deadline is not None and entry.deadline <= now
+            # Who has just come may not have said yet that not all is plain.
+            if late or entry.weight != 1 or entry.priority or entry.node is not self._node:
                 inbox.extendleft((entry, *reversed(entries)))
                 return []
             entries.append(entry)
         return entries
+
+    def _note_size(self, count: int, least_s: float) -> None:
+        """Note how many requests a batch has: callers run single ones themselves, unless batches gather."""
+        node = self._node
+        if count > 1:
+            node.crowded, self._singles = least_s >= TINY_S, 0
+        elif node.crowded:
+            self._singles += 1
+            node.crowded = self._singles < SINGLES
 
     def _note_wake(self) -> None:
         """Look at the queue at the time that a policy asked for."""
@@ -342,7 +358,7 @@ class Decision:
         work = Work(node, entries, instance)
         instance.begin(work, entries, now, reason or "idle")
         node.queue.remove(entries, RUNNING)
-        node.note_size(len(entries), instance.least_s)
+        self._note_size(len(entries), instance.least_s)
         return work
 
     def _reason_of(self, reason: str) -> str:

@@ -37,7 +37,7 @@ from headrace._run.queue import RequestQueue
 from headrace._run.refusals import deadline_error, no_thread_error, unfit_error, withdrawn
 from headrace._run.room import Room
 from headrace._run.shortcut import ShortCut
-from headrace._run.standby import TINY_S, Standby
+from headrace._run.standby import Standby
 from headrace._run.statistics import Tally
 from headrace._run.threads import threads_of, took_token, wake
 from headrace._run.view import read_traits
@@ -54,11 +54,6 @@ if TYPE_CHECKING:
     from headrace._run.runners import Work
     from headrace._run.settings import Limits
 
-_pop = list.pop
-
-SINGLES = 2
-"""After so many batches of one request each, callers run requests on idle instances themselves again."""
-
 
 class Node:
     """The queue and the instances of one node.
@@ -74,7 +69,7 @@ class Node:
         min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
         inbox: The entries that have come, and that no step has seen yet. Any thread puts them in, steps alone take them out.
         queue: The entries that wait for an instance. `room` its bound, and who waits for that.
-        calls_at: From how many entries in the inbox on a worker is called in any case.
+        calls_at: From how many entries in the inbox on, with those that have tickets, a worker is called in any case.
         holds_back: Whether an idle instance waits for more of them than one.
         is_plain: Whether all that lies in the inbox is equally urgent and weighs 1, and no graph leads it.
         lets_in: Whether entries of the inbox are just let into the queue.
@@ -110,13 +105,14 @@ class Node:
         self.lost = self.special = False
         self.inbox: deque[Entry] = deque()
         self._token: list[None] = [None]  # while no worker is on its way
-        self.crowded, self._singles = False, 0
+        self.crowded = False
         self.lets_in, self.is_plain = False, True
         self.calls_at: float = 1
         self.holds_back = False
         self.lingerer: Any = None
         self.queue = RequestQueue()
         self.room = Room(self)
+        self.tickets = self.room.tickets
         self.pending = Pending(self)
         self.entered = 0
         self.counts = Tally()
@@ -215,9 +211,9 @@ class Node:
             if entry.weight != 1 or entry.priority or entry.node is not self:
                 self.is_plain = False
         if (
-            len(self.inbox) >= self.calls_at
+            len(self.inbox) + len(self.tickets) >= self.calls_at
             or (self.free and not (self.holds_back and self.is_plain))
-            or entries[0].node is not self  # a graph leads it: see `GraphRequest.start`
+            or (entries[0].node is not self and entries[0].deadline is not None)
         ):
             self.call_worker()
 
@@ -227,9 +223,8 @@ class Node:
         if self.special or not self.watched or self.room.outside:
             self.calls_at = 1
             return
-        queue, room = self.queue, self.room
-        waiting = queue.count - queue.ticketed + len(room.tickets)
-        self.calls_at = self.limits.queue_size - waiting + 1
+        queue = self.queue
+        self.calls_at = self.limits.queue_size - queue.count + queue.ticketed + 1
         if self.holds_back:
             self.calls_at = min(self.calls_at, self.decision.enough - queue.weight)
 
@@ -250,6 +245,10 @@ class Node:
     def _look_for_batches(self) -> None:
         """Let who comes later call another worker, and have `dispatch` called."""
         self._token[:] = [None]
+        if (
+            not self.free
+        ):  # those that a graph leads have their deadlines watched once they are in the queue
+            self.take_in()
         self.note_change()
 
     def take_in(self) -> None:
@@ -258,7 +257,10 @@ class Node:
             inbox = self.inbox
             self.is_plain = True
             while inbox:
-                self._let_in((inbox.popleft(),))
+                try:  # who looks sees it there until it is elsewhere
+                    self._let_in((inbox[0],))
+                finally:
+                    inbox.popleft()
 
     def enter(self, entries: Iterable[Entry]) -> None:
         """Let new entries into the queue, behind those of the inbox. An entry that is refused fails alone."""
@@ -278,7 +280,7 @@ class Node:
         finally:
             self.lets_in = outer
         self.set_calls_at()
-        if self.queue.weight >= self.decision.enough:
+        if self.queue.weight >= self.decision.enough or self.inbox:
             self.note_change()
 
     def _let_one_in(self, entry: Entry) -> None:
@@ -337,8 +339,11 @@ class Node:
         if (self.queue.count or self.inbox or self.room.outside) and not self.watched:
             deadlocks.watch(self)
         self.set_calls_at()
-        if len(self.inbox) >= self.calls_at:  # they came meanwhile, and have called nobody
+        # Who came meanwhile has perhaps called nobody.
+        if self.inbox and len(self.inbox) + len(self.tickets) >= self.calls_at:
             self.take_in()
+        if self.inbox and self.free and not self.holds_back:
+            self.note_change()
         if self.refusing is not None:
             self.box.look_if_quiet()
 
@@ -425,6 +430,8 @@ class Node:
             self.queue.remove((entry,))
         elif entry.state == NEW:
             self.entered += 1
+            if entry.ticket is not None:
+                entry.ticket.leave(entry)
         running = not entry.take_back()
         self.settle(entry, failure(self, running=running))
         self.note_change()
@@ -489,14 +496,6 @@ class Node:
         """Tell whether an instance has a holder."""
         return any(instance.holder is not None for instance in self.instances)
 
-    def note_size(self, count: int, least_s: float) -> None:
-        """Note how many requests a batch has: callers run single ones themselves, unless batches gather."""
-        if count > 1:
-            self.crowded, self._singles = least_s >= TINY_S, 0
-        elif self.crowded:
-            self._singles += 1
-            self.crowded = self._singles < SINGLES
-
     # Its instances, and which of them are free.
 
     def set_range(self, living: Sequence[Instance]) -> None:
@@ -529,7 +528,9 @@ class Node:
         """Put the wide instance in front of the free ones where no other instance runs; in any thread."""
         if len(self.free) >= self.narrow:
             with suppress(IndexError):  # another thread was quicker
-                self.free[:0] = map(_pop, (self.aside,))  # one step, as no interrupt may lose it
+                self.free[:0] = map(
+                    list.pop, (self.aside,)
+                )  # one step, as no interrupt may lose it
 
     def collect(self) -> None:
         """Take out of the free instances those that are away or lost, and let in who has come."""

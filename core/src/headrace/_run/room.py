@@ -36,8 +36,6 @@ class Ticket:
         """Note that an entry waits, or is about to lie in an inbox; in any thread."""
         self.entered = True
         if self.home is not None:
-            if not self.waiting:
-                self.home.calls_at -= 1
             self.waiting[entry] = None
             self.home.room.tickets[self] = None
 
@@ -45,8 +43,7 @@ class Ticket:
         """Note that an entry waits no more."""
         home = self.home
         if home is not None and self.waiting.pop(entry, self) is None and not self.waiting:
-            del home.room.tickets[self]
-            home.calls_at += 1
+            home.room.tickets.pop(self, None)
             if home.room.outside:
                 home.note_change()
 

@@ -211,8 +211,7 @@ class ShortCut:
         node, me = self._node, get_ident()
         if me in in_steps:
             refuse_inside(node.name)
-        if not node.crowded:  # else no worker has to be called
-            check_stack()
+        check_stack()
         entry = Entry(request, None, weight, deadline, priority)
         lock = entry.lock = allocate_lock()
         lock.acquire()
@@ -234,7 +233,9 @@ class ShortCut:
                 inbox.append(entry)
                 if priority or weight != 1:
                     node.is_plain = False
-                if len(inbox) >= node.calls_at or (node.free and not node.holds_back):
+                if len(inbox) + len(node.tickets) >= node.calls_at or (
+                    node.free and not (node.holds_back and node.is_plain)
+                ):
                     node.call_worker()
             if entry.deadline is None:
                 lock.acquire()
