@@ -187,7 +187,7 @@ class Box:
     def serve(
         self, step: Callable[[], object] | None = None, thread: OwnThread | None = None
     ) -> None:
-        """Run the steps in a thread of the pool, or in the one of a backend, and then the batches that they give it."""
+        """Run the steps in a thread of the pool or of a backend, and then the batches due."""
         worker = Worker(thread)
         self.work(worker, step)
         worker.run()

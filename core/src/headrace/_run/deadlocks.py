@@ -192,7 +192,7 @@ _searches: weakref.WeakKeyDictionary[Threads, Search] = weakref.WeakKeyDictionar
 
 
 def is_endless(node: Node, thread: int) -> bool:
-    """Tell whether a thread would wait for itself: it holds an instance and none is free, or it is to run one that it does not run now."""
+    """Tell whether a thread would wait for itself: it holds an instance and none is free, or it owns one and does not run it now."""
     owns, free = thread in threads.own_threads, node.free
     for instance in node.instances:
         if instance.ident == thread:

@@ -121,7 +121,7 @@ class Decision:
             worker.returns = partial(self._wait_for_returns, self._answers, wait_s)
 
     def _wait_for_returns(self, number: int, wait_s: float, worker: Worker) -> None:
-        """Wait for callers that were answered; in the thread of a worker, which has no instance."""
+        """Wait for the callers just answered; in the thread of a worker without an instance."""
         node, lock = self._node, new_lock()
         node.lingerer = lock
         if self.returning > node.queue.weight + len(node.inbox) and not node.special:
@@ -136,9 +136,9 @@ class Decision:
         self._node.note_change()
 
     def _take_from_inbox(self) -> Work | None:
-        """Claim an instance for what lies in the inbox, past the queue, which is empty; None where the queue has to be asked.
+        """Claim an instance for the inbox, past the empty queue; None where the queue has to be asked.
 
-        A policy that takes all that waits need not be asked then, since all of it is equally urgent and weighs 1.
+        All of it is equally urgent and weighs 1. So a greedy policy need not be asked.
         """
         node, inbox = self._node, self._node.inbox
         room = node.room

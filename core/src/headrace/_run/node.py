@@ -191,8 +191,8 @@ class Node:
     def send(self, entries: Sequence[Entry], waits: int = 0) -> None:
         """Put new entries, whose times are set, into the inbox; in any thread, in no step.
 
-        A worker is called where one is needed: an instance is idle, the bound is reached, or somebody has to look here. Who puts
-        an instance back looks at the inbox afterwards, and this looks at the idle instances afterwards. One of them sees the other.
+        A worker is called for an idle instance, at the bound, or where something has to be looked at. Threads put an instance
+        back, and then look at the inbox. This fills the inbox, and then looks at the instances. One of them sees the other.
 
         Args:
             entries: The entries.
@@ -243,7 +243,7 @@ class Node:
             self.box.call_worker(self._look_for_batches, thread)
 
     def _look_for_batches(self) -> None:
-        """Let who comes later call another worker, and have `dispatch` called."""
+        """Let later callers call another worker, and have `dispatch` called."""
         self._token[:] = [None]
         if (
             not self.free
@@ -339,9 +339,8 @@ class Node:
         if (self.queue.count or self.inbox or self.room.outside) and not self.watched:
             deadlocks.watch(self)
         self.set_calls_at()
-        # Who came meanwhile has perhaps called nobody.
         if self.inbox and len(self.inbox) + len(self.tickets) >= self.calls_at:
-            self.take_in()
+            self.take_in()  # who came meanwhile has perhaps called nobody
         if self.inbox and self.free and not self.holds_back:
             self.note_change()
         if self.refusing is not None:

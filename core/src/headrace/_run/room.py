@@ -33,7 +33,7 @@ class Ticket:
         self.waiting: dict[Entry, None] = {}
 
     def waits(self, entry: Entry) -> None:
-        """Note that an entry waits, or is about to lie in an inbox; in any thread."""
+        """Note that an entry waits, in a queue or an inbox; in any thread."""
         self.entered = True
         if self.home is not None:
             self.waiting[entry] = None

@@ -103,7 +103,7 @@ class Work:
 
 
 class Waiter:
-    """A caller that waits for several requests of its own.
+    """A caller with several requests of its own.
 
     Attributes:
         ident: Its thread.
@@ -133,14 +133,14 @@ class Waiter:
 
 
 def new_lock() -> Any:
-    """Make what a caller sleeps on until it is woken (`wake`)."""
+    """Make a lock for a caller to sleep on, until `wake`."""
     lock = allocate_lock()
     lock.acquire()
     return lock
 
 
 def seconds_until(deadline: float) -> float:
-    """Return how long a lock is waited for until a time."""
+    """Return the seconds that are left until a time, as a lock takes them."""
     return min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX)
 
 
