@@ -67,14 +67,14 @@ class Node:
         narrow: How many instances serve, without the wide one.
         special: Whether who puts an instance back has to look here: closing, an instance away or lost.
         min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
-        inbox: The entries that have come, and that no step has seen yet. Any thread puts them in, steps alone take them out.
+        inbox: New entries, before a step has seen them. Any thread puts them in, steps alone take them out.
         queue: The entries that wait for an instance. `room` its bound, and who waits for that.
-        calls_at: From how many entries in the inbox on, with those that have tickets, a worker is called in any case.
+        calls_at: From how many entries in the inbox and tickets on a worker is called in any case.
         holds_back: Whether an idle instance waits for more of them than one.
         is_plain: Whether all that lies in the inbox is equally urgent and weighs 1, and no graph leads it.
         lets_in: Whether entries of the inbox are just let into the queue.
         crowded: Whether batches had several requests lately: then callers leave idle instances to a worker.
-        lingerer: What a worker sleeps on that waits for callers to come again. None where none does.
+        lingerer: The lock of a worker during its wait for callers to come again. None for none.
         pending: The requests that backends keep as PENDING.
         running: How many entries of batches run.
         counts: How many requests have come, and what is counted of those that no instance has run.

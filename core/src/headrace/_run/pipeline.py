@@ -300,8 +300,8 @@ class Pipeline:
     ) -> LoopCall:
         """Begin one request in a coroutine or callback of the running event loop, which is called when it has ended.
 
-        All requests that one turn of the loop begins so enter the pipeline together at its end, and one wake tells the loop of
-        all that have ended meanwhile: a server hands over many for the price of one.
+        Requests begun in one turn of the loop enter the pipeline together at its end, and one wake tells the loop of their
+        outcomes: a server hands over many for the price of one.
 
         Args:
             data: A request.

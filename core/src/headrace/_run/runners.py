@@ -145,7 +145,7 @@ def seconds_until(deadline: float) -> float:
 
 
 def sleep(box: Box, lock: Any, deadline: float | None, entries: Sequence[Entry]) -> None:
-    """Sleep until woken; entries that have no outcome at the deadline fail then."""
+    """Sleep until woken; entries without an outcome fail at the deadline."""
     if deadline is None:
         lock.acquire()
     elif not lock.acquire(True, seconds_until(deadline)):
