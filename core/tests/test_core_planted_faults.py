@@ -18,6 +18,7 @@ FIRST_SEEDS = {
     "an instance is given back twice after Ctrl-C": 1500,
     "a coroutine was told that nothing runs, and its dict is answered": 1000,
     "who detaches a probe takes it from the midst of a step": 8000,
+    "what lies there is forgotten where a caller was quicker": 3000,
 }
 """Where the search begins for faults that few schedules show: near one that does."""
 
@@ -226,8 +227,8 @@ FAULTS = {
         [
             (
                 "node",
-                "        self._token[:] = [None]\n        self.note_change()\n",
-                "        self.note_change()\n",
+                "        self._token[:] = [None]\n        if not self.free:",
+                "        if not self.free:",
             ),
         ],
     ),
@@ -317,6 +318,11 @@ FAULTS = {
                 "node",
                 "if entry.weight != 1 or entry.priority or entry.node is not self:",
                 "if entry.weight != 1 or entry.priority:",
+            ),
+            (
+                "dispatch",
+                "late or entry.weight != 1 or entry.priority or entry.node is not self._node:",
+                "late or entry.weight != 1 or entry.priority:",
             ),
         ],
     ),

@@ -245,9 +245,7 @@ class Node:
     def _look_for_batches(self) -> None:
         """Let later callers call another worker, and have `dispatch` called."""
         self._token[:] = [None]
-        if (
-            not self.free
-        ):  # those that a graph leads have their deadlines watched once they are in the queue
+        if not self.free:  # in the queue, requests of a graph have their deadlines watched
             self.take_in()
         self.note_change()
 
