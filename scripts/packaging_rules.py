@@ -264,9 +264,9 @@ def _link(installed: list[Distribution], folder: Path) -> None:
                     )  # OpenCV looks where its file really is, and gets lost behind a symbolic one
                 except OSError:  # another file system
                     copy2(source, target)
-        direct = one.read_text("direct_url.json")
-        if direct and '"editable": true' in direct:
-            checkout = Path(unquote(urlsplit(json.loads(direct)["url"]).path))
+        direct = json.loads(one.read_text("direct_url.json") or "{}")
+        if direct.get("dir_info", {}).get("editable"):
+            checkout = Path(unquote(urlsplit(direct["url"]).path))
             for package in (checkout / "src").iterdir():
                 if (
                     package.is_dir()
