@@ -227,9 +227,16 @@ FAULTS = {
         [
             (
                 "node",
-                "        self._token[:] = [None]\n        if not self.free:",
+                "        self.token[:] = [None]\n        if not self.free:",
                 "        if not self.free:",
             ),
+        ],
+    ),
+    "who comes is left to a thread that has begun a batch": (
+        "inbox.py:idle_beside_a_held_thread",
+        "deadlock",
+        [
+            ("runners", "            self.node.token[:] = [None]\n", "            pass\n"),
         ],
     ),
     "who puts an instance back does not look at the inbox": (

@@ -8,7 +8,7 @@ from concurrent.futures import CancelledError
 from contextlib import suppress
 from functools import partial
 
-from composed import loaded
+from composed import Work, loaded
 from shared import Book, Item, ready, settled, through_chain, works
 from shared import Work as PlainWork
 
@@ -476,6 +476,36 @@ def own_threads_closed():
     book.thread(pipe.close, drain=False, timeout=20)
     book.join()
     check(len(book.outcomes) == 4, lambda: f"ended are {book.outcomes}")
+
+
+class Opens(Work):
+    """Has a thread of its own. Item 0 waits for the gate, which item 5 opens."""
+
+    owns_thread = True
+
+    def forward(self, batch):
+        for request in batch:
+            if request["data"].n == 5:
+                gate.set()
+            elif not request["data"].n:
+                gate.wait()
+        return super().forward(batch)
+
+
+headrace.register("Opens", Opens)
+OPENS = loaded({"a": {"backend": "Opens(most=1)", "max": 1, "instance_num": 2}})
+
+
+def idle_beside_a_held_thread():
+    """While the thread of one instance runs a batch that does not end, the other instance takes what comes."""
+    book = Book()
+    gate.clear()
+    with headrace.pipe(OPENS) as pipe:
+        for items in ([Item(1), Item(0)], [Item(2), Item(5)]):
+            book.thread(_ask_all, book, pipe, items)
+        book.thread(_ask_all, book, pipe, [Item(3)], "submit")
+        book.join()
+        settled(pipe, 5)
 
 
 LONG = ready(works("a", ms=1, most=2, max=2))

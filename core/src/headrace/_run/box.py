@@ -134,6 +134,10 @@ class Box:
         self.telling[me] = self.telling.get(me, 0) + 1
         del in_steps[me]
         self._lock.release()
+        if (
+            after and self.steps
+        ):  # they came as this thread left the lock, and what it calls may take long
+            self.wake()
         self._tell(locks, after)
 
     def _tell(

@@ -69,6 +69,7 @@ class Node:
         min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
         inbox: New entries, before a step has seen them. Any thread puts them in, steps alone take them out.
         queue: The entries that wait for an instance. `room` its bound, and who waits for that.
+        token: One item while no worker is on its way to look at the inbox. Who takes it calls one.
         calls_at: From how many entries in the inbox and tickets on a worker is called in any case.
         holds_back: Whether an idle instance waits for more of them than one.
         is_plain: Whether all that lies in the inbox is equally urgent and weighs 1, and no graph leads it.
@@ -104,7 +105,7 @@ class Node:
         self.narrow = 0
         self.lost = self.special = False
         self.inbox: deque[Entry] = deque()
-        self._token: list[None] = [None]  # while no worker is on its way
+        self.token: list[None] = [None]
         self.crowded = False
         self.lets_in, self.is_plain = False, True
         self.calls_at: float = 1
@@ -235,7 +236,7 @@ class Node:
             wake(lock)
         elif get_ident() == main:  # which Ctrl-C may hit between any two of these
             post(self.box, self._look_for_batches)
-        elif took_token(self._token):
+        elif took_token(self.token):
             try:
                 thread = self.free[0].thread
             except IndexError:
@@ -244,7 +245,7 @@ class Node:
 
     def _look_for_batches(self) -> None:
         """Let later callers call another worker, and have `dispatch` called."""
-        self._token[:] = [None]
+        self.token[:] = [None]
         if not self.free:  # in the queue, requests of a graph have their deadlines watched
             self.take_in()
         self.note_change()
