@@ -64,6 +64,12 @@ def test_what_ends_the_process_fails_the_rule_that_was_judged_and_the_next_are_j
     assert Path.cwd() == here
 
 
+def test_a_timer_of_faulthandler_does_not_hold_the_judging_process():
+    faulthandler.dump_traceback_later(3600.0)  # as pytest's faulthandler_timeout
+    (judged,) = certify_apart([(kit("Answers", answers), None)])
+    assert {verdict.id: verdict.outcome for verdict in judged.rules}["runs"] == "passed"
+
+
 def test_who_goes_away_meanwhile_ends_the_process(monkeypatch):
     forked, fork = [], os.fork
     monkeypatch.setattr(os, "fork", lambda: forked.append(fork()) or forked[-1])

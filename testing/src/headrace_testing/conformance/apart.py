@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import signal
 import sys
@@ -121,6 +122,8 @@ def _in_one_process(jobs: Sequence[Any]) -> Iterator[Certificate | Exception]:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()  # or the process would write the same again
     reader, writer = Pipe(duplex=False)
+    # A fork waits for ever for the thread of a timer that its parent has set, as pytest's faulthandler_timeout does.
+    faulthandler.cancel_dump_traceback_later()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # other threads of this process wait, and hold no lock
         pid = os.fork()
