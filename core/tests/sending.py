@@ -43,7 +43,7 @@ class Leaves(headrace.Backend):
 
     def forward(self, batch):
         for request in batch:
-            self.context.request.resume(request, self.target)
+            self.context.request.resume(self.context.request.keep(request), self.target)
         return [headrace.PENDING for _ in batch]
 
 

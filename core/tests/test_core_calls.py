@@ -43,17 +43,18 @@ def asker():
         def forward(self, batch):
             for request in batch:
                 made = [{"data": one} for one in request["data"]]
-                self.context.request.on_end(request, seen.told.put)
-                self.context.request.kept(request)["left"] = len(made)
-                seen.kept.append(self.context.request.kept(request))
+                handle = self.context.request.keep(request)
+                self.context.request.on_end(handle, seen.told.put)
+                handle.notes["left"] = len(made)
+                seen.kept.append(handle.notes)
 
-                def then(one, error, request=request, made=made):
-                    kept = self.context.request.kept(request)
-                    kept["left"] -= 1
+                def then(one, error, handle=handle, made=made):
+                    notes = handle.notes
+                    notes["left"] = notes.get("left", 0) - 1
                     if error is not None:
-                        self.context.request.finish(request, error)
-                    elif not kept["left"]:
-                        self.context.request.finish(request, [each["result"] for each in made])
+                        self.context.request.finish(handle, error)
+                    elif not notes["left"]:
+                        self.context.request.finish(handle, [each["result"] for each in made])
 
                 seen.withdraws.append(self.context.request.call(request, self.node, made, then))
             return [PENDING for _ in batch]
@@ -95,7 +96,12 @@ def test_what_is_withdrawn_is_not_told(asker):
     class CallsHold(headrace.Backend):
         keeps = True
 
+        def init(self, options, context):
+            self.context = context
+
         def forward(self, batch):
+            for request in batch:
+                self.context.request.keep(request)
             return [PENDING for _ in batch]
 
     headrace.register("CallsHold", CallsHold, replace=True)
@@ -156,6 +162,6 @@ def test_a_node_with_each_gives_the_list_of_results(asker):
 
 def test_outside_of_a_pipeline_no_node_is_called():
     context = headrace.InitContext()
-    assert context.request.kept({}) == {}
+    assert context.request.kept({}) is None
     with pytest.raises(ContractError, match="no pipeline here"):
         context.request.call({}, "other", [{"data": 1}], print)

@@ -343,7 +343,7 @@ def test_who_waits_for_a_request_that_is_kept_needs_no_instance(client, until, w
         def forward(self, batch):
             (request,) = batch
             if request["data"] == "keep":
-                kept.append((self.context, request))
+                kept.append((self.context, self.context.request.keep(request)))
                 return [headrace.PENDING]
             answers.append(first({"data": "plain"})["result"])
             request["result"] = "asked"
@@ -367,8 +367,8 @@ def test_who_waits_for_a_request_that_is_kept_needs_no_instance(client, until, w
         until(lambda: kept and not second.stats()["nodes"]["main"]["instances"][0]["busy"])
         other = client(second, {"data": "go"})
         waiting(first, 1)
-        ((context, request),) = kept
-        context.request.finish(request, "later")
+        ((context, handle),) = kept
+        context.request.finish(handle, "later")
         assert asks.outcome()["result"] == "ask"
         assert other.outcome()["result"] == "asked"
     assert answers == ["plain"]

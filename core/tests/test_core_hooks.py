@@ -45,8 +45,8 @@ OF_CONTEXT = {
     "batch": ("min", "max", "sizes", "pad", "at_end"),
     "store": ("node", "instance", "scope", "pipeline"),
     "request": (
-        *("deadline", "entered", "emit", "call", "resume", "finish", "on_end"),
-        *("kept", "unwanted", "alongside"),
+        *("deadline", "entered", "keep", "kept", "emit", "call", "resume", "finish", "on_end"),
+        *("unwanted", "alongside"),
     ),
     "expression": ("prefixes", "followed_by", "keys_read", "keys_written"),
     "health": ("away", "back"),
@@ -183,7 +183,10 @@ def test_the_deadline_is_on_the_clock_of_monotonic_time():
     class Tells(Passes):
         def forward(self, batch):
             seen.extend(
-                (self.context.request.deadline(one), self.context.request.unwanted(one))
+                (
+                    self.context.request.deadline(one),
+                    self.context.request.unwanted(self.context.request.keep(one)),
+                )
                 for one in batch
             )
             super().forward(batch)
@@ -232,7 +235,7 @@ def test_a_request_that_was_cancelled_is_unwanted(gate):
 
     class Asks(Passes):
         def forward(self, batch):
-            if self.context.request.unwanted(batch[0]):
+            if self.context.request.unwanted(self.context.request.keep(batch[0])):
                 seen.set()
             super().forward(batch)
 
@@ -246,7 +249,7 @@ def test_a_request_that_was_cancelled_is_unwanted(gate):
 def test_outside_of_a_pipeline_nothing_has_a_deadline():
     context = headrace.InitContext()
     assert context.request.deadline({}) is None
-    assert context.request.unwanted({}) is False
+    assert context.request.unwanted(context.request.keep({})) is False
     assert context.batch.pad is False
     assert context.store.pipeline.get_or_create("k", list) is context.store.pipeline.get("k")
 
@@ -593,7 +596,7 @@ def test_an_instance_sees_what_the_others_run_with_what_enter_returned():
             futures.append(pipe.submit(one))
             assert began.acquire(timeout=60)
         assert sorted(number for _, number in seen) == [-2, -1]
-        assert all(any(one is request for one, _ in seen) for request in requests[:2])
+        assert all(any(handle.request is request for handle, _ in seen) for request in requests[:2])
         ends.release(3)
         for one in futures:
             one.result(60)

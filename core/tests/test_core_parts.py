@@ -46,7 +46,7 @@ class Flood(headrace.Backend):
     def forward(self, batch):
         for request in batch:
             for number in range(request["data"]):
-                self.context.request.emit(request, number)
+                self.context.request.emit(self.context.request.keep(request), number)
             request["result"] = "end"
 
 
@@ -70,13 +70,14 @@ class LaterFlood(Flood):
 
     def forward(self, batch):
         for request in batch:
-            threading.Thread(target=self.give, args=(request,)).start()
+            handle = self.context.request.keep(request)
+            threading.Thread(target=self.give, args=(handle,)).start()
         return [headrace.PENDING for _ in batch]
 
-    def give(self, request):
-        for number in range(request["data"]):
-            self.context.request.emit(request, number)
-        self.context.request.finish(request, "end")
+    def give(self, handle):
+        for number in range(handle.request["data"]):
+            self.context.request.emit(handle, number)
+        self.context.request.finish(handle, "end")
 
 
 @pytest.fixture(autouse=True)
@@ -159,7 +160,7 @@ def test_parts_that_nobody_can_wait_for_end_an_unread_stream():
 
 @pytest.fixture
 def kept():
-    """Register ``PartsKeeps``, which keeps each request; give a queue of them, each with its context."""
+    """Register ``PartsKeeps``, which keeps each request; give a queue of their handles, each with its context."""
     kept = queue.Queue()
 
     class Keeps(headrace.Backend):
@@ -170,7 +171,7 @@ def kept():
 
         def forward(self, batch):
             for request in batch:
-                kept.put((self.context, request))
+                kept.put((self.context, self.context.request.keep(request)))
             return [headrace.PENDING for _ in batch]
 
     headrace.register("PartsKeeps", Keeps, replace=True)
@@ -180,18 +181,18 @@ def kept():
 def test_who_reads_cannot_wait_for_itself(kept):
     with headrace.pipe({"backend": "PartsKeeps"}) as pipe:
         stream = pipe.stream({"data": 1}, most=2)
-        context, request = kept.get(timeout=WAIT_S)
+        context, handle = kept.get(timeout=WAIT_S)
         for number in range(3):
-            context.request.emit(request, number)
+            context.request.emit(handle, number)
         assert [next(stream), next(stream)] == [0, 1]
         with pytest.raises(LimitError):
             next(stream)
 
         async def in_the_loop():
             stream = pipe.stream_async({"data": 1}, most=2)
-            context, request = kept.get(timeout=WAIT_S)
+            context, handle = kept.get(timeout=WAIT_S)
             for number in range(3):
-                context.request.emit(request, number)
+                context.request.emit(handle, number)
             return [await stream.__anext__(), await stream.__anext__(), stream]
 
         async def run():
@@ -224,13 +225,14 @@ def control():
 
         def forward(self, batch):
             for request in batch:
+                handle = self.context.request.keep(request)
                 for number in range(request["data"]):
                     if number == 2:
                         Control.full.set()
-                    self.context.request.emit(request, number)
-                    if self.context.request.unwanted(request):
+                    self.context.request.emit(handle, number)
+                    if self.context.request.unwanted(handle):
                         break
-                Control.unwanted = self.context.request.unwanted(request)
+                Control.unwanted = self.context.request.unwanted(handle)
                 request["result"] = "end"
             Control.ended.set()
 
@@ -298,16 +300,18 @@ def test_a_part_that_comes_after_forward_has_returned_is_dropped(streamed):
 
         def forward(self, batch):
             for request in batch:
-                came.append((self.context, request))
-                assert self.context.request.emit(request, "in time") is streamed
+                handle = self.context.request.keep(request)
+                came.append((self.context, handle))
+                assert self.context.request.emit(handle, "in time") is streamed
                 request["result"] = "end"
 
     headrace.register("PartsReturns", Returns, replace=True)
     with headrace.pipe({"backend": "PartsReturns"}) as pipe:
         found = read(pipe, {"data": 1}) if streamed else [pipe({"data": 1})]
         assert found[:-1] == ["in time"] * streamed
-        ((context, request),) = came
-        assert context.request.emit(request, "too late") is False
+        ((context, handle),) = came
+        assert context.request.emit(handle, "too late") is False
+        assert context.request.unwanted(handle)
 
 
 @pytest.mark.parametrize("thread", [False, True])
@@ -327,11 +331,11 @@ def test_a_part_of_the_request_before_is_dropped(thread):
                 late.start() if thread else late.run()
                 if thread:
                     late.join(WAIT_S)
-            self.before = request
+            self.before = self.context.request.keep(request)
             request["result"] = "end"
 
-        def give(self, request):
-            given.append(self.context.request.emit(request, "too late"))
+        def give(self, handle):
+            given.append(self.context.request.emit(handle, "too late"))
 
     headrace.register("PartsRemembers", Remembers, replace=True)
     with headrace.pipe({"backend": "PartsRemembers"}) as pipe:
@@ -349,16 +353,16 @@ def test_parts_of_an_item_that_a_container_has_made_are_dropped(infer):
 def test_parts_of_a_kept_request_that_has_ended_are_dropped(kept):
     with headrace.pipe({"backend": "PartsKeeps"}) as pipe:
         stream = pipe.stream({"data": 1})
-        context, request = kept.get(timeout=WAIT_S)
+        context, handle = kept.get(timeout=WAIT_S)
         stream.close()
-        while not context.request.unwanted(request):
+        while not context.request.unwanted(handle):
             pass
-        assert not context.request.emit(request, "nobody reads")
-        assert not context.request.finish(request, 1)
+        assert not context.request.emit(handle, "nobody reads")
+        assert not context.request.finish(handle, 1)
         future = pipe.submit({"data": 1})
-        context, request = kept.get(timeout=WAIT_S)
-        assert not context.request.emit(request, "nobody reads")
-        assert context.request.finish(request, 1)
+        context, handle = kept.get(timeout=WAIT_S)
+        assert not context.request.emit(handle, "nobody reads")
+        assert context.request.finish(handle, 1)
         assert future.result(WAIT_S)["result"] == 1
 
 
@@ -481,8 +485,9 @@ class FloodThere(headrace.Backend):
             thread.join()
             request["result"] = "end"
     def give(self, request):
+        handle = self.context.request.keep(request)
         for number in range(abs(request["data"])):
-            self.context.request.emit(request, number)
+            self.context.request.emit(handle, number)
         if request["data"] < 0:
             os._exit(1)
 

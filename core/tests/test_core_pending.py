@@ -41,11 +41,11 @@ class Control:
     """What a test sees and steers of the backend ``KeptKeeper``.
 
     Attributes:
-        came: Every request that was kept, when ``forward`` has returned.
-        told: The requests whose end was told.
+        came: The handle of every request that was kept, when ``forward`` has returned.
+        told: The handles of the requests whose end was told.
         contexts: The context of each instance that was built.
         ends: How often the end of a batch was called.
-        during: Called in ``forward`` for each request that it keeps.
+        during: Called in ``forward`` with the handle of each request that it keeps.
     """
 
     def __init__(self):
@@ -62,21 +62,22 @@ class Control:
         return self.came.get(timeout=WAIT_S)
 
     def keeps(self, pipe, request, **terms):
-        """Submit a request, and wait until it is kept as PENDING; give its future and the dict that came."""
+        """Submit a request, and wait until it is kept as PENDING; give its future and its handle."""
         count = len(kept_entries(pipe))
         future, kept = pipe.submit(request, **terms), self.kept()
         while len(kept_entries(pipe)) <= count:  # `forward` is about to return
             pass
         return future, kept
 
-    def resume(self, request, *node):
+    def resume(self, handle, *node):
         """Resume a request, as soon as `forward` has returned."""
-        while not self.context.request.resume(request, *node):
+        while not self.context.request.resume(handle, *node):
             pass
 
-    def one_was_told(self, request):
-        """Wait until the holder was told of one end, of this request, and of no other."""
-        assert self.told.get(timeout=WAIT_S) is request
+    def one_was_told(self, kept):
+        """Wait until the holder was told of one end, of this request or handle, and of no other."""
+        told = self.told.get(timeout=WAIT_S)
+        assert told == kept or told.request is kept
         assert self.told.empty()
 
 
@@ -107,13 +108,14 @@ def keeper(monkeypatch):
                     request["result"] = request.get("steps", 0)
                     outcomes.append(None)
                     continue
+                handle = self.context.request.keep(request)
                 if not request.get("steps"):
-                    self.context.request.on_end(request, control.told.put)
+                    self.context.request.on_end(handle, control.told.put)
                 request["data"] -= 1
                 request["steps"] = request.get("steps", 0) + 1
                 if control.during is not None:
-                    control.during(self.context, request)
-                control.came.put(request)
+                    control.during(self.context, handle)
+                control.came.put(handle)
                 outcomes.append(PENDING)
             return outcomes
 
@@ -143,9 +145,7 @@ def test_a_request_that_is_resumed_runs_again_until_it_is_answered(keeper, way, 
         calling = client(WAYS[way], pipe, request)
         for _ in range(3):
             kept = keeper.kept()
-            assert kept is request
-            if backend.startswith("S["):
-                kept["data"] = kept["data"]
+            assert kept.request is request
             keeper.resume(kept)
         assert calling.outcome() is request
         assert request == {"data": 3, "steps": 3, "result": 3}
@@ -189,10 +189,11 @@ def test_a_request_is_finished_with_an_error(keeper, way, client):
 def test_what_is_asked_before_forward_has_returned_is_done_then(keeper, way):
     asked = []
 
-    def during(context, request):
-        act = context.request.resume if request["data"] else context.request.finish
-        asked.append(act(request, *(() if request["data"] else ("early",))))
-        asked.append(context.request.finish(request, "twice"))
+    def during(context, handle):
+        left = handle.request["data"]
+        act = context.request.resume if left else context.request.finish
+        asked.append(act(handle, *(() if left else ("early",))))
+        asked.append(context.request.finish(handle, "twice"))
 
     keeper.during = during
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
@@ -213,8 +214,9 @@ def test_a_request_that_forward_answers_is_told_and_what_was_asked_for_it_is_dro
 
         def forward(self, batch):
             for request in batch:
-                self.context.request.on_end(request, keeper.told.put)
-                self.context.request.finish(request, "never")
+                handle = self.context.request.keep(request)
+                self.context.request.on_end(handle, keeper.told.put)
+                self.context.request.finish(handle, "never")
                 request["result"] = "answered"
 
     headrace.register("KeptBoth", KeptBoth, replace=True)
@@ -275,7 +277,7 @@ def test_a_close_that_drains_waits_for_what_is_kept(keeper, until, client):
         kept = keeper.kept()
         until(lambda: not pipe.ready)
         keeper.resume(kept)  # also a node that closes takes it again
-        assert keeper.kept() is kept
+        assert keeper.kept() == kept
         assert keeper.context.request.finish(kept, "drained")
         assert future.result(WAIT_S)["result"] == "drained"
         closing.outcome()
@@ -313,8 +315,8 @@ def test_what_is_kept_while_a_close_does_not_drain_is_refused(keeper, client):
 
 
 def test_a_lost_instance_loses_what_it_keeps(keeper):
-    def during(context, request):
-        if request["data"] == 6:
+    def during(context, handle):
+        if handle.request["data"] == 6:
             raise InstanceLostError("gone")
 
     keeper.during = during
@@ -339,7 +341,7 @@ def test_a_request_goes_on_at_another_node_and_at_those_linked_after_that(keeper
         request = {"data": 1}
         calling = client(WAYS[way], pipe, request)
         kept = keeper.kept()
-        kept["data"] = 41
+        kept.request["data"] = 41
         keeper.resume(kept, "other")
         calling.outcome()
         assert request["result"] == "41"
@@ -360,7 +362,7 @@ def test_a_request_that_no_graph_leads_has_the_answer_of_the_other_node(keeper, 
         request = {"data": 1, "node_name": "page"}
         calling = client(WAYS[way], pipe, request)
         kept = keeper.kept()
-        kept["data"] = 41
+        kept.request["data"] = 41
         keeper.resume(kept, "other")
         calling.outcome()
         assert (request["result"], request["data"]) == (2, 1)
@@ -435,8 +437,8 @@ def test_what_is_kept_counts_against_the_bound_of_the_queue(keeper):
 def test_who_is_resumed_goes_before_those_that_have_not_begun(keeper):
     begins, batches = threading.Event(), []
 
-    def during(context, request):
-        if request["data"] == 8:
+    def during(context, handle):
+        if handle.request["data"] == 8:
             begins.wait(WAIT_S)
 
     keeper.during = during
@@ -488,7 +490,7 @@ def test_pending_stands_in_the_list_of_outcomes_and_is_no_result():
     headrace.register("Whole", Whole, replace=True)
     headrace.register("Later", lambda data: headrace.PENDING, replace=True)
     headrace.register("AllLater", lambda data: [headrace.PENDING], batched=True, replace=True)
-    for backend, hint in (("Whole", "in the list"), ("Later", "finish"), ("AllLater", "finish")):
+    for backend, hint in (("Whole", "in the list"), ("Later", "keep"), ("AllLater", "keep")):
         with (
             headrace.pipe({"backend": backend}) as pipe,
             pytest.raises(ContractError, match="returned PENDING") as caught,
@@ -501,8 +503,8 @@ def test_the_elements_of_a_list_are_kept_each_by_itself(keeper):
     with headrace.pipe({"backend": "KeptKeeper", "each": "items"}) as pipe:
         future = pipe.submit({"items": [1, 0, 1], "data": None})
         kept = [keeper.kept() for _ in range(2)]
-        for one in kept:
-            while not keeper.context.request.finish(one, "later"):
+        for handle in kept:
+            while not keeper.context.request.finish(handle, "later"):
                 pass
         assert future.result(WAIT_S)["result"] == ["later", 0, "later"]
 
@@ -512,12 +514,15 @@ def test_a_batch_whose_end_fails_fails_what_it_would_keep(keeper):
         keeps = True
 
         def init(self, options, context):
+            self.context = context
             context.batch.at_end(self.end)
 
         def end(self):
             raise ValueError("the device says no")
 
         def forward(self, batch):
+            for request in batch:
+                self.context.request.keep(request)
             return [PENDING for _ in batch]
 
     headrace.register("KeptEnds", KeptEnds, replace=True)
@@ -537,14 +542,71 @@ def test_a_holder_that_raises_when_it_is_told_changes_nothing(keeper):
         keeper.one_was_told(kept)
 
 
-def test_who_asks_for_the_end_of_what_has_ended_is_told_at_once(keeper):
+def test_each_act_on_what_has_ended_is_false_whatever_its_dict_is_used_for_since(keeper):
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
+        request, asks = {"data": 1}, keeper.context.request
+        future, first = keeper.keeps(pipe, request)
+        first.notes["step"] = 1
+        assert future.cancel()
+        keeper.one_was_told(first)
+        request.update(data=1, steps=0)
+        future, second = keeper.keeps(pipe, request)
+        assert first != second
+        assert first.request is second.request is request
+        assert second.notes == {}
+        assert asks.finish(first, "late") is asks.resume(first) is asks.emit(first, 1) is False
+        assert asks.on_end(first, keeper.told.put) is False
+        assert asks.unwanted(first)
+        assert not asks.unwanted(second)
+        assert asks.finish(second, "in time")
+        assert future.result(WAIT_S)["result"] == "in time"
+        keeper.one_was_told(second)
+
+
+@pytest.mark.parametrize("act", ["finish", "resume", "emit", "on_end", "unwanted"])
+def test_a_dict_in_place_of_a_handle_is_a_type_error_that_names_keep(keeper, act):
     with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1})
-        assert keeper.context.request.finish(kept, 1)
-        future.result(WAIT_S)
-        keeper.one_was_told(kept)
-        keeper.context.request.on_end(kept, keeper.told.put)
-        keeper.one_was_told(kept)
+        more = {"finish": (1,), "emit": (1,), "on_end": (print,)}.get(act, ())
+        with pytest.raises(TypeError, match=rf"context\.request\.{act}: a handle .*\.keep\("):
+            getattr(keeper.context.request, act)(kept.request, *more)
+        assert keeper.context.request.finish(kept, "untouched")
+        assert future.result(WAIT_S)["result"] == "untouched"
+
+
+def test_pending_for_what_is_not_kept_is_an_error_that_names_keep():
+    class KeepsNot(headrace.Backend):
+        keeps = True
+
+        def forward(self, batch):
+            return [PENDING for _ in batch]
+
+    headrace.register("KeepsNot", KeepsNot, replace=True)
+    with headrace.pipe({"backend": "KeepsNot"}) as pipe:
+        with pytest.raises(ContractError, match="KeepsNot returned PENDING") as caught:
+            pipe({"data": 1})
+        assert "context.request.keep(request)" in str(caught.value.hint)
+        assert pipe.stats()["nodes"]["main"]["failed"] == {"contract": 1}
+
+
+def test_what_is_resumed_has_the_same_handle_and_notes(keeper):
+    handles = []
+
+    def during(context, handle):
+        assert (
+            context.request.kept(handle.request) == context.request.keep(handle.request) == handle
+        )
+        handle.notes["steps"] = handle.notes.get("steps", 0) + 1
+        handles.append((handle, handle.notes["steps"]))
+
+    keeper.during = during
+    with headrace.pipe({"backend": "KeptKeeper"}) as pipe:
+        future, kept = keeper.keeps(pipe, {"data": 2})
+        keeper.resume(kept)
+        keeper.resume(keeper.kept())
+        assert future.result(WAIT_S)["result"] == 2
+        assert handles == [(kept, 1), (kept, 2)]
+        assert len({handle for handle, _ in handles}) == 1
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -569,9 +631,12 @@ def test_a_fork_ends_what_is_kept_in_the_child_alone(keeper):
 
 def test_outside_of_a_pipeline_nothing_is_kept():
     context = headrace.InitContext()
-    assert not context.request.resume({})
-    assert not context.request.finish({}, 1)
-    assert not context.request.unwanted({})
+    handle = context.request.keep({})
+    assert context.request.kept({}) is None
+    assert not context.request.resume(handle)
+    assert not context.request.finish(handle, 1)
+    assert not context.request.on_end(handle, print)
+    assert not context.request.unwanted(handle)
     assert repr(PENDING) == "headrace.PENDING"
 
 
@@ -594,7 +659,7 @@ def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_w
                 request["result"] = "over"
                 outcomes.append(PENDING if request["data"] else None)
                 if request["data"]:
-                    self.context.request.resume(request)
+                    self.context.request.resume(self.context.request.keep(request))
             return outcomes
 
     headrace.register("Steps", Steps, replace=True)

@@ -297,7 +297,7 @@ def test_a_request_that_is_queued_again_is_read_again():
             (request,) = batch
             if request["kind"] == "new":
                 request["kind"] = "again" if request["data"] == 0 else "lost"
-                self.context.request.resume(request)
+                self.context.request.resume(self.context.request.keep(request))
                 return [headrace.PENDING]
             request["result"] = request["kind"]
             return None

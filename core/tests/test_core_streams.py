@@ -59,8 +59,10 @@ class Gated(headrace.Backend):
         for request in batch:
             for number in range(request["data"]):
                 control.go.get(timeout=WAIT_S)
-                control.unwanted.append(self.context.request.unwanted(request))
-                self.context.request.emit(request, number)
+                control.unwanted.append(
+                    self.context.request.unwanted(self.context.request.keep(request))
+                )
+                self.context.request.emit(self.context.request.keep(request), number)
             request["result"] = "end"
         control.ended.set()
 
@@ -262,7 +264,7 @@ def test_an_item_that_has_given_parts_is_not_run_again():
         def forward(self, batch):
             runs.append([request["data"] for request in batch])
             for request in batch:
-                self.context.request.emit(request, request["data"])
+                self.context.request.emit(self.context.request.keep(request), request["data"])
             if len(batch) > 1:
                 raise ValueError("together")
             for request in batch:
@@ -330,8 +332,8 @@ class StreamedDies(headrace.Backend):
         self.context = context
     def forward(self, batch):
         for request in batch:
-            self.context.request.emit(request, request["data"])
-            self.context.request.emit(request, request["data"])
+            self.context.request.emit(self.context.request.keep(request), request["data"])
+            self.context.request.emit(self.context.request.keep(request), request["data"])
             if request["data"] == "die":
                 os._exit(1)
             request["result"] = "lives"

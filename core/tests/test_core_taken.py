@@ -66,7 +66,7 @@ def test_who_leaves_by_what_is_no_exception_takes_no_batch_along(raised, client)
 # A request that a backend keeps.
 
 
-@pytest.mark.parametrize("asked", ["on_end", "finish", "resume", "kept"])
+@pytest.mark.parametrize("asked", ["on_end", "finish", "resume"])
 def test_who_asks_for_a_request_and_does_not_say_keeps_is_told_so(asked):
     class Asks(headrace.Backend):
         def init(self, options, context):
@@ -74,7 +74,7 @@ def test_who_asks_for_a_request_and_does_not_say_keeps_is_told_so(asked):
 
         def forward(self, batch):
             more = {"on_end": [print], "finish": [1]}.get(asked, [])
-            getattr(self.context.request, asked)(batch[0], *more)
+            getattr(self.context.request, asked)(self.context.request.keep(batch[0]), *more)
 
     headrace.register("TakenAsks", Asks, replace=True)
     with (
@@ -111,10 +111,12 @@ def test_of_many_callers_each_has_its_own_answer_where_some_are_kept(client):
             (request,) = batch
             number = request["data"]
             if number % 2:
-                assert self.context.request.finish(request, ("finished", number))
+                handle = self.context.request.keep(request)
+                assert self.context.request.finish(handle, ("finished", number))
                 return [headrace.PENDING]
+            handle = self.context.request.keep(request)
             self.context.request.on_end(
-                request, lambda given: told.append((number, given is request))
+                handle, lambda given: told.append((number, given == handle))
             )
             request["result"] = ("answered", number)
             return None

@@ -74,7 +74,7 @@ class Letter(headrace.Backend):
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over how a character is given to the stream."""
-        self.emit = context.request.emit
+        self.asks = context.request
 
     def forward(self, batch: list[dict[str, Any]]) -> None:
         """Write one character for each request, or read one of its prompt."""
@@ -87,7 +87,7 @@ class Letter(headrace.Backend):
             else:
                 token = self.choose(logits, request.get("seed"), len(text))
                 request["token"], text = np.int64(token), text + LETTERS[token]
-                self.emit(request, LETTERS[token])
+                self.asks.emit(self.asks.keep(request), LETTERS[token])
                 if LETTERS[token] == "." or len(text) >= request.get("length", 80):
                     request["end"] = True
             request["text"] = request["result"] = text

@@ -29,21 +29,20 @@ class Work(shared.Work, headrace.Backend):
     def outcome(self, r, item):
         if self.tag in item.bad or self.tag not in item.keep or item.resumed:
             return super().outcome(r, item)
-        self.c.request.kept(r)
-        later(self.c, r, item, (self.tag, r["data"]))
+        later(self.c, self.c.request.keep(r), item, (self.tag, r["data"]))
         return headrace.PENDING
 
 
-def later(context, request, item, outcome):
+def later(context, handle, item, outcome):
     """Finish or resume a kept request in a thread of its own."""
 
     def act():
         if item.how == "resume":
             item.resumed = True
-            context.request.resume(request)
+            context.request.resume(handle)
             return
-        first = context.request.finish(request, outcome)
-        again = context.request.finish(request, ("late", item))
+        first = context.request.finish(handle, outcome)
+        again = context.request.finish(handle, ("late", item))
         check(not again or not first, "finish gave True twice")
 
     threading.Thread(target=act, name=f"later{item.n}", daemon=True).start()

@@ -57,7 +57,9 @@ class KeepsAsync(headrace.Backend):
     def forward(self, batch):
         (r,) = batch
         entered.set()
-        finish = threading.Thread(target=self.c.request.finish, args=(r, "late"), daemon=True)
+        finish = threading.Thread(
+            target=self.c.request.finish, args=(self.c.request.keep(r), "late"), daemon=True
+        )
         finish.start()
         return [headrace.PENDING]
 
@@ -103,7 +105,7 @@ class EmitsThree(headrace.Backend):
     def forward(self, batch):
         for r in batch:
             for k in range(3):
-                self.c.request.emit(r, (r["data"].n, k))
+                self.c.request.emit(self.c.request.keep(r), (r["data"].n, k))
             r["result"] = ("a", r["data"])
 
 

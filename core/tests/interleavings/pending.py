@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from composed import KEPT_CHAIN, loaded
 from shared import Book, Item, settled, through_chain
@@ -22,12 +23,13 @@ class Keeps(headrace.Backend):
 
     def forward(self, batch):
         (r,) = batch
-        threading.Thread(target=self.finish, args=(r, "other"), name="finisher").start()
-        self.finish(r, "first")
+        handle = self.c.request.keep(r)
+        threading.Thread(target=self.finish, args=(handle, "other"), name="finisher").start()
+        self.finish(handle, "first")
         return [headrace.PENDING]
 
-    def finish(self, r, outcome):
-        if self.c.request.finish(r, outcome):
+    def finish(self, handle, outcome):
+        if self.c.request.finish(handle, outcome):
             true.append(outcome)
 
 
@@ -77,10 +79,12 @@ class Holds(headrace.Backend):
         for r in batch:
             n = r["data"].n
             asked.append(n)
-            self.c.request.on_end(r, lambda r, n=n: ended.append(n))
+            handle = self.c.request.keep(r)
+            if not self.c.request.on_end(handle, lambda _, n=n: ended.append(n)):
+                ended.append(n)  # it ended before
             if n != 1:
-                finish = threading.Thread(target=self.c.request.finish, args=(r, ("a", r["data"])))
-                finish.start()
+                outcome = ("a", r["data"])
+                threading.Thread(target=self.c.request.finish, args=(handle, outcome)).start()
         return [headrace.PENDING] * len(batch)
 
 
@@ -90,7 +94,7 @@ HOLDS = loaded({"backend": "Holds", "max": 2})
 
 
 def on_end():
-    """Its function is called once per request, after its outcome, whichever that is: finished, late, cancelled, closed."""
+    """Its function is called once per request, after its outcome, or it says False: finished, late, cancelled, closed."""
     book = Book()
     items = [Item(n) for n in range(4)]
     with headrace.pipe(HOLDS) as pipe:
@@ -129,19 +133,19 @@ class Asks(headrace.Backend):
         return [headrace.PENDING] * len(batch)
 
     def ask(self, r):
-        got, item = [], r["data"]
+        got, item, handle = [], r["data"], self.c.request.keep(r)
 
         def then(made, error):
             check(all(made is not one for one in got), "`then` was called twice")
             got.append(made)
             check(len(got) <= 2, "`then` was called too often")
             if len(got) == 2:
-                self.c.request.finish(r, ("a", item) if error is None else error)
+                self.c.request.finish(handle, ("a", item) if error is None else error)
 
         made = [{"data": Item(item.n)}, {"data": Item(item.n, slow=self.slow)}]
         withdraw = self.c.request.call(r, "b", made, then)
         if self.slow:
-            self.c.request.on_end(r, lambda _: withdraw())
+            self.c.request.on_end(handle, lambda _: withdraw())
 
 
 headrace.register("Asks", Asks)
@@ -191,19 +195,19 @@ class Mixes(headrace.Backend):
 
     def forward(self, batch):
         (r,) = batch
-        n = r["data"]
+        n, handle = r["data"], self.c.request.keep(r)
         if n % 3 == 0:
-            self.c.request.on_end(r, lambda given: told.append((n, given is r)))
+            self.c.request.on_end(handle, lambda given: told.append((n, given == handle)))
             r["result"] = ("answered", n)
             return None
         if n % 3 == 1:
-            threading.Thread(target=self.finish, args=(r, n), name="finisher").start()
+            threading.Thread(target=self.finish, args=(handle, n), name="finisher").start()
         else:
-            self.finish(r, n)
+            self.finish(handle, n)
         return [headrace.PENDING]
 
-    def finish(self, r, n):
-        check(self.c.request.finish(r, ("finished", n)), f"finish of {n} is False")
+    def finish(self, handle, n):
+        check(self.c.request.finish(handle, ("finished", n)), f"finish of {n} is False")
 
 
 told = []
@@ -228,3 +232,22 @@ def callers():
             one.join()
         settle()
         check(sorted(told) == [(0, True), (3, True), (6, True)], f"ends told: {told}")
+
+
+def same_dict():
+    """A dict whose request was late is sent again, beside the finish of the first: each answer is of its own request."""
+    answers = []
+
+    def sends():
+        request = {"data": Item(0)}
+        with suppress(DeadlineExceededError):
+            pipe(request, timeout=0.002)
+        request["data"] = Item(7)
+        answers.append(pipe(request)["result"])
+
+    with headrace.pipe(HOLDS) as pipe:
+        thread = threading.Thread(target=sends, name="sends")
+        thread.start()
+        thread.join()
+        settled(pipe)
+    check([item.n for _, item in answers] == [7], f"the answer is {answers}")

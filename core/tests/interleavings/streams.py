@@ -21,8 +21,9 @@ class Emits(headrace.Backend):
 
     def forward(self, batch):
         for r in batch:
+            handle = self.c.request.keep(r)
             for k in range(3):
-                self.c.request.emit(r, (r["data"].n, k))
+                self.c.request.emit(handle, (r["data"].n, k))
             r["result"] = ("a", r["data"])
 
 
@@ -89,14 +90,14 @@ class EmitsBeside(headrace.Backend):
 
     def forward(self, batch):
         for r in batch:
-            threading.Thread(target=self.emit, args=(r,), name="emitter", daemon=True).start()
+            args = self.c.request.keep(r), r["data"]
+            threading.Thread(target=self.emit, args=args, name="emitter", daemon=True).start()
         return [headrace.PENDING] * len(batch)
 
-    def emit(self, r):
-        item = r["data"]
+    def emit(self, handle, item):
         for k in range(3):
-            self.c.request.emit(r, (item.n, k))
-        self.c.request.finish(r, ("a", item))
+            self.c.request.emit(handle, (item.n, k))
+        self.c.request.finish(handle, ("a", item))
 
 
 headrace.register("EmitsBeside", EmitsBeside)

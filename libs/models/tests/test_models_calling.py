@@ -59,7 +59,7 @@ class Counts(headrace.Backend):
     def forward(self, batch):
         for request in batch:
             for one in range(request["data"]):
-                self.context.request.emit(request, {"N": one})
+                self.context.request.emit(self.context.request.keep(request), {"N": one})
             request["result"] = None
 
 

@@ -283,7 +283,7 @@ def test_in_a_pipeline_batches_are_alike_and_a_wrong_request_fails_alone():
         def forward(self, batch):
             batches.append(sorted(len(one["data"]) for one in batch))
             entered.release()
-            leave.wait(60)
+            assert leave.wait(60)
             for one in batch:
                 one["result"] = one["data"].upper()
 

@@ -425,12 +425,13 @@ class KeysSpeaks(KeysSays):
     reads = ("data",)
 
     def init(self, options, context):
-        self.emit = context.request.emit
+        self.asks = context.request
 
     def forward(self, batch):
         for one in batch:
+            handle = self.asks.keep(one)
             for letter in one["data"]:
-                self.emit(one, letter)
+                self.asks.emit(handle, letter)
             one["result"] = one["data"].upper()
 
 

@@ -40,7 +40,9 @@ class OnceRuns(headrace.Backend):
             text = str(one["data"])
             if text.startswith("bad"):
                 outcomes.append(ValueError(f"no {number}"))
-            elif text.startswith("patient") and self.context.request.unwanted(one):
+            elif text.startswith("patient") and self.context.request.unwanted(
+                self.context.request.keep(one)
+            ):
                 outcomes.append(ValueError("given up"))
             else:
                 outcomes.append(None)
@@ -194,6 +196,15 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
             unwanted.append(batch[0])
             return [error] if batch[0]["first"] else None
 
+    class Held:
+        def __init__(self, request):
+            self.request, self.notes = request, {}
+
+    handles = {}  # by the identity of the request, of which each is sent once here
+
+    def keep(request):
+        return handles.setdefault(id(request), Held(request))
+
     for one in (first, second):
         child = OnceGivesUp()
         child.init(OnceGivesUp.Options(), headrace.InitContext())
@@ -201,9 +212,11 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
             children=(child,),
             store=store,
             request=headrace.InitContext.Requests(
-                resume=lambda request: resumed.append(request) or True,
-                on_end=lambda request, function: ended.append(function),
-                unwanted=lambda request: any(request is one for one in unwanted),
+                keep=keep,
+                kept=lambda request: handles.get(id(request)),
+                resume=lambda handle: resumed.append(handle.request) or True,
+                on_end=lambda handle, function: ended.append(function) or True,
+                unwanted=lambda handle: any(handle.request is one for one in unwanted),
             ),
         )
         one.init(Once.Options(), context)
@@ -214,7 +227,7 @@ def test_a_run_that_the_first_gave_up_is_handed_to_the_next(error):
     assert str(error) in str(outcome)
     assert [id(one) for one in resumed] == [id(waits[0])]
     for one in ended:  # it has an outcome before it runs: the one after it is next
-        one(waits[0])
+        one(keep(waits[0]))
     assert [id(one) for one in resumed] == [id(one) for one in waits]
     assert second([waits[1]]) is None
     assert len(unwanted) == 2

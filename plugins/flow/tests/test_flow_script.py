@@ -66,7 +66,7 @@ headrace.register("ScriptRead", read)
 
 
 class Gate:
-    """What a test sees and steers of the backend ``ScriptHold``, which keeps every request."""
+    """What a test sees and steers of the backend ``ScriptHold``, which keeps every request, by their handles."""
 
     def __init__(self):
         self.came, self.context = queue.Queue(), None
@@ -75,9 +75,9 @@ class Gate:
         """Wait for a request that is kept."""
         return self.came.get(timeout=WAIT_S)
 
-    def finish(self, request, outcome):
+    def finish(self, handle, outcome):
         """End a request; ``forward`` may be about to return."""
-        assert self.context.request.finish(request, outcome)
+        assert self.context.request.finish(handle, outcome)
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def gate():
 
         def forward(self, batch):
             for request in batch:
-                control.came.put(request)
+                control.came.put(control.context.request.keep(request))
             return [headrace.PENDING for _ in batch]
 
     headrace.register("ScriptHold", ScriptHold, replace=True)
@@ -640,7 +640,7 @@ def test_ten_thousand_that_are_suspended_hold_no_thread(nodes, gate, tmp_path):
         assert threading.active_count() - before <= 16
         assert not any(future.done() for future in futures)
         finishing = threading.Thread(
-            target=lambda: [gate.finish(one, one["data"] * 2) for one in kept]
+            target=lambda: [gate.finish(one, one.request["data"] * 2) for one in kept]
         )
         finishing.start()
         finishing.join(WAIT_S)

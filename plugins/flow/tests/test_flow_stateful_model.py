@@ -7,6 +7,7 @@ import sys
 import threading
 import tracemalloc
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -219,23 +220,28 @@ class Lines:
 
     def __init__(self):
         self.resumed, self.ends, self.over, self.others = [], [], [], []
-        self.request = self
+        self.request, self.handles = self, {}
 
-    def resume(self, request):
-        if request in self.over:
+    def keep(self, request):
+        return self.handles.setdefault(request["number"], SimpleNamespace(request=request))
+
+    def resume(self, handle):
+        if handle.request in self.over:
             return False
-        self.resumed.append(request["number"])
+        self.resumed.append(handle.request["number"])
         return True
 
-    def on_end(self, request, function):
-        self.ends.append((request["number"], function))
+    def on_end(self, handle, function):
+        self.ends.append((handle, function))
+        return True
 
     def tell(self, request):
-        for function in [one for number, one in self.ends if number == request["number"]]:
-            function(request)
+        handle = self.keep(request)
+        for function in [one for kept, one in self.ends if kept is handle]:
+            function(handle)
 
     def alongside(self):
-        return [(one, one["number"]) for one in self.others]
+        return [(self.keep(one), one["number"]) for one in self.others]
 
     @staticmethod
     def entered(request):

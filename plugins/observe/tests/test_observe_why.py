@@ -48,7 +48,7 @@ class WhyNap(headrace.Backend):
             data = request["data"]
             if isinstance(data, list):
                 for part in data:
-                    self.context.request.emit(request, part)
+                    self.context.request.emit(self.context.request.keep(request), part)
                     time.sleep(0.0005)
             request["result"] = data
             failed = isinstance(data, int) and data < 0

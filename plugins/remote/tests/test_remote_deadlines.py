@@ -24,6 +24,7 @@ def backend():
     def start(url, **options):
         asked = headrace.InitContext.Requests(
             deadline=lambda request: request.get("until"),
+            keep=lambda request: request,
             unwanted=lambda request: request.get("unwanted", False),
         )
         context = headrace.InitContext(request=asked)

@@ -61,7 +61,7 @@ class Words(headrace.Backend):
 
     def init(self, options, context):
         """Keep the function that gives a part."""
-        self._emit = context.request.emit
+        self._asks = context.request
 
     def forward(self, batch):
         """Give the parts."""
@@ -69,9 +69,9 @@ class Words(headrace.Backend):
             data = request["data"]
             text = data if isinstance(data, str) else data[-1]["content"]
             for word in text.split(" "):
-                self._emit(request, f"{word} ")
+                self._asks.emit(self._asks.keep(request), f"{word} ")
             if "temperature" in request:
-                self._emit(request, str(request["temperature"]))
+                self._asks.emit(self._asks.keep(request), str(request["temperature"]))
             request["result"] = None
 
 
@@ -89,10 +89,10 @@ class Endless(headrace.Backend):
     def forward(self, batch):
         """Give the part, and wait."""
         (request,) = batch
-        self._request.emit(request, "first ")
+        self._request.emit(self._request.keep(request), "first ")
         self.begun.set()
         poll = threading.Event()
-        while not self._request.unwanted(request):
+        while not self._request.unwanted(self._request.keep(request)):
             poll.wait(0.002)
         self.left.set()
         request["result"] = None

@@ -50,11 +50,11 @@ class Repeat(headrace.Backend):
         (request,) = batch
         pause = threading.Event()
         for place, (number, delay) in enumerate(zip(request["IN"], request["DELAY"], strict=True)):
-            if self.context.request.unwanted(request):
+            if self.context.request.unwanted(self.context.request.keep(request)):
                 break
             pause.wait(delay / 1e3)
             part = {"OUT": np.array([number]), "IDX": np.array([place], np.uint32)}
-            self.context.request.emit(request, part)
+            self.context.request.emit(self.context.request.keep(request), part)
         request["result"] = None
 
 

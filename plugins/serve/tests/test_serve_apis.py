@@ -227,12 +227,13 @@ def test_the_text_of_an_answer_is_that_of_its_parts_wherever_they_are_cut(
 ):
     class Emits:
         def init(self, options, context):
-            self.emit = context.request.emit
+            self.asks = context.request
 
         def forward(self, batch):
             for request in batch:
+                handle = self.asks.keep(request)
                 for part in parts:
-                    self.emit(request, part)
+                    self.asks.emit(handle, part)
                 request["result"] = result
 
     headrace.register("ApiEmits", Emits, replace=True)
@@ -279,10 +280,10 @@ def test_messages_of_all_kinds_come_as_they_were_sent(serving):
 def test_an_error_within_a_stream_is_its_last_event(serving):
     class Breaks:
         def init(self, options, context):
-            self.emit = context.request.emit
+            self.asks = context.request
 
         def forward(self, batch):
-            self.emit(batch[0], "a")
+            self.asks.emit(self.asks.keep(batch[0]), "a")
             raise InputError("this is bad")
 
     headrace.register("ApiBreaks", Breaks, replace=True)

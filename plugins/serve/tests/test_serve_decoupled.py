@@ -27,7 +27,7 @@ class Steps(headrace.Backend):
 
     def forward(self, batch):
         (request,) = batch
-        while not self.context.request.unwanted(request):
+        while not self.context.request.unwanted(self.context.request.keep(request)):
             try:
                 step = self.steps.get(timeout=0.01)
             except queue.Empty:
@@ -37,7 +37,7 @@ class Steps(headrace.Backend):
                 return
             if isinstance(step, Exception):
                 raise step
-            self.context.request.emit(request, step)
+            self.context.request.emit(self.context.request.keep(request), step)
         self.left.set()
         request["result"] = None
 

@@ -38,11 +38,11 @@ class Echo(headrace.Backend):
             if word == "bad":
                 raise InputError("this word is bad")
             if word == "wait":
-                while not self.context.request.unwanted(request):
+                while not self.context.request.unwanted(self.context.request.keep(request)):
                     threading.Event().wait(0.005)
                 self.left.set()
                 return
-            self.context.request.emit(request, word)
+            self.context.request.emit(self.context.request.keep(request), word)
         given = request.get("context", {}).get("parameters", {})
         asked = [request["scale"].tolist(), dict(given), request.get("request_id")]
         request["result"] = None if text.endswith("nothing") else json.dumps(asked)

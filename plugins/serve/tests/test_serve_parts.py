@@ -54,7 +54,7 @@ class Steps(headrace.Backend):
             try:
                 step = self.steps.get(timeout=0.01)
             except queue.Empty:
-                if self.context.request.unwanted(request):
+                if self.context.request.unwanted(self.context.request.keep(request)):
                     self.left.set()
                     return
                 continue
@@ -63,7 +63,7 @@ class Steps(headrace.Backend):
                 return
             if isinstance(step, Exception):
                 raise step
-            self.context.request.emit(request, step)
+            self.context.request.emit(self.context.request.keep(request), step)
 
 
 @pytest.fixture

@@ -128,6 +128,7 @@ def test_the_deadline_of_a_request_is_that_of_its_models(models):
 
     def act(backend, request):
         deadlines.append(backend.context.deadline(request))
+        backend.context.keep(request)
         return headrace.PENDING  # until the deadline
 
     models.acts(act)
@@ -140,7 +141,7 @@ def test_a_request_that_is_cancelled_gives_up_its_models(models):
     entered, left = threading.Event(), threading.Event()
 
     def act(backend, request):
-        backend.context.on_end(request, lambda _: left.set())
+        backend.context.on_end(backend.context.keep(request), lambda _: left.set())
         entered.set()
         return headrace.PENDING
 
@@ -155,7 +156,7 @@ def test_a_request_that_is_cancelled_gives_up_its_models(models):
 def test_a_model_that_answers_in_parts_gives_one(models, parts):
     def act(backend, request):
         for _ in range(parts):
-            backend.context.emit(request, 3 * request["x"])
+            backend.context.emit(backend.context.keep(request), 3 * request["x"])
         request["result"] = None
 
     models.acts(act)

@@ -42,8 +42,8 @@ class _Pending(Exception):  # noqa: N818 - an outcome like an error, and none
 PENDING: Exception = _Pending("the answer comes later")
 """The outcome of an item that its backend answers later: ``forward`` returns it in the list of outcomes.
 
-The item leaves its batch, and waits without a thread until ``context.request.resume`` or ``finish`` is called for it: see
-`headrace.InitContext`. The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
+Before that it has a handle, of ``context.request.keep``. The item leaves its batch, and waits without a thread until
+``resume`` or ``finish`` is called for the handle: see `headrace.InitContext`. The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
 """
 
 Located = TypeVar("Located", bound="RequestError | SetupError | MissingDependencyError")

@@ -5,12 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from headrace._run import threads
 from headrace._run.box import NOT_YET, ask, post
 from headrace._run.current import running_here
-from headrace._run.entry import DONE, RUNNING
+from headrace._run.entry import DONE, RUNNING, Entry
 from headrace._run.parts import elsewhere, may_wait, read_from
-from headrace._run.pending import tell
 from headrace._run.tracebacks import without_locals
 from headrace._texts import repr_of
 from headrace.errors import ContractError, among
@@ -19,11 +17,70 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from headrace._run.checked import Checked
-    from headrace._run.entry import Entry
+    from headrace._run.instance import Instance
     from headrace._run.node import Node
     from headrace._run.node_request import Called
     from headrace._run.parts import Parts
     from headrace.keys import Request
+
+
+class Handle:
+    """One keeping of a request: from `keep` to its outcome at the node. ``context.request.keep`` makes it.
+
+    The handles of one keeping are equal, and may be keys of a dict. The dict of the request is sent again later, by its
+    caller. That is another keeping, with another handle.
+
+    Attributes:
+        request: The dict of the request. Its caller's again, once the keeping has ended. Empty where no
+            request was sent to the node: for an item of a container, and outside of a pipeline.
+        notes: A dict for your own notes: the same one for all handles of the keeping, until that has ended.
+    """
+
+    __slots__ = ("_at", "_batches", "_entry", "_parts")
+
+    def __init__(
+        self, entry: Entry | None = None, parts: Parts | None = None, at: Instance | None = None
+    ) -> None:
+        self._entry = Entry({}) if entry is None else entry
+        self._parts, self._at, self._batches = parts, at, 0 if at is None else at.batches
+
+    @property
+    def request(self) -> Request:
+        """The dict of the request."""
+        return self._entry.request
+
+    @property
+    def notes(self) -> dict[Any, Any]:
+        """Your own notes on the request."""
+        if self._entry.notes is None:
+            self._entry.notes = {}
+        return self._entry.notes
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Handle) and self._entry is other._entry
+
+    def __hash__(self) -> int:
+        return hash(self._entry)
+
+    def _goes_to(self) -> Parts | None:
+        """Return where the parts of the request go. None where nobody reads any."""
+        return self._parts or read_from(self._entry)
+
+    def _has_ended(self) -> bool:
+        """Tell whether nobody waits for the request any more, or for its parts."""
+        parts, at = self._goes_to(), self._at
+        if self._entry.state == DONE or (parts is not None and parts.closed):
+            return True
+        # A caller runs it itself, or a container has made it: it ends with the batch.
+        return at is not None and (at.batches != self._batches or at.holder is None)
+
+
+def _check_handle(handle: object, asking: str) -> None:
+    """Raise TypeError for what is no handle, as for the dict of a request."""
+    if type(handle) is not Handle:
+        hint = "call handle = context.request.keep(request) in forward"
+        what = f"a handle is expected, got {repr_of(handle)}: {hint}"
+        raise TypeError(f"context.request.{asking}: {what}")
 
 
 class Keeping:
@@ -52,78 +109,97 @@ class Keeping:
         if not self._backend.keeps:
             raise self._backend._needs_keeps(f"called context.request.{asking}")
 
-    def _ask(self, request: Request, step: Callable[[Entry], object]) -> bool:
-        node = self._node()
-        if node is None:
-            return False
-        found = ask(node.box, node.pending.asks, request, step)
-        return found is NOT_YET or found
+    def _entry_of(self, handle: Handle, asking: str) -> Entry | None:
+        """Return the entry of a handle; None once the keeping has ended, and for one of another node."""
+        _check_handle(handle, asking)
+        entry, node = handle._entry, self._node()
+        return entry if entry.state != DONE and entry.node is node is not None else None
 
-    def resume(self, request: Request, node: str | None = None) -> bool:
+    def _ask(self, entry: Entry, step: Callable[[Entry], object]) -> bool:
+        node: Any = entry.node
+        done = ask(node.box, node.pending.asks, entry, step)
+        return done is NOT_YET or done
+
+    def _find(self, request: Request) -> Entry | None:
+        """Return the entry of a request in a batch that runs; None for one that its caller runs itself."""
+        entry, node = running_here(request), self._node()
+        if node is None or (entry is not None and entry.node is node):
+            return entry
+        return node.pending.find(request) or entry
+
+    def keep(self, request: Request) -> Handle:
+        """Return a handle of a request: see `headrace.InitContext`."""
+        if not isinstance(request, dict):
+            message = f"a request of the batch is expected, got {repr_of(request)}"
+            raise TypeError(f"context.request.keep: {message}")
+        parts = elsewhere.get(id(request))
+        if parts is not None:
+            return Handle(parts=parts)
+        entry, node = self._find(request), self._node()
+        if entry is not None:
+            entry.kept = entry.kept or self._backend.keeps
+            return Handle(entry)
+        mine, instances = self._backend._liveness, () if node is None else node.instances
+        return Handle(at=next((i for i in instances if i.liveness is mine), None))
+
+    def find_handle(self, request: Request) -> Handle | None:
+        """Return the handle of a request that was kept before: see `headrace.InitContext`."""
+        entry = self._find(request)
+        return Handle(entry) if entry is not None and entry.kept else None
+
+    def resume(self, handle: Handle, node: str | None = None) -> bool:
         """Queue a request again: see `headrace.InitContext`."""
         self._check_keeps("resume")
-        mine = self._node()
-        step = None if mine is None else mine.pending.queue_again
+        called = None
         if node is not None:
             called = self.call_node(node, "context.request.resume")
             if node not in self._targets:
                 message = f"context.request.resume: goes_on_at of the class does not name the node {node!r}"
                 raise self._backend._locate(ContractError(message))
-            if mine is not None and called.node is not mine:
-                step = partial(mine.pending.go_on, node, called)
-                return self._ask(request, step)
-        return step is not None and self._ask(request, step)
+        entry = self._entry_of(handle, "resume")
+        if entry is None:
+            return False
+        mine: Any = entry.node
+        if called is None or called.node is mine:
+            return self._ask(entry, mine.pending.queue_again)
+        return self._ask(entry, partial(mine.pending.go_on, node, called))
 
     def send(self, request: Request, there: Called) -> None:
-        """Let another node answer a request that is kept here."""
-        node = self._node()
-        if node is not None:
-            post(node.box, node.pending.asks, request, partial(node.pending.send, there))
+        """Let another node answer a request of the batch that runs."""
+        entry = self._find(request)
+        if entry is not None:
+            entry.kept = True
+            node: Any = entry.node
+            post(node.box, node.pending.asks, entry, partial(node.pending.send, there))
 
-    def finish(self, request: Request, outcome: Any) -> bool:
+    def finish(self, handle: Handle, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""
         self._check_keeps("finish")
-        mine = self._node()
-        if mine is None:
+        entry = self._entry_of(handle, "finish")
+        if entry is None:
             return False
         error = None
         if isinstance(outcome, BaseException):
             error = self._backend._wrap(without_locals(outcome))
-        return self._ask(request, partial(mine.pending.answer, error, outcome))
+        mine: Any = entry.node
+        return self._ask(entry, partial(mine.pending.answer, error, outcome))
 
     # Answers in parts.
 
-    def _find(self, request: Request, node: Node | None) -> tuple[Parts | None, Entry | None]:
-        """Return where the parts of a request go, if anybody reads them, and its entry, if it runs or is kept."""
-        sent = elsewhere.get(id(request))
-        if sent is not None:
-            return sent, None
-        entry = running_here(request)
-        if entry is None:
-            entry = None if node is None else node.pending.find(request)
-        return read_from(entry), entry
-
-    def emit(self, request: Request, part: Any, *, waits: bool | None = None) -> bool:
+    def emit(self, handle: Handle, part: Any, *, waits: bool | None = None) -> bool:
         """Give a part of an answer: see `headrace.InitContext`."""
-        node = self._node()
-        parts, _ = self._find(request, node)
-        if parts is None:
+        _check_handle(handle, "emit")
+        parts = handle._goes_to()
+        if parts is None or handle._has_ended():
             return False
-        return parts.add(part, may_wait(node) if waits is None else waits)
+        return parts.add(part, may_wait(self._node()) if waits is None else waits)
 
     def has_emitted(self, request: Request) -> bool:
         """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
-        parts, _ = self._find(request, self._node())
+        parts = elsewhere.get(id(request)) or read_from(self._find(request))
         return parts is not None and bool(parts.begun)
 
     # Answers that come later.
-
-    def notes_of(self, request: Request) -> dict[Any, Any]:
-        """Return what the backend keeps with a request: see `headrace.InitContext`."""
-        self._check_keeps("kept")
-        node = self._node()
-        entry = None if node is None else node.pending.known.get(id(request))
-        return {} if entry is None or entry.request is not request else entry.held.own
 
     def call_node(self, name: str, asking: str) -> Any:
         """Return the node of a name, a ``NodeCall``, for what ``asking`` says.
@@ -141,32 +217,23 @@ class Keeping:
         message = f"{asking}: no node is called {name!r}"
         raise self._backend._locate(ContractError(message, hint=among(name, names)))
 
-    def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
+    def on_end(self, handle: Handle, function: Callable[[Handle], object]) -> bool:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
         self._check_keeps("on_end")
         if not callable(function):
-            raise TypeError(
-                f"context.request.on_end: a function is told of the end, got {repr_of(function)}"
-            )
-        node = self._node()
-        if node is None:
-            threads.current.pool.run(tell, function, request)
-        else:
-            ask(node.box, node.pending.on_end, request, function)
-
-    def is_unwanted(self, request: Request) -> bool:
-        """Tell whether nobody waits for a request any more: see `headrace.InitContext`."""
-        node = self._node()
-        if node is None:
+            what = f"a function is told of the end, got {repr_of(function)}"
+            raise TypeError(f"context.request.on_end: {what}")
+        entry = self._entry_of(handle, "on_end")
+        if entry is None:
             return False
-        parts, entry = self._find(request, node)
-        if parts is not None and parts.closed:
-            return True
-        if entry is not None:
-            return bool(entry.state == DONE)
-        # An item that a container has made is none of the node's; else the request has ended.
-        holders = [instance.holder for instance in node.instances]
-        return not node.is_held_by_this_thread() and all(it is not request for it in holders)
+        node: Any = entry.node
+        noted = ask(node.box, node.pending.on_end, entry, function, handle)
+        return noted is NOT_YET or noted
+
+    def is_unwanted(self, handle: Handle) -> bool:
+        """Tell whether nobody waits for a request any more: see `headrace.InitContext`."""
+        _check_handle(handle, "unwanted")
+        return handle._has_ended()
 
     def away(self, *, takes_batches: bool = False) -> None:
         """Say that what the backend computes with is away: see `headrace.InitContext`."""
@@ -178,11 +245,11 @@ class Keeping:
         if self._backend._liveness is not None:
             self._backend._liveness.back(self)
 
-    def alongside(self, cls: type) -> list[tuple[Request, Any]]:
+    def alongside(self, cls: type) -> list[tuple[Handle, Any]]:
         """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
         node, mine = self._node(), self._backend._liveness
         return [
-            (entry.request, (entry.entered or {}).get(cls))
+            (Handle(entry), (entry.entered or {}).get(cls))
             for instance in (() if node is None else node.instances)
             if instance.liveness is not mine
             for entry in [*(instance.entries or ())]

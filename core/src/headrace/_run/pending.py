@@ -1,7 +1,7 @@
 """Answers that come later: requests that a backend keeps as PENDING, and what it may ask for them.
 
-The outcome PENDING takes an entry out of its batch. From then on no thread runs it and none is held for it. What is known of it is
-one record, `Kept`, in the table of its node, from the first word of a backend about the request until it has its outcome:
+The outcome PENDING takes an entry out of its batch. From then on no thread runs it and none is held for it. What is known of it
+is one record, `Kept`, from the first word of a backend about the request until it has its outcome:
 
 | the entry is | and the request |
 |---|---|
@@ -31,7 +31,7 @@ from headrace._run.entry import (
 from headrace._run.node_request import Sent
 from headrace._run.refusals import unfit_error
 from headrace._run.room import Ticket
-from headrace.errors import InstanceLostError, code_of
+from headrace.errors import ContractError, InstanceLostError, code_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,89 +45,77 @@ _log = logging.getLogger("headrace.scheduling")
 
 
 class Kept:
-    """What is known of a request that a backend keeps, or may keep.
+    """What the kernel knows of a request that a backend keeps, or has asked something for.
 
     Attributes:
         instance: The instance whose backend has kept it last. None while none has.
         asked: The step that was asked for while ``forward`` ran.
-        functions: Who is told of its end.
+        functions: Who is told of its end, each with what it is called with.
         since: When it was last put into the queue, in seconds on the clock of the node.
         away: The request at another node, which a backend here has sent it to. None while it is here.
-        goes_on_at: The node at which the graph is to go on with the request. None for those linked after this one.
-        own: What the backend keeps with it.
+        goes_on_at: The node at which the graph is to go on. None for those linked after this one.
     """
 
-    __slots__ = ("asked", "away", "functions", "goes_on_at", "instance", "own", "since")
+    __slots__ = ("asked", "away", "functions", "goes_on_at", "instance", "since")
 
     def __init__(self) -> None:
         self.instance: Instance | None = None
         self.asked: Callable[[Entry], object] | None = None
-        self.functions: list[Callable[[Request], object]] = []
+        self.functions: list[tuple[Callable[[Any], object], Any]] = []
         self.since = 0.0
         self.away: Sent | None = None
         self.goes_on_at: str | None = None
-        self.own: dict[Any, Any] = {}
 
 
 class Pending:
     """The requests of one node that backends keep. All but `find` are steps.
 
     Attributes:
-        known: The entries that have a record, by the identity of the request.
+        known: The entries that have a record, in the order in which it began.
     """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self.known: dict[int, Entry] = {}
+        self.known: dict[Entry, None] = {}
 
     @property
     def open(self) -> list[Entry]:
         """The entries that are PENDING, or at another node."""
-        known = self.known.values()
-        return [entry for entry in known if entry.state == PENDED or entry.held.away is not None]
+        return [
+            entry for entry in self.known if entry.state == PENDED or entry.held.away is not None
+        ]
 
     @property
     def waiting(self) -> list[Entry]:
         """The entries that are PENDING."""
-        return [entry for entry in self.known.values() if entry.state == PENDED]
+        return [entry for entry in self.known if entry.state == PENDED]
 
     def find(self, request: Request) -> Entry | None:
-        """Return the entry of a request that is kept here, or runs here in a batch; None for none. In any thread."""
-        entry = self._record_of(request)
-        if entry is not None:
-            return entry
-        for instance in self._node.instances:
-            for running in instance.entries or ():
-                if running.request is request:
-                    return running
-        return self._record_of(request)  # it may have left its batch meanwhile
+        """Return the entry of a request in a batch that an instance of the node runs now; in any thread."""
+        batches = [instance.entries or () for instance in self._node.instances]
+        return next(
+            (entry for batch in batches for entry in batch if entry.request is request), None
+        )
 
-    def _record_of(self, request: Request) -> Entry | None:
-        entry = self.known.get(id(request))
-        return None if entry is None or entry.request is not request else entry
-
-    # The record of a request begins, and ends.
-
-    def of(self, request: Request) -> Entry | None:
-        """Return the entry of a request, which from now on is known."""
-        entry = self.find(request)
-        return entry if entry is None or entry.state == DONE else self._know(entry)
-
-    def _know(self, entry: Entry) -> Entry:
+    def _know(self, entry: Entry) -> Kept:
+        """Return the record of an entry, which begins here if there is none."""
         if entry.held is None:
             entry.held = Kept()
-        self.known[id(entry.request)] = entry
-        return entry
+        self.known[entry] = None
+        held: Kept = entry.held
+        return held
 
     def pend(self, entry: Entry, instance: Instance) -> None:
         """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more."""
         node = self._node
         if entry.state != RUNNING:  # it has ended while the batch ran
             return
-        held: Kept = self._know(entry).held
+        held = self._know(entry)
         held.instance = instance
         asked, held.asked = held.asked, None
-        if node.refusing is not None and (node.dead or not node.drains):
+        if not entry.kept:
+            self.settle(entry, not_kept_error(instance))
+        elif node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
         elif instance.liveness.lost:
             node.settle(entry, holder_lost_error(node.name))
@@ -144,28 +132,31 @@ class Pending:
         held: Kept = entry.held
         if entry.ticket is not None:
             entry.ticket.leave(entry)
-        self.known.pop(id(entry.request), None)
+        self.known.pop(entry, None)
         sent, held.away = held.away, None
         if sent is not None:
             sent.give_up()
         functions, held.functions = held.functions, []
-        for function in functions:
-            self._tell_later(function, entry.request)
+        box = self._node.box
+        for function, handle in functions:
+            box.later(box.threads.pool.run, tell, function, handle)
+        notes, entry.notes = entry.notes, None
+        if notes:  # in no step: what is noted may have a destructor
+            box.later(notes.clear)
 
     def let_go(self, instances: Sequence[Instance]) -> None:
         """Fail what instances that serve no more have kept, whether it is PENDING or in the queue again."""
-        for entry in [*self.known.values()]:
+        for entry in [*self.known]:
             if entry.held.instance in instances and entry.state in (PENDED, QUEUED):
                 self._node.fail_waiting(holder_lost_error(self._node.name), [entry])
 
     # What a backend asks.
 
-    def asks(self, request: Request, step: Callable[[Entry], object]) -> bool:
-        """Do what a backend has asked for a request, now or once its ``forward`` is over; False where it has ended."""
-        entry = self._record_of(request) or self.of(request)
-        if entry is None or entry.state == DONE:
+    def asks(self, entry: Entry, step: Callable[[Entry], object]) -> bool:
+        """Do what a backend has asked for an entry, now or once its ``forward`` is over; False where it has ended."""
+        if entry.state == DONE:
             return False
-        held: Kept = entry.held
+        held = self._know(entry)
         if entry.state == PENDED:
             step(entry)
             return True
@@ -174,13 +165,12 @@ class Pending:
         held.asked = step
         return True
 
-    def on_end(self, request: Request, function: Callable[[Request], object]) -> None:
-        """Have a holder told of the end of a request."""
-        entry = self.of(request)
-        if entry is not None and entry.state != DONE:
-            entry.held.functions.append(function)
-        else:
-            self._tell_later(function, request)
+    def on_end(self, entry: Entry, function: Callable[[Any], object], handle: object) -> bool:
+        """Have a holder told of the end of an entry; False where it has ended."""
+        if entry.state == DONE:
+            return False
+        self._know(entry).functions.append((function, handle))
+        return True
 
     def queue_again(self, entry: Entry) -> None:
         """Put an entry that is PENDING into the queue again, or fail one that no instance takes."""
@@ -231,9 +221,6 @@ class Pending:
         else:
             self.send(there, entry)
 
-    def _tell_later(self, function: Callable[[Request], object], request: Request) -> None:
-        self._node.box.later(self._node.box.threads.pool.run, tell, function, request)
-
 
 def holder_lost_error(node: str) -> InstanceLostError:
     """Make the error of a request whose holder was lost."""
@@ -241,9 +228,16 @@ def holder_lost_error(node: str) -> InstanceLostError:
     return InstanceLostError(what, node=node, hint="Send the request again.")
 
 
-def tell(function: Callable[[Request], object], request: Request) -> None:
+def not_kept_error(instance: Instance) -> ContractError:
+    """Make the error of a request that is PENDING, and of which its backend has no handle."""
+    what = f"{instance.backend._label()} returned PENDING for a request that it does not keep"
+    hint = "Call handle = context.request.keep(request) first, and finish(handle, result) later."
+    return ContractError(what, node=instance.liveness.node.name, hint=hint)
+
+
+def tell(function: Callable[[Any], object], handle: object) -> None:
     """Tell a holder of an end; in a thread of the pool."""
     try:
-        function(request)
+        function(handle)
     except BaseException as error:  # noqa: BLE001 - the request has ended all the same
         _log.error("a function of context.request.on_end raised", exc_info=error)

@@ -11,7 +11,6 @@ from operator import index
 from typing import TYPE_CHECKING, SupportsIndex
 
 from headrace._run.box import post
-from headrace._run.entry import NEW, own_error
 from headrace._run.tracebacks import with_cause
 from headrace._texts import error_text
 from headrace.errors import ContractError, RequestError
@@ -115,9 +114,8 @@ def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: Node) -> No
 def refuse(node: Node, failed: list[tuple[Entry, BaseException]]) -> None:
     """Fail entries that the policy refuses; in a step."""
     for entry, error in failed:
-        if entry.state == NEW:  # else it was withdrawn a moment ago
-            node.entered += 1
-            node.settle(entry, own_error(error))
+        if entry.waits:  # else it was withdrawn a moment ago
+            node.fail_waiting(error, (entry,))
 
 
 def places_of(take: SupportsIndex | tuple[SupportsIndex, ...], count: int) -> list[int] | None:

@@ -84,7 +84,8 @@ class Concurrency(headrace.Backend):
         self._leave()  # where an interrupt has kept the last batch from it
         outcomes: list[Exception | None] = [None] * len(batch)
         own = select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False)
-        kept = [Kept(batch[i], self._context) for i in own]
+        keep = self._context.request.keep
+        kept = [Kept(keep(batch[i]), batch[i].get("request_size", 1), self._context) for i in own]
         if self._limit.enter(self._room, kept, self._takes()):
             self._runs = True
             run_child(self._child, batch, range(len(batch)), outcomes, pad=self._context.batch.pad)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field, field_validator
@@ -19,22 +18,6 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 __all__ = ["Iterate"]
-
-
-class Flight:
-    """A request between its first step and its last.
-
-    Attributes:
-        request: The dict. Kept, so that no other has its identity meanwhile.
-        token: What `Iterate.enter` returned for it: it tells the request from one that the same dict is sent for later.
-        steps: How many steps it has run.
-    """
-
-    __slots__ = ("request", "steps", "token")
-
-    def __init__(self, request: Request, token: object) -> None:
-        self.request, self.token = request, token
-        self.steps = 0
 
 
 class Steps:
@@ -118,11 +101,6 @@ class Iterate(headrace.Backend):
     place = Place(outermost=True)
     reads = ()  # what the child needs, and no more
 
-    @staticmethod
-    def enter(request: Request) -> object:
-        """Return a new object for each request that is sent, also for a dict that was sent before."""
-        return object()
-
     @classmethod
     def lint(cls, options: Any, largest_batch: int) -> Iterable[str]:
         """Say where no two requests can ever share a step."""
@@ -134,12 +112,6 @@ class Iterate(headrace.Backend):
         (self._child,) = context.children
         self.context = context
         self._until, self._limit = options.until, options.limit
-        self._flights: dict[int, Flight] = context.store.node.get_or_create(
-            "iterate: flights", dict
-        )
-        self._lock: threading.Lock = context.store.node.get_or_create(
-            "iterate: lock", threading.Lock
-        )
         self._counted: Steps = context.store.pipeline.get_or_create(
             ("iterate", context.node_name), Steps
         )
@@ -154,24 +126,16 @@ class Iterate(headrace.Backend):
         self._counted.count(self._weight, self._most)
         places = [place for place in range(len(batch)) if outcomes[place] is None]
         run_child(self._child, batch, places, outcomes, pad=self.context.batch.pad)
-        going, resume = select(batch, own, self._goes_on, outcomes), self.context.request.resume
-        for place in going:
+        for place in select(batch, own, self._goes_on, outcomes):
             outcomes[place] = PENDING
-            resume(batch[place])
-        if len(going) < len(own):
-            for place in own:
-                if outcomes[place] is not PENDING:
-                    self._flights.pop(id(batch[place]), None)
+            self.context.request.resume(self.context.request.keep(batch[place]))
         return outcomes
 
     def _begins(self, request: Request) -> bool:
         """Look at a request before a step. Accept all."""
         self._weight += request.get("request_size", 1)
-        flight = self._flights.get(id(request))
-        if flight is None or flight.token is not self.context.request.entered(request):
+        if self.context.request.kept(request) is None:  # its first step
             request.pop(self._until, None)
-            if flight is not None:
-                self._ended(flight, request)  # it was cancelled, and its dict is sent again
         return True
 
     def _goes_on(self, request: Request) -> bool:
@@ -185,22 +149,11 @@ class Iterate(headrace.Backend):
         if "result" not in request:
             text = f"the backend in Iterate wrote neither 'result' nor the key {self._until!r}"
             raise NoResultError(text, hint="The result of a step is the data of the next.")
-        flight = self._flights.get(id(request))
-        if flight is None:
-            flight = Flight(request, self.context.request.entered(request))
-            with self._lock:
-                self._flights[id(request)] = flight
-            self.context.request.on_end(request, partial(self._ended, flight))
-        flight.steps += 1
-        if flight.steps >= self._limit:
+        notes = self.context.request.keep(request).notes
+        steps = notes[Iterate] = notes.get(Iterate, 0) + 1
+        if steps >= self._limit:
             text = f"Iterate ran {self._limit} steps and the request has no key {self._until!r}"
             hint = "Raise its option limit, or see why the request is never done."
             raise LimitError(text, limit=self._limit, hint=hint)
         request["data"] = request.pop("result")
         return True
-
-    def _ended(self, flight: Flight, request: Request) -> None:
-        """Forget a request that has ended, however it has."""
-        with self._lock:
-            if self._flights.get(id(request)) is flight:
-                del self._flights[id(request)]

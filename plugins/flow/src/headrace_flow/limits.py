@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import headrace
-    from headrace.keys import Request
 
 __all__ = ["Limit", "Room", "of_process"]
 
@@ -22,9 +22,16 @@ _MAKING = threading.Lock()
 
 
 class Kept(NamedTuple):
-    """A request that is kept as PENDING, with the context that keeps it."""
+    """A request of a batch, with the context that keeps it as PENDING where it has to wait.
 
-    request: Request
+    Attributes:
+        handle: Its handle.
+        weight: Its weight.
+        context: The context.
+    """
+
+    handle: Any
+    weight: int
     context: headrace.InitContext
 
 
@@ -33,13 +40,13 @@ class Room:
 
     Attributes:
         waits: The requests that wait, the oldest first.
-        coming: The requests resumed because the node may run a batch, by identity. None where it may not.
+        coming: The handles of the requests resumed because the node may run a batch. None where it may not.
         gathered: Whether they are the batch. Otherwise one of them has come first, and calls the others.
     """
 
     def __init__(self) -> None:
         self.waits: deque[Kept] = deque()
-        self.coming: dict[int, Request] = {}
+        self.coming: set[Any] = set()
         self.gathered = False
 
 
@@ -83,9 +90,9 @@ class Limit:
         """
         told: list[tuple[Room, Kept]] = []
         with self._lock:
-            expected = any(room.coming.get(id(entry.request)) is entry.request for entry in batch)
+            expected = any(entry.handle in room.coming for entry in batch)
             if expected and (room.gathered or not room.waits):
-                room.coming, room.gathered = {}, False
+                room.coming, room.gathered = set(), False
                 told = self._line_up(room)
                 self._batches += 1
                 runs = True
@@ -104,13 +111,13 @@ class Limit:
 
     def _gather(self, room: Room, takes: float) -> list[tuple[Room, Kept]]:
         told: list[tuple[Room, Kept]] = []
-        room.coming, room.gathered = {}, True
+        room.coming, room.gathered = set(), True
         while room.waits:
-            takes -= room.waits[0].request.get("request_size", 1)
+            takes -= room.waits[0].weight
             if takes < 0 and told:
                 break
             entry = room.waits.popleft()
-            room.coming[id(entry.request)] = entry.request
+            room.coming.add(entry.handle)
             told.append((room, entry))
         return told
 
@@ -124,32 +131,31 @@ class Limit:
         told = []
         while self._running < self.most and self._line:
             room = self._line.popleft()
-            one = room.waits.pop()
-            room.coming, room.gathered = {id(one.request): one.request}, False
+            newest = room.waits.pop()
+            room.coming, room.gathered = {newest.handle}, False
             self._running += 1
-            told.append((room, one))
+            told.append((room, newest))
         return told
 
     def _tell(self, told: Sequence[tuple[Room, Kept]]) -> None:
-        for room, (request, context) in told:
-            context.request.on_end(request, self._ended(room))
-            context.request.resume(request)
+        for room, entry in told:
+            asks = entry.context.request
+            if asks.on_end(entry.handle, partial(self._end, room)):
+                asks.resume(entry.handle)
+            else:
+                self._end(room, entry.handle)
 
-    def _ended(self, room: Room) -> Callable[[Request], None]:
-        """Return what is called when a request of a room has ended, perhaps before it has come."""
-
-        def ended(request: Request) -> None:
-            with self._lock:
-                if room.coming.get(id(request)) is not request:
-                    return
-                del room.coming[id(request)]
-                if room.coming:
-                    return
-                self._running -= 1
-                told = self._line_up(room)
-            self._tell(told)
-
-        return ended
+    def _end(self, room: Room, handle: Any) -> None:
+        """Note that a request of a room has ended, perhaps before it has come."""
+        with self._lock:
+            if handle not in room.coming:
+                return
+            room.coming.remove(handle)
+            if room.coming:
+                return
+            self._running -= 1
+            told = self._line_up(room)
+        self._tell(told)
 
     def leave(self) -> None:
         """End a batch."""

@@ -72,7 +72,12 @@ class Once(headrace.Backend):
         outcomes: list[Exception | None] = [None] * len(batch)
         own = select(batch, range(len(batch)), lambda _: True, outcomes, fillers=False)
         contents = {i: _content(batch[i], self._keys) for i in own}
-        new = [i for i in own if not self._flights.bring(batch[i], contents, i)]
+        handles = {i: self._context.request.kept(batch[i]) for i in own}
+        new = {
+            i: handle
+            for i, handle in handles.items()
+            if not self._flights.bring(batch[i], handle, contents, i)
+        }
         left, firsts, twins, waits = self._flights.begin(
             batch, new, contents, self._child.min, self._context
         )
@@ -112,7 +117,8 @@ class Once(headrace.Backend):
                 return Answer(written(before, after, self._writes))
             except UnknownContentError:
                 return None
-        ended = isinstance(outcome, InstanceLostError) or self._context.request.unwanted(after)
+        asks = self._context.request
+        ended = isinstance(outcome, InstanceLostError) or asks.unwanted(asks.keep(after))
         return AGAIN if ended else outcome
 
 

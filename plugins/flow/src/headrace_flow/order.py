@@ -28,7 +28,7 @@ import itertools
 import threading
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -52,14 +52,12 @@ def arrival(request: Request) -> int:
 class _Turn:
     """The place of one request in the line of its key: it waits, is called (resumed), runs, or is over."""
 
-    __slots__ = ("number", "request", "resume", "stage")
+    __slots__ = ("context", "handle", "number", "stage")
 
-    def __init__(
-        self, number: int, request: Request, resume: Callable[[Request], bool], stage: int
-    ) -> None:
+    def __init__(self, number: int, handle: Any, context: headrace.InitContext, stage: int) -> None:
         self.number = number
-        self.request = request
-        self.resume = resume
+        self.handle = handle
+        self.context = context
         self.stage = stage
 
 
@@ -89,27 +87,29 @@ class InOrder:
             True: it runs now, and `leave` has to be called afterwards. False: its outcome has to be `headrace.PENDING`.
             It is resumed, and comes here again, when its turn has come.
         """
-        elsewhere: dict[Hashable, list[tuple[int, Request]]] = {}
+        elsewhere: dict[Hashable, list[tuple[int, Any]]] = {}
         for other, number in context.request.alongside():
             with suppress(Exception):  # a dict of a user may raise anything
-                elsewhere.setdefault(self._key_of(other), []).append((number or 0, other))
+                key = self._key_of(other.request)
+                elsewhere.setdefault(key, []).append((number or 0, other))
         return [self._take(request, context, elsewhere) for request in requests]
 
     def _take(
         self,
         request: Request,
         context: headrace.InitContext,
-        elsewhere: dict[Hashable, list[tuple[int, Request]]],
+        elsewhere: dict[Hashable, list[tuple[int, Any]]],
     ) -> bool:
         key, number = self._key_of(request), context.request.entered(request) or 0
+        handle = context.request.keep(request)
         with self._lock:
             line = self._lines.setdefault(key, deque())
             earlier = [
                 other
                 for before, other in elsewhere.get(key, ())
-                if before < number and all(t.request is not other for t in line)
+                if before < number and all(turn.handle != other for turn in line)
             ]
-            called = bool(line) and line[0].stage == _CALLED and line[0].request is request
+            called = bool(line) and line[0].stage == _CALLED and line[0].handle == handle
             before_it: _Turn | None = None
             if called:
                 turn = line[0]
@@ -122,7 +122,7 @@ class InOrder:
                     turn.stage = _WAITS
                     before_it = self._next(key)
             else:
-                turn = _Turn(number, request, context.request.resume, _WAITS)
+                turn = _Turn(number, handle, context, _WAITS)
                 place = len(line)
                 while place and line[place - 1].stage == _WAITS and line[place - 1].number > number:
                     place -= 1
@@ -133,9 +133,10 @@ class InOrder:
                 return True
         self._call(key, before_it)
         for other in earlier:
-            context.request.on_end(other, lambda _: self._look(key))
-        if not called:
-            context.request.on_end(request, lambda _: self._ended(key, turn))
+            if not context.request.on_end(other, lambda _: self._look(key)):
+                self._look(key)
+        if not called and not context.request.on_end(handle, lambda _: self._ended(key, turn)):
+            self._ended(key, turn)
         return False
 
     def _look(self, key: Hashable) -> None:
@@ -168,7 +169,7 @@ class InOrder:
 
     def _call(self, key: Hashable, turn: _Turn | None) -> None:
         """Resume a request; where it has ended meanwhile, the one behind it."""
-        while turn is not None and not turn.resume(turn.request):
+        while turn is not None and not turn.context.request.resume(turn.handle):
             with self._lock:
                 if turn.stage != _CALLED:
                     return

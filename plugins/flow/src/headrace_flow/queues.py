@@ -207,7 +207,7 @@ class _Mover(QueueUser, ABC):
 
     def _left_s(self, request: Request) -> float:
         """Tell for how many seconds a request may still wait."""
-        if self.context.request.unwanted(request):
+        if self.context.request.unwanted(self.context.request.keep(request)):
             return 0.0
         deadline = self.context.request.deadline(request)
         return inf if deadline is None else deadline - time.monotonic()
@@ -332,6 +332,7 @@ class Recv(_Mover):
         """Take one item per request; put back what was taken for those that were over before the batch is."""
         outcomes = super().forward(batch)
         for request in reversed(batch):
-            if self.context.request.unwanted(request) and "result" in request:
+            asks = self.context.request
+            if "result" in request and asks.unwanted(asks.keep(request)):
                 self.queue.put_back({"data": request.pop("result")})
         return outcomes

@@ -107,7 +107,7 @@ class Repost(headrace.Backend):
             text = f"the request was reposted more than {self._limit} times, last {where}"
             hint = "See why it never comes to an end, or raise the option limit of Repost."
             return LimitError(text, limit=self._limit, hint=hint)
-        self._context.request.resume(request, self._target)
+        self._context.request.resume(self._context.request.keep(request), self._target)
         return PENDING
 
 
@@ -195,5 +195,5 @@ class Restart(Repost):
             text = f"the request ran {self._limit} times, and is to go on at node {target!r}"
             hint = "See why it never comes to an end, or raise the option limit of Restart."
             return LimitError(text, limit=self._limit, hint=hint)
-        self._context.request.resume(request, target)
+        self._context.request.resume(self._context.request.keep(request), target)
         return PENDING

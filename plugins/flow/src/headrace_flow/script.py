@@ -7,6 +7,7 @@ import inspect
 import logging
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import GeneratorType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -383,19 +384,21 @@ class Script(headrace.Backend):
 
     def _go_on(self, request: Request) -> Any:
         """Return the outcome of one request: None, an exception, or PENDING."""
-        run: _Run | None = self.context.request.kept(request).get(Script)
-        if run is None:
+        handle = self.context.request.kept(request)
+        run: _Run | None = None if handle is None else handle.notes.get(Script)
+        if handle is None or run is None:
             if "data" not in request:
                 return InputError(
                     "the request has no 'data'", key="data", expected="anything", got="nothing"
                 )
             copy = {key: value for key, value in request.items() if key != "result"}
             run = _Run(self.runs.function(copy))
+            handle = self.context.request.keep(request)
         if not run.enter():
             return ClosedError("the script was ended by the close of its node")
         outcome: Any = headrace.PENDING
         try:
-            outcome = self._until_it_waits(run, request)
+            outcome = self._until_it_waits(run, request, handle)
         finally:
             if outcome is not headrace.PENDING:
                 run.end()
@@ -403,7 +406,8 @@ class Script(headrace.Backend):
             run.leave()
         return outcome
 
-    def _until_it_waits(self, run: _Run, request: Request) -> Any:
+    def _until_it_waits(self, run: _Run, request: Request, handle: Any) -> Any:
+        asks = self.context.request
         step = run.step
         while True:
             value, error = (None, None) if step is None else step.outcome()
@@ -412,7 +416,7 @@ class Script(headrace.Backend):
             ):  # the pipeline closes: the script ends as by any close
                 return error
             try:
-                yielded = self._calls_of(run, request, value, error)
+                yielded = self._calls_of(run, handle, value, error)
             except StopIteration as stop:
                 request["result"] = stop.value
                 return None
@@ -423,19 +427,17 @@ class Script(headrace.Backend):
                     None  # its traceback refers to this frame: kept here, it would close a cycle
                 )
             if step is None:
-                self._keep(run, request)
-            elif self.context.request.unwanted(request):
+                self._keep(run, handle)
+            elif asks.unwanted(handle):
                 return ClosedError("the caller no longer waits for the request")
             try:
                 step = run.step = _Step(yielded, self.name)
             except ContractError as wrong:
                 return wrong
-            if not step.begin(request, self.context, lambda: self.context.request.resume(request)):
+            if not step.begin(request, self.context, partial(asks.resume, handle)):
                 return headrace.PENDING
 
-    def _calls_of(
-        self, run: _Run, request: Request, value: Any, error: BaseException | None
-    ) -> Any:
+    def _calls_of(self, run: _Run, handle: Any, value: Any, error: BaseException | None) -> Any:
         """Go on with the generator; give the parts that it yields, and return what is to be calls."""
         go_on = run.generator
         try:
@@ -443,19 +445,20 @@ class Script(headrace.Backend):
         finally:
             del error  # its traceback refers to this frame
         while isinstance(yielded, Part):
-            if self.context.request.unwanted(request):
+            if self.context.request.unwanted(handle):
                 raise ClosedError("the caller no longer waits for the request")
-            self.context.request.emit(request, yielded.value)
+            self.context.request.emit(handle, yielded.value)
             yielded = go_on.send(None)
         return yielded
 
-    def _keep(self, run: _Run, request: Request) -> None:
+    def _keep(self, run: _Run, handle: Any) -> None:
         """Have the run ended with its request, whatever its end is."""
 
-        def ended(_: Request) -> None:
+        def ended(_: object) -> None:
             run.end()
             self.runs.open.discard(run)
 
         self.runs.open.add(run)
-        self.context.request.on_end(request, ended)
-        self.context.request.kept(request)[Script] = run
+        handle.notes[Script] = run
+        if not self.context.request.on_end(handle, ended):
+            ended(handle)

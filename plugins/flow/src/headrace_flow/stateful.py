@@ -203,10 +203,10 @@ class Sessions:
 class _Ran:
     """A request that runs, from its turn to the end of its batch."""
 
-    __slots__ = ("after", "ends", "request", "session")
+    __slots__ = ("after", "ends", "handle", "request", "session")
 
-    def __init__(self, session: _Name, request: Request) -> None:
-        self.session, self.request = session, request
+    def __init__(self, session: _Name, request: Request, handle: Any) -> None:
+        self.session, self.request, self.handle = session, request, handle
         self.ends = _flag(request, END)
         self.after: dict[str, Any] | None = None  # what it leaves; None where it has failed
 
@@ -377,7 +377,9 @@ class StateFul(headrace.Backend):
             turns = self._sessions.order.take([batch[place] for place in places], self.context)
             for place, turn in zip(places, turns, strict=True):
                 if turn:
-                    ran = _Ran(self._sessions.name_of(batch[place]), batch[place])
+                    request = batch[place]
+                    handle = self.context.request.keep(request)
+                    ran = _Ran(self._sessions.name_of(request), request, handle)
                     self._ran.append(ran)
                     outcomes[place] = self._give(ran)
                     if outcomes[place] is None:
@@ -469,7 +471,7 @@ class StateFul(headrace.Backend):
         """Return what a request makes of the state of its session."""
         if ran.ends:
             return lambda _: None
-        if ran.after is None or self.context.request.unwanted(ran.request):
+        if ran.after is None or self.context.request.unwanted(ran.handle):
             return (lambda before: before) if self.options.on_error == "keep" else lambda _: None
         return lambda _: ran.after
 

@@ -177,7 +177,7 @@ class SimulatedBatches(headrace.Backend):
                 return LimitError(f"it took more than {ran} steps", limit=ran)
             if ran < steps:
                 request[_STEPS], request[f"{_STEPS}_ran"] = steps, ran
-                self._context.request.resume(request)
+                self._context.request.resume(self._context.request.keep(request))
                 return headrace.PENDING
         sent.at = now
         if not flow.without_result or draw() >= flow.without_result:

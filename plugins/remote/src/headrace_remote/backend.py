@@ -135,7 +135,7 @@ class Remote(headrace.Backend):
         groups: dict[Any, list[tuple[int, Item]]] = {}
         for place, request in enumerate(batch):
             # Whether it is wanted is asked where it has waited alone: it costs more than all else here.
-            if _is_late(times[place], ours) or (waited and self._context.request.unwanted(request)):
+            if _is_late(times[place], ours) or (waited and self._is_unwanted(request)):
                 outcomes[place] = _over()
                 continue
             try:
@@ -149,6 +149,10 @@ class Remote(headrace.Backend):
         for members in groups.values():
             self._run(batch, members, outcomes, times, ours)
         return outcomes if any(outcomes) else None
+
+    def _is_unwanted(self, request: Request) -> bool:
+        asks = self._context.request
+        return asks.unwanted(asks.keep(request))
 
     def _until(self, request: Request, ours: float) -> float:
         """Return when a request must have its answer: at its own deadline, or at the end of ``timeout_ms``."""
@@ -174,7 +178,7 @@ class Remote(headrace.Backend):
             if len(members) > 1 and self._options.rerun and self._may_go_alone(error):
                 for member in members:
                     place = member[0]
-                    if _is_late(times[place], ours) or self._context.request.unwanted(batch[place]):
+                    if _is_late(times[place], ours) or self._is_unwanted(batch[place]):
                         outcomes[place] = _over()
                     else:
                         self._run(batch, [member], outcomes, times, ours)

@@ -111,7 +111,8 @@ class TritonEnsemble(headrace.Backend):
     def _begin(self, request: Request) -> Any:
         tensors = {name: request[name] for name in self._inputs if name in request}
         run = _Run(self, request, tensors)
-        self._context.on_end(request, lambda _: run.end())
+        if not self._context.on_end(run.handle, lambda _: run.end()):
+            run.end()
         run.go_on()
         return headrace.PENDING
 
@@ -124,7 +125,8 @@ class _Run:
     """One request on its way through the models. Its steps end in any threads."""
 
     def __init__(self, ensemble: TritonEnsemble, request: Request, tensors: dict[str, Any]) -> None:
-        self._of, self._request, self._tensors = ensemble, request, tensors
+        self._of, self._tensors = ensemble, tensors
+        self.handle = ensemble._context.keep(request)
         self._until = ensemble._context.deadline(request)
         self._fixed = {key: request[key] for key in ("request_id", "context") if key in request}
         self._waiting = list(ensemble._steps)
@@ -196,7 +198,7 @@ class _Run:
     def _finish(self, outcome: Any) -> None:
         if isinstance(outcome, UnloadedError):
             outcome = OverloadedError(str(outcome))  # it may be back soon
-        self._of._context.finish(self._request, outcome)
+        self._of._context.finish(self.handle, outcome)
 
     def end(self) -> None:
         """Give up what still runs: the request has its outcome."""

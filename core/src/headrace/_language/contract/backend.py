@@ -116,8 +116,8 @@ class Backend(Checked):
         owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
         rerun: True when `forward` has no side effects, so that the items of a failed batch may be tried one by one.
             Leave it False if you overwrite a key you read.
-        keeps: True when it returns `headrace.PENDING`, or calls ``context.request.on_end``, ``finish``, ``resume`` or ``kept``,
-            which are refused without it. At its node no caller runs a request past the queue, which costs up to twice the
+        keeps: True when it returns `headrace.PENDING`, or calls ``context.request.on_end``, ``finish`` or ``resume``, which
+            are refused without it. At its node no caller runs a request past the queue, which costs up to twice the
             time of a call while an instance is idle.
         reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands for the key that an
             option names, or for all keys of a list or table. You may give a TypedDict class in place of the tuple. If
@@ -237,7 +237,7 @@ class Backend(Checked):
 
     @classmethod
     def goes_on_at(cls, options: Any) -> Iterable[str]:
-        """Return the nodes at which this class lets requests go on by ``context.request.resume(request, node)``. None by default.
+        """Return the nodes at which this class lets requests go on by ``context.request.resume(handle, node)``. None by default.
 
         Each is checked before anything is built. Such a class stands where its node ends: outermost, last in an ``S``
         there, or in a branch of ``HasKey`` there. In no node with ``each``, and in none of several branches.

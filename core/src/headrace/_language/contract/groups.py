@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace._run.keeping import Handle
 from headrace._run.shared import Shared
 from headrace.errors import ContractError
 from headrace.keys import Request
@@ -20,9 +21,9 @@ def _not_kept(*_: object, **__: object) -> bool:
     return False
 
 
-def _nothing_kept(request: Request) -> dict[Any, Any]:
-    """Return a new dict: outside of a pipeline no request is kept."""
-    return {}
+def _keep_nothing(request: Request) -> Handle:
+    """Return a handle of nothing: outside of a pipeline no request is kept."""
+    return Handle()
 
 
 def _no_node(request: Request, node: str, *_: object) -> Any:
@@ -109,12 +110,18 @@ class Requests:
             ``time.monotonic()``. None for never. For an item of a container it is the latest deadline of the batch.
         entered: ``entered(request)``, in ``forward``: the value your ``enter`` returned for the request, also for a
             copy of it in a node (``each``, a branch, a ``map``). None if there is none, and for an item of a container.
-        emit: ``emit(request, part, waits=None)`` gives a part of the answer to ``on_part`` of ``pipe.submit`` and to the
-            reader of ``pipe.stream``, in order: from any thread until ``forward`` returns, and later for a request that
-            is kept as PENDING. It gives False if nobody takes parts of the request, or it has ended. ``waits`` tells
-            whether the thread may wait for a slow reader. None: it may if it belongs to the backend (``owns_thread``, or
-            one it has started). Where it may not, the request ends with a LimitError. With `rerun` a request does not
-            run again after a part.
+        keep: ``keep(request)``, in ``forward``, gives the handle of a request of the batch. It names this keeping: from
+            now until the request has its outcome at the node, however often it is resumed. The next five take it, from
+            any thread, and give False once the keeping has ended, whatever its dict is used for since. A dict there is a
+            TypeError. Before `forward` returns `headrace.PENDING` for a request it has to be kept, else it fails with a
+            ContractError.
+        kept: ``kept(request)``, in ``forward``, gives the handle of a request that was kept before, whichever instance
+            has run it, as ``handle.notes`` may tell. None for one that has just come.
+        emit: ``emit(handle, part, waits=None)`` gives a part of the answer to ``on_part`` of ``pipe.submit`` and to the
+            reader of ``pipe.stream``, in order. It gives False if nobody takes parts of the request, or it has ended.
+            ``waits`` tells whether the thread may wait for a slow reader. None: it may if it belongs to the backend
+            (``owns_thread``, or one it has started). Where it may not, the request ends with a LimitError. With `rerun` a
+            request does not run again after a part.
         call: ``call(request, node, batch, then, parts=True)``, in ``forward``, lets the node run new requests on behalf
             of ``request``, with its deadline and priority. It does not wait. ``then(made, error)`` is called once for
             each dict of the list ``batch``, when it has its ``result`` or its error, in the thread that ended it and
@@ -122,39 +129,35 @@ class Requests:
             It returns a function that withdraws all requests without an outcome, for which ``then`` is not called.
             Their parts are parts of ``request``: with a text as ``parts`` they come as ``(text, part)``, with False
             nobody gets them. It raises ContractError if there is no such node. See `Backend.nodes_called`.
-        resume: ``resume(request, node=None)`` queues a request again after `forward` has returned `headrace.PENDING`
+        resume: ``resume(handle, node=None)`` queues a request again after `forward` has returned `headrace.PENDING`
             for it. It goes to the front of the queue of its own node, where any instance may take it. With ``node`` it
             goes on at that node, which `Backend.goes_on_at` names: it leaves its way through the graph, and the nodes
             linked after the other one run. Where no graph leads the request (``Forward`` called the node, or it is the
-            only one) the other node answers it. You may call this and the next three from any thread, also while
-            `forward` still runs. It gives False if the request is not kept as PENDING (it has ended, or waits or runs
-            already). It raises ContractError for any other node.
-        finish: ``finish(request, outcome)`` ends such a request: with its ``result``, or with an error if ``outcome``
+            only one) the other node answers it. It may be called while `forward` still runs. It gives False if the
+            request waits or runs already, or has ended. It raises ContractError for any other node.
+        finish: ``finish(handle, outcome)`` ends such a request: with its ``result``, or with an error if ``outcome``
             is an exception. It gives False, and changes nothing, if the request is not kept as PENDING. A deadline, a
             cancellation, a close and a fork end it too. Then its dict is the caller's again.
-        on_end: ``on_end(request, function)`` calls ``function(request)`` once, in a thread of its own, after the
-            request has its outcome. The request is kept as PENDING, or in the running batch. If it has ended already,
-            the function is called at once.
-        kept: ``kept(request)`` gives a dict for your own notes on a request that is kept as PENDING, or was given to
-            ``on_end``. It is the same dict until the request has its outcome, whichever instance runs it. For any other
-            request it is a new dict.
-        unwanted: ``unwanted(request)`` tells whether nobody waits any more for a request that is kept as PENDING or in a
-            running batch. It was cancelled, its time is over, or it has ended otherwise.
-        alongside: ``alongside()``, in ``forward``: the requests in the batches of the node's other instances at this
-            moment, also before their `forward` begins, each with the value your ``enter`` returned for it. It is for a
-            backend that keeps an order.
+        on_end: ``on_end(handle, function)`` calls ``function(handle)`` once, in a thread of its own, after the request
+            has its outcome. It gives False, and calls nothing, if it has ended already.
+        unwanted: ``unwanted(handle)`` tells whether nobody waits any more for the request. It was cancelled, its time is
+            over, or it has ended otherwise.
+        alongside: ``alongside()``, in ``forward``: the handles of the requests in the batches of the node's other
+            instances at this moment, also before their `forward` begins, each with the value your ``enter`` returned for
+            its ``handle.request``. It is for a backend that keeps an order.
     """
 
     deadline: Callable[[Request], float | None] = _nothing
     entered: Callable[[Request], Any] = _nothing
+    keep: Callable[[Request], Handle] = _keep_nothing
+    kept: Callable[[Request], Handle | None] = _nothing
     emit: Callable[..., bool] = _not_kept
     call: Callable[..., Callable[[], object]] = _no_node
     resume: Callable[..., bool] = _not_kept
-    finish: Callable[[Request, Any], bool] = _not_kept
-    on_end: Callable[[Request, Callable[[Request], object]], object] = _not_kept
-    kept: Callable[[Request], dict[Any, Any]] = _nothing_kept
-    unwanted: Callable[[Request], bool] = _not_kept
-    alongside: Callable[[], list[tuple[Request, Any]]] = list
+    finish: Callable[[Handle, Any], bool] = _not_kept
+    on_end: Callable[[Handle, Callable[[Handle], object]], bool] = _not_kept
+    unwanted: Callable[[Handle], bool] = _not_kept
+    alongside: Callable[[], list[tuple[Handle, Any]]] = list
 
 
 @dataclass(frozen=True)

@@ -145,9 +145,10 @@ class FunctionBackend(Backend):
 
     def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
         """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
+        handle = self.context.request.keep(request)
         try:
-            while not self.context.request.unwanted(request):
-                self.context.request.emit(request, next(parts), waits=True)
+            while not self.context.request.unwanted(handle):
+                self.context.request.emit(handle, next(parts), waits=True)
         except StopIteration as end:
             return end.value
         parts.close()
@@ -174,7 +175,7 @@ class FunctionBackend(Backend):
 def _answer(result: Any) -> Any:
     """Return what a function has given; PENDING is an outcome of `Backend.forward`, and no result."""
     if result is PENDING:
-        hint = "A class with forward(batch) and context.request.finish may answer later."
+        hint = "A class with forward(batch) and context.request.keep may answer later."
         raise ContractError("the function returned PENDING", hint=hint)
     return result
 

@@ -80,7 +80,8 @@ class Retry(headrace.Backend):
         return outcomes
 
     def _has_time(self, request: keys.Request) -> bool:
-        if self._context.request.unwanted(request):
+        asks = self._context.request
+        if asks.unwanted(asks.keep(request)):
             return False
-        deadline = self._context.request.deadline(request)
+        deadline = asks.deadline(request)
         return deadline is None or time.monotonic() < deadline

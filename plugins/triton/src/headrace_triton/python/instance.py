@@ -183,7 +183,7 @@ class Instance:
         limits = (
             limits_of(request) if is_elsewhere() else (self._context.request.deadline(request), 0)
         )
-        return Incoming(self, request, limits)
+        return Incoming(self, request, self._context.request.keep(request), limits)
 
     def _asked(self, arrival: Incoming) -> InferenceRequest | None:
         """Return a request as the model sees it. None for one that has ended, since an input is wrong."""
@@ -287,7 +287,8 @@ class Instance:
         with arrival.turn:
             arrival.kept = not arrival.over
         if arrival.kept:
-            self._context.request.on_end(arrival.request, lambda _: self._forget(arrival))
+            if not self._context.request.on_end(arrival.handle, lambda _: self._forget(arrival)):
+                self._forget(arrival)
             return PENDING
         self._open.discard(arrival)
         if arrival.error is None:
@@ -312,13 +313,14 @@ class Instance:
         except ContractError as wrong:
             incoming.end(None, wrong)
         else:
-            self._context.request.emit(incoming.request, outputs)
+            self._context.request.emit(incoming.handle, outputs)
 
     def finish(self, incoming: Incoming) -> None:
         """End a request that is kept."""
         outcome = incoming.result if incoming.error is None else incoming.error
-        self._tell_parameters(incoming)
-        self._context.request.finish(incoming.request, outcome)
+        if not self._context.request.unwanted(incoming.handle):  # else the dict is its caller's
+            self._tell_parameters(incoming)
+        self._context.request.finish(incoming.handle, outcome)
 
     def outputs_of(self, response: InferenceResponse) -> dict[str, Any]:
         """Return the arrays of a response by name; ContractError where they are not those of the configuration."""
@@ -327,7 +329,7 @@ class Instance:
     def is_unwanted(self, incoming: Incoming) -> bool:
         """Return whether nobody waits for a request any more."""
         if not is_elsewhere():
-            return self._context.request.unwanted(incoming.request)
+            return self._context.request.unwanted(incoming.handle)
         try:
             return bool(self.asked(calls.UNWANTED, incoming.request))
         except ContractError:  # in a place that takes no questions

@@ -155,6 +155,7 @@ class Incoming:
 
     Attributes:
         request: The request.
+        handle: Its handle, of ``context.request.keep``.
         limits: The end of its time (``time.monotonic()``, seconds, None for never), and its priority.
         over: Whether it has ended.
         result, error: Its outcome.
@@ -164,8 +165,10 @@ class Incoming:
         turn: Held while it ends, or sends. What the collector drops may come back to the same thread.
     """
 
-    def __init__(self, owner: Any, request: Any, limits: tuple[float | None, int]) -> None:
-        self.owner, self.request, self.limits = owner, request, limits
+    def __init__(
+        self, owner: Any, request: Any, handle: Any, limits: tuple[float | None, int]
+    ) -> None:
+        self.owner, self.request, self.handle, self.limits = owner, request, handle, limits
         self.over = self.kept = self.taken = False
         self.result: dict[str, Any] | None = None
         self.error: Exception | None = None
