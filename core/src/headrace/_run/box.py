@@ -165,7 +165,8 @@ class Box:
         """Have a worker run a step, and the batches that it gives: that thread of a backend, or one of the pool."""
         if thread is not None and thread.alive:
             thread.post(partial(self.serve, step, thread))
-            return
+            if thread.alive:  # else it has perhaps ended before; to look twice is no harm
+                return
         try:
             self.threads.pool.run(self.serve, step)
         except RuntimeError:  # no thread can be started
