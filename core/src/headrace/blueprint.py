@@ -118,7 +118,8 @@ def node(  # noqa: PLR0913 - the keys of a node
                 Instance(index, backend, least=min, most=max)
                 for index, backend in enumerate(backends)
             ]
-            return BuiltNode(schedule(instances), parts.pop_all(), backends, {})
+            closing = [backend.close for backend in backends]
+            return BuiltNode(schedule(instances), parts.pop_all().close, closing, {})
 
     linked = replace(links or Links(), name=name, next=tuple(next))
     return NodeBlueprint(linked, build, batch_policy, dispatch_policy, limits or Limits())
