@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace._run.box import post
 from headrace._run.entry import NEW, RUNNING, Entry
 from headrace._run.fitting import refusal
-from headrace._run.policies import part_of
+from headrace._run.policies import BestFit, Greedy, part_of
 from headrace._run.runners import Work, new_lock
 from headrace._run.standby import TINY_S
 from headrace._run.view import WINDOW, QueueView, places_of, unread
@@ -59,13 +59,14 @@ class Decision:
         self._reason, self._reasons = "", set[str]()  # of the last cut; all of the policy
         self.policy, self.chooser = policy, chooser
         self.picks: bool = getattr(policy, "picks", False)
-        marked = getattr(policy.cut, "takes_what_is_full", False)
-        self._takes_what_is_full = marked and not self.picks
+        # These need not be asked where their answer is certain: a full batch, the only instance.
+        is_greedy = getattr(policy.cut, "__func__", None) is Greedy.cut
+        self._takes_what_is_full = is_greedy and not self.picks
         self._takes_what_waits = self._takes_what_is_full and getattr(
             policy, "takes_what_waits", False
         )
         self._spreads = getattr(policy, "spreads", False)
-        self._takes_the_only_one = getattr(chooser.choose, "takes_the_only_one", False)
+        self._takes_the_only_one = getattr(chooser.choose, "__func__", None) is BestFit.choose
         self._takes_from_inbox = (
             self._takes_what_waits and self._takes_the_only_one and not node.limits.batch_sizes
         )
@@ -228,7 +229,10 @@ class Decision:
             # A policy cannot decide: else these entries would wait for ever.
             node.fail_waiting(failed, list(node.queue))
             return None
-        if entries is None or self._fail_late(entries, now):
+        late = [e for e in entries or () if e.deadline is not None and e.deadline <= now]
+        for entry in late:
+            node.fail_late(entry)
+        if entries is None or late:
             return None
         if entries:
             weights = [entry.weight for entry in entries]
@@ -247,8 +251,17 @@ class Decision:
         """
         if self.picks:
             return self._pick(instance, now)
-        take, again_at = self._count_to_take(instance, now)
-        return self._node.queue.head(take) if take > 0 else [], again_at
+        queue, most = self._node.queue, instance.max
+        if queue.weight == queue.count and self._takes_what_is_full:
+            if self._takes_what_waits:
+                count, free = queue.count, len(self._node.free)
+                if self._spreads and free > 1:
+                    count = part_of(count, free, instance.min)
+                return queue.head(count if most is None else min(most, count)), inf
+            if most is not None and most <= queue.count and not self._node.limits.batch_sizes:
+                return queue.head(most), inf
+        places, again_at = self._ask_policy(QueueView(self._node), instance, now)
+        return queue.head(len(places)), again_at
 
     def _choose(self, offered: Sequence[Instance], weight: int) -> Instance | None:
         """Ask the dispatch policy for an instance; ContractError where it gives another one."""
@@ -264,20 +277,6 @@ class Decision:
         if chosen is None:
             return None
         raise self._failure(self.chooser, f"chose {chosen!r}, which is no free instance")
-
-    def _count_to_take(self, instance: Instance, now: float) -> tuple[int, float]:
-        """Return how many entries of the queue an instance takes, and when to ask again."""
-        queue, most = self._node.queue, instance.max
-        if queue.weight == queue.count and self._takes_what_is_full:
-            if self._takes_what_waits:
-                count, free = queue.count, len(self._node.free)
-                if self._spreads and free > 1:
-                    count = part_of(count, free, instance.min)
-                return count if most is None else min(most, count), inf
-            if most is not None and most <= queue.count and not self._node.limits.batch_sizes:
-                return most, inf
-        places, again_at = self._ask_policy(QueueView(self._node), instance, now)
-        return len(places), again_at
 
     def _pick(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
         """Return the entries that a policy with ``picks`` takes, as `_next_entries` does."""
@@ -374,10 +373,3 @@ class Decision:
         if len(self._reasons) < _MOST_REASONS:
             self._reasons.add(reason)
         return reason if reason in self._reasons else "other"
-
-    def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
-        """Fail the entries whose deadline has passed; tell whether there were any."""
-        late = [entry for entry in entries if entry.deadline is not None and entry.deadline <= now]
-        for entry in late:
-            self._node.fail_late(entry)
-        return bool(late)

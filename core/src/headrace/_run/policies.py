@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from headrace._run.checked import largest_size
 
@@ -129,25 +129,6 @@ class Cut:
 def part_of(waiting: int, free: int, least: int) -> int:
     """Return how many of the waiting requests a free instance takes, where the free ones share."""
     return max(-(-waiting // max(1, free)), least)
-
-
-_Cut = TypeVar("_Cut", bound="Callable[..., Cut]")
-_Choose = TypeVar("_Choose", bound="Callable[..., InstanceView | None]")
-
-
-def takes_what_is_full(cut: _Cut) -> _Cut:
-    """Mark a `cut` that always takes a full batch at once, whatever else it waits for.
-
-    So the node need not ask it for an instance that takes one request at a time.
-    """
-    cut.takes_what_is_full = True  # type: ignore[attr-defined]
-    return cut
-
-
-def takes_the_only_one(choose: _Choose) -> _Choose:
-    """Mark a `choose` that always gives the only free instance. The node need not ask it then."""
-    choose.takes_the_only_one = True  # type: ignore[attr-defined]
-    return choose
 
 
 class BatchPolicy:
@@ -279,7 +260,6 @@ class Greedy(Sized):
         # The node need not ask `cut` then: an instance takes what waits, or its part of that.
         self.takes_what_waits: bool = not (self._linger or self._sizes)
 
-    @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
         take, weight, full = self.head(queue, instance)
@@ -310,7 +290,6 @@ class BestFit(DispatchPolicy):
     See `headrace.policies.BestFit`.
     """
 
-    @takes_the_only_one
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
         """Choose as the class says; see `DispatchPolicy.choose`."""
         if len(free) == 1:

@@ -184,7 +184,12 @@ class _Parser:
             message = f"expected a closing {mark}, but the text ended; the quotes open here"
             raise self.refuse(message, start)
         if (hidden := first_hidden(self.text, start + 1, close)) is not None:
-            raise self._hidden_error(hidden)
+            character = hidden[0]
+            hint = f"Write it as {escape_of(character)} between double quotes."
+            if has_surrogate(character):
+                hint = "A lone surrogate cannot be encoded; remove it."
+            message = f"expected visible characters between quotes, got {describe(character)}"
+            raise self.refuse(message, hidden.start(), hint=hint)
         self.at = self.end = close + 1
         pieces = split_quoted(self.text, start + 1, close, double=mark == '"', literal=self.literal)
         if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
@@ -276,13 +281,6 @@ class _Parser:
         if not self.end:
             return self.refuse("empty expression: expected a name", 0, length)
         return self.refuse(f"expected {expected}, but the text ended", length)
-
-    def _hidden_error(self, hidden: re.Match[str]) -> ConfigError:
-        hint = f"Write it as {escape_of(hidden[0])} between double quotes."
-        if has_surrogate(hidden[0]):
-            hint = "A lone surrogate cannot be encoded; remove it."
-        message = f"expected visible characters between quotes, got {describe(hidden[0])}"
-        return self.refuse(message, hidden.start(), hint=hint)
 
     # Rules.
 
