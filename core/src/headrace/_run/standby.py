@@ -1,9 +1,10 @@
-"""Callers that stand by: they find no idle instance, and wait as those who have not come yet.
+"""Standby: callers of brief backends wait a moment for an instance before they queue.
 
-They hold nothing, run nobody, and no step knows of them. After `STANDBY_S` they enter by the box
-like everybody. Only callers of brief backends do so. Who frees an instance calls in the caller that
-has stood by longest, one at a time. It takes the instance as newcomers do, and these leave one to
-it meanwhile. So an instance passes on without a step.
+A caller that finds no idle instance sleeps for at most `STANDBY_S`. Then its request enters by the
+box, as all others do. Until then it holds nothing, and no step knows of it. Whoever frees an
+instance wakes the caller that has waited longest, one at a time. That caller takes the instance as
+a newcomer does, and newcomers leave one to it meanwhile. So an instance passes from caller to
+caller without a step.
 """
 
 from __future__ import annotations
