@@ -184,7 +184,7 @@ class Entrance:
                 route = self.graph.route_of(request)
                 entry.weight = check_weight(request, route.first.name, route.needs)
             request.pop("result", None)
-        except Exception as error:  # noqa: BLE001 - a user's dict fails its request alone
+        except Exception as error:  # a user's dict fails its request alone
             if isinstance(request, dict):
                 with suppress(Exception):
                     request.pop("result", None)
@@ -209,7 +209,7 @@ class Entrance:
         for enter, takes_call, classes, backend in self._enters:
             try:
                 given = enter(request, call=call) if takes_call else enter(request)
-            except Exception as error:  # noqa: BLE001 - any error of a backend fails its request
+            except Exception as error:  # any error of a backend fails its request
                 return None, backend._wrap(without_locals(error))
             if given is not None:
                 entered = {**(entered or {}), **dict.fromkeys(classes, given)}
@@ -327,7 +327,7 @@ class Entrance:
         calls = self._take_begun()
         try:
             self._start([(call.entry, call.route) for call in calls], waits=False)
-        except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or no stack: who awaits is told
+        except BaseException as raised:  # Ctrl-C, or no stack: who awaits is told
             for call in calls:
                 call.fail(raised)
 
@@ -422,5 +422,5 @@ def seconds(timeout: float | None, *, least: float | None = None) -> float:
 
 def raise_failed(entries: list[Entry]) -> None:
     """Raise the errors of a list of requests, if there are any."""
-    if any([entry.error is not None for entry in entries]):  # noqa: C419 - as in `batch.run`
+    if any([entry.error is not None for entry in entries]):  # as in `batch.run`
         raise RequestsFailed([entry.take_error() for entry in entries])

@@ -109,7 +109,7 @@ class Sequential(Word):
                 try:
                     for request in moving:
                         request["data"] = request.pop("result")
-                except Exception:  # noqa: BLE001 - a request has no result, or its dict raises
+                except Exception:  # a request has no result, or its dict raises
                     # `_run` moves the result of every item: the earlier items get theirs back.
                     for earlier in batch[: -1 - len([*moving])]:
                         earlier["result"] = earlier["data"]
@@ -158,7 +158,7 @@ class Sequential(Word):
                     continue
                 if ready[i] and "result" in request:
                     request["data"] = request.pop("result")
-            except Exception as odd:  # noqa: BLE001 - the dict is the user's
+            except Exception as odd:  # the dict is the user's
                 outcomes[i] = odd
             else:
                 taken.append(i)
