@@ -91,9 +91,8 @@ class Closer:
 
     def _is_quiet(self) -> bool:
         """Tell whether no request waits, runs or is PENDING, between nodes either; in a step."""
-        if self._engine.graph is not None and (
-            self._engine.graph.open or self._engine.graph.walking
-        ):
+        graph = self._engine.graph
+        if graph is not None and (graph.open or graph.walking):
             return False
         return self._box.is_told and all(node.quiet for node in self._engine.nodes)
 
@@ -243,8 +242,8 @@ class Pass:
         self._current = "the pipeline"
         self._watchers = Watchers()
 
-    def start(self, until: float) -> bool:
-        """Take the steps, and wait for them; False where they have not ended.
+    def start(self, until: float) -> None:
+        """Take the steps, and wait for them.
 
         After ``until`` another thread goes on behind the step that hangs.
         """
@@ -253,8 +252,7 @@ class Pass:
             self._pool.run(self._run, turn := self._next_turn())
         except RuntimeError:  # no more threads
             self._run(turn)
-        if self._watchers.wait(lambda: self.over, until):
-            return True
+        self._watchers.wait(lambda: self.over, until)
         while not self.over:
             current = self._current
             if took_token(self._turn):
@@ -263,7 +261,6 @@ class Pass:
                 _log.warning(message + "the rest is closed without it", current)
                 self._pool.run(self._run, self._next_turn())
                 break
-        return self.over
 
     def _next_turn(self) -> list[None]:
         """Return a token for the next step, for its thread or who leaves the step before behind."""

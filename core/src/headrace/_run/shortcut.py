@@ -88,11 +88,13 @@ class ShortCut:
         data = request["data"]
         if "result" in request:
             del request["result"]
+        if node.crowded:
+            self.wait(request, weight, None, 0, internal, home)
+            return
         free, standby = node.free, node.standby
         stood_s, called = 0.0, False
         if (
-            node.crowded
-            or not free
+            not free
             or weight > self.max_weight
             or node.queue.count
             or node.inbox
@@ -103,8 +105,7 @@ class ShortCut:
             or node.decision.returning
             or (standby.until and len(free) < 2 and node.clock() < standby.until)
         ):
-            alone = not internal and home is None and weight == 1 and not node.crowded
-            if self._stands_by and alone:
+            if self._stands_by and not internal and home is None and weight == 1:
                 stood_s = standby.wait()
             if not stood_s:
                 self.wait(request, weight, None, 0, internal, home)
