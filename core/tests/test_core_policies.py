@@ -365,7 +365,6 @@ def test_a_runner_goes_on_with_the_greatest_priority_and_asks_a_policy_of_others
 def test_greedy_takes_what_is_full_at_once(n, running, opened, sized, now, pad):
     """The scheduler does not ask it then."""
     policy = greedy(batching_timeout=1e6, batch_sizes=[1] if sized else None, pad=pad)
-    assert policy.cut.takes_what_is_full
     queue = line(*[1] * n, running=running, open=opened)
     assert policy.cut(queue, Inst(max=1), now) == Cut(1)
 

@@ -75,5 +75,5 @@ _HOME = {
 if not TYPE_CHECKING:  # with these a type checker would accept every name
     __getattr__, __dir__ = lazy_names(__name__, _HOME)
 
-# Records go where the application's handlers put them. Without any handler Python would print warnings.
+# Records go where the application's handlers put them. Without a handler Python prints warnings.
 logging.getLogger("headrace").addHandler(logging.NullHandler())

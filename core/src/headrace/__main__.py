@@ -14,7 +14,8 @@ def main() -> None:
     if importlib.util.find_spec("headrace_cli") is None:
         sys.stderr.write(
             "headrace: the command line is a distribution of its own, which is not installed. "
-            'Install it: pip install "headrace[cli]", or in a clone of Headrace: pip install ./cli\n'
+            'Install it: pip install "headrace[cli]", '
+            "or in a clone of Headrace: pip install ./cli\n"
         )
         raise SystemExit(2)
     importlib.import_module("headrace_cli").main()

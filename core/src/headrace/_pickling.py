@@ -31,7 +31,7 @@ def twin_of(error: Error) -> Error:
 def portable(value: Any) -> Any:
     """Return ``value`` itself if it can be pickled and unpickled, else a stand-in with its text.
 
-    An exception whose ``__init__`` takes more than its text is pickled well and raises when it is unpickled.
+    An exception whose ``__init__`` takes more than its text is pickled, and raises when unpickled.
     """
     if value is None or issubclass(type(value), (str, int)):
         return value
@@ -39,7 +39,7 @@ def portable(value: Any) -> Any:
         return type(value)(map(portable, value))
     try:
         pickle.loads(pickle.dumps(value))  # noqa: S301 - pickled in this very line
-    except Exception:  # noqa: BLE001 - the value's class may raise anything
+    except Exception:  # the value's class may raise anything
         is_error = isinstance(value, BaseException)
         return RuntimeError(error_text(value)) if is_error else repr_of(value)
     return value

@@ -37,7 +37,7 @@ class Problem:
     column: int | None = None
 
     def __post_init__(self) -> None:
-        """Shorten message and hint: a name in them may have a million characters. Hide queries, which may be secrets."""
+        """Shorten message and hint, whose names may be long. Hide queries, which may be secrets."""
         object.__setattr__(self, "message", hide_queries(shorten(self.message)))
         object.__setattr__(self, "hint", self.hint and hide_queries(shorten(self.hint)))
         object.__setattr__(self, "text", self.text and hide_queries(self.text))

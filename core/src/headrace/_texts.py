@@ -1,4 +1,4 @@
-"""How values and names become the text of an error: short, safe to read, and with the nearest known name."""
+"""How values and names become the text of an error: short, safe, and with the nearest name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUERY = re.compile(r"""(://[^\s'"?#]{0,2000}\?)([^\s'"#)]+)""")
 
 def hide_queries(text: str) -> str:
     """Return a text of the same length in which the queries of addresses are stars."""
-    return _QUERY.sub(lambda one: one[1] + "*" * len(one[2]), text)
+    return _QUERY.sub(lambda match: match[1] + "*" * len(match[2]), text)
 
 
 def shorten(text: str) -> str:
@@ -32,8 +32,8 @@ def shorten(text: str) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that is most like ``name``, or None when none is like it."""
     by_lower: dict[str, str] = {}
-    for one in known:
-        by_lower.setdefault(one.lower(), one)
+    for word in known:
+        by_lower.setdefault(word.lower(), word)
     if not by_lower or len(name) > 200:
         return None  # comparing takes the square of the length
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
@@ -41,17 +41,20 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def starting(name: str, known: Iterable[str]) -> str | None:
-    """Return the shortest known name that begins as ``name`` does, of three letters or more, whatever their case."""
-    begins = name.lower()
-    found = [one for one in known if one.lower().startswith(begins)] if len(begins) > 2 else []
-    return min(found, key=len, default=None)
+    """Return the shortest known name that begins as ``name`` does, or None.
+
+    Case does not matter. A ``name`` of less than three letters begins none.
+    """
+    begin = name.lower()
+    longer = [word for word in known if word.lower().startswith(begin)]
+    return min(longer, key=len, default=None) if len(begin) > 2 else None
 
 
 def error_text(error: BaseException | None) -> str:
     """Return type and text of an error, even when its ``__str__`` raises."""
     try:
         return f"{type(error).__name__}: {error}".removesuffix(": ")
-    except Exception as broken:  # noqa: BLE001 - the __str__ is a user's
+    except Exception as broken:  # the __str__ is a user's
         return f"{type(error).__name__} (its __str__ raised {type(broken).__name__})"
 
 
@@ -59,7 +62,7 @@ def repr_of(value: object) -> str:
     """Return the repr of any value, cut to 200 characters, even when its ``__repr__`` raises."""
     try:
         text = repr(value)
-    except Exception:  # noqa: BLE001 - a user's __repr__, or an int of too many digits
+    except Exception:  # a user's __repr__, or an int of too many digits
         if isinstance(value, int):
             return f"an int of {value.bit_length()} bits"
         text = object.__repr__(value)

@@ -1,7 +1,8 @@
-"""A pipeline as plain data: what every configuration becomes, and what a program that makes pipelines writes by itself.
+"""A pipeline as plain data: every configuration becomes that, and a program can write it itself.
 
-A `Blueprint` is all that a `headrace.Pipeline` is built from. `headrace.pipe` makes it of a configuration. By hand it needs
-no configuration, no plugin and no options, and nothing of what reads them is imported::
+A `Blueprint` is all that a `headrace.Pipeline` is built from. `headrace.pipe` makes it of a
+configuration. By hand it needs no configuration, no plugin and no options, and nothing of what
+reads them is imported::
 
     from headrace import Pipeline
     from headrace.blueprint import blueprint, node
@@ -74,14 +75,14 @@ class Runs(Protocol):
         """Write ``result`` into each request of a batch. See `headrace.Backend.forward`."""
 
 
-def node(  # noqa: PLR0913 - the keys of a node
+def node(
     name: str,
     make: Callable[[], Runs],
     *,
     instance_num: int = 1,
-    min: int = 1,  # noqa: A002 - the key of that name
-    max: int | None = 1,  # noqa: A002 - the key of that name
-    next: Sequence[str] = (),  # noqa: A002 - the key of that name
+    min: int = 1,
+    max: int | None = 1,
+    next: Sequence[str] = (),
     links: Links | None = None,
     batch_policy: Callable[[], BatchPolicy] = Greedy,
     dispatch_policy: Callable[[], DispatchPolicy] = BestFit,
@@ -96,7 +97,8 @@ def node(  # noqa: PLR0913 - the keys of a node
         min: The least weight of a batch.
         max: The greatest weight of a batch. None for no bound.
         next: The nodes after it.
-        links: How it is linked to the others, where ``next`` does not say enough. Its ``name`` and ``next`` are not read.
+        links: How it is linked to the others, where ``next`` does not say enough. Its ``name`` and
+            ``next`` are not read.
         batch_policy: Makes its batch policy.
         dispatch_policy: Makes its dispatch policy.
         limits: Its queue keys.
@@ -104,9 +106,9 @@ def node(  # noqa: PLR0913 - the keys of a node
     Raises:
         ValueError: ``min`` and ``max`` are no range, or ``instance_num`` is below 1.
     """
-    wrong = range_problem(min, max)
-    if wrong or instance_num < 1:
-        raise ValueError(f"node {name!r}: {wrong or f'instance_num={instance_num!r} is below 1'}")
+    problem = range_problem(min, max)
+    if problem or instance_num < 1:
+        raise ValueError(f"node {name!r}: {problem or f'instance_num={instance_num!r} is below 1'}")
 
     def build(schedule: Schedule) -> BuiltNode:
         backends: list[_Object] = []
@@ -118,7 +120,8 @@ def node(  # noqa: PLR0913 - the keys of a node
                 Instance(index, backend, least=min, most=max)
                 for index, backend in enumerate(backends)
             ]
-            return BuiltNode(schedule(instances), parts.pop_all(), backends, {})
+            closing = [backend.close for backend in backends]
+            return BuiltNode(schedule(instances), parts.pop_all().close, closing, {})
 
     linked = replace(links or Links(), name=name, next=tuple(next))
     return NodeBlueprint(linked, build, batch_policy, dispatch_policy, limits or Limits())
@@ -130,7 +133,8 @@ def blueprint(
     """Describe a pipeline of some nodes, from which `headrace.Pipeline` is made.
 
     Args:
-        nodes: The nodes, at least one. Requests without ``node_name`` begin where no other node leads to.
+        nodes: The nodes, at least one. Requests without ``node_name`` begin at the node to which
+            no other node leads.
         probes: The factories of its probes, by name.
 
     Raises:
@@ -163,9 +167,9 @@ class _Object(Checked):
             failure = f"instance {index} could not be made: {error_text(error)}"
             raise SetupError(failure, node=node) from error
         if not callable(getattr(made, "forward", None)):
-            wrong = f"an object of {type(made).__name__} is no backend"
+            message = f"an object of {type(made).__name__} is no backend"
             hint = "It needs forward(batch), which writes result into each request."
-            raise SetupError(wrong, node=node, hint=hint)
+            raise SetupError(message, node=node, hint=hint)
         self.forward = made.forward  # type: ignore[method-assign]
         self._close: Callable[[], object] = getattr(made, "close", bool)
         self.min, self.max = within
@@ -177,5 +181,5 @@ class _Object(Checked):
             self._state = "closed"
             try:
                 self._close()
-            except Exception as error:  # noqa: BLE001 - the others must be closed as well
+            except Exception as error:  # the others must be closed as well
                 _log.warning("closing %s failed", self._label(), exc_info=error)

@@ -1,11 +1,13 @@
-"""What core gives to a container whose part lives elsewhere: in another process, or on another machine.
+"""For containers whose part lives elsewhere: in another process, or on another machine.
 
-A container that says ``builds_elsewhere`` gets the configuration of its child (`ChildConfig`). Another place builds it by
-`headrace.plugins.build`. While a batch runs there, its entries (`Liveness.entries`) let the callers of requests
-leave with them, and with `Liveness` the container says whether the instance has its part now, later or no more. Such a
-container may set ``needs`` in ``init``: the keys without which what was built there cannot run a request.
+A container that says ``builds_elsewhere`` gets the configuration of its child (`ChildConfig`).
+Another place builds it by `headrace.plugins.build`. While a batch runs there, its entries
+(`Liveness.entries`) let the callers of requests leave with them, and with `Liveness` the container
+says whether the instance has its part now, later or no more. Such a container may set ``needs`` in
+``init``: the keys without which what was built there cannot run a request.
 
-``headrace-process`` has the base of such containers, `headrace_process.apart.Apart`, which uses these names alone.
+``headrace-process`` has the base of such containers, `headrace_process.apart.Apart`, which uses
+these names alone.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ __all__ = [
 ]
 
 elsewhere: dict[int, Any] = _elsewhere
-"""Where parts of answers go in a process that runs batches for another one, by the identity of the request, while it runs.
+"""By the identity of a request that this process runs for another one: where its parts go.
 
-The value has ``add(part, waits)``, which gives whether somebody reads, and ``begun`` and ``closed``: whether a part has come,
-and whether nobody reads any more.
+The value has ``add(part, waits)``, which gives whether somebody reads, and ``begun`` and
+``closed``: whether a part has come, and whether nobody reads any more.
 """
 
 
 def has_emitted(request: Request) -> bool:
-    """Tell whether a part of the answer of a request that runs here was given: then nothing runs it once more."""
+    """Tell whether a request that runs here has given a part: then nothing runs it once more."""
     parts = elsewhere.get(id(request)) or read_from(running_here(request))
     return parts is not None and bool(parts.begun)

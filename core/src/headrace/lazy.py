@@ -25,12 +25,13 @@ def lazy_names(
 
     Args:
         package: The name of the package, its ``__name__``.
-        homes: For each module within the package, as ``"images"``, the public names that it defines, as ``"crop resize"``.
-            ``"resize:_resize"`` where a name is another one there. Below ``""`` are modules of the package.
+        homes: For each module within the package, as ``"images"``, the public names that it
+            defines, as ``"crop resize"``. ``"resize:_resize"`` where a name is another one there.
+            Below ``""`` are modules of the package.
 
     Returns:
-        A function that imports a name when it is first used, and raises AttributeError for any other. And one that lists
-        them, and what else the package has in ``__all__``.
+        A function that imports a name when it is first used, and raises AttributeError for any
+        other. And one that lists them, and what else the package has in ``__all__``.
     """
     pairs = [(home, name.split(":")) for home, names in homes.items() for name in names.split()]
     places = {name: (home, *other) for home, (name, *other) in pairs}

@@ -1,8 +1,9 @@
-"""Running one batch on the instance that was claimed for it: the call, and an outcome for each request."""
+"""Running one batch on the instance that was claimed for it, with an outcome for each request."""
 
 from __future__ import annotations
 
 import time
+from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
     Errors: TypeAlias = "list[BaseException | None] | None"
-    """One error or None per entry of a batch; None where all went well."""
+    """One error or None per entry of a batch. None where all went well."""
+
+_request_of = attrgetter("request")
 
 
 def run(instance: Instance, entries: Sequence[Entry], node: Node) -> Errors:
@@ -36,11 +39,9 @@ def run(instance: Instance, entries: Sequence[Entry], node: Node) -> Errors:
         node: The node.
 
     Returns:
-        See `Errors`. An error that the backend raises is an outcome of the entries, and not raised here.
+        See `Errors`. An error of the backend is an outcome of the entries, and is not raised here.
     """
-    batch: list[Request] = []
-    for entry in entries:  # a comprehension would cost one call more
-        batch.append(entry.request)  # noqa: PERF401
+    batch: list[Request] = [*map(_request_of, entries)]
     if instance.limits.pad:
         batch += copies(instance, entries)
     outcomes: Sequence[BaseException | None] | None
@@ -51,7 +52,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: Node) -> Errors:
     begun = time.perf_counter() if timed else 0.0
     try:
         outcomes = instance.run(batch)
-    except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised
+    except BaseException as error:  # every entry gets an outcome, whatever is raised
         outcomes = [wrap_error(node.name, instance, error) for _ in entries]
     finally:
         if outer:
@@ -61,7 +62,7 @@ def run(instance: Instance, entries: Sequence[Entry], node: Node) -> Errors:
     if timed:
         instance.note_duration(time.perf_counter() - begun)
     if outcomes is None:
-        if not node.must_have_result or all(["result" in request for request in batch]):  # noqa: C419 - a generator costs more
+        if not node.must_have_result or all(["result" in request for request in batch]):
             return None
         outcomes = [None] * len(entries)
     try:
@@ -76,7 +77,7 @@ def _per_entry(
     node: Node,
     outcomes: Sequence[BaseException | None],
 ) -> list[BaseException | None]:
-    """Return one error or None per entry, and set the code of each failure; outcomes of fillers are left out."""
+    """Return one error or None per entry, without the fillers, and set the code of each failure."""
     errors = [_for_owner(error) for error in outcomes[: len(entries)]]
     for index, entry in enumerate(entries):
         if errors[index] is None and node.must_have_result and "result" not in entry.request:
@@ -96,11 +97,11 @@ def _per_entry(
 def run_alone(
     instance: Instance, request: Request, node: Node, *, timed: bool = True
 ) -> BaseException | None:
-    """Run a caller's own request on the instance that the caller claimed; return its error, None for none."""
+    """Run a caller's own request on the instance that the caller claimed; return its error."""
     begun = time.perf_counter()
     try:
         outcomes = instance.run([request])
-    except BaseException as error:  # noqa: BLE001 - raised past the backend's own guard
+    except BaseException as error:  # raised past the backend's own guard
         return wrap_own(node.name, instance, error)
     finally:
         if timed:
@@ -122,7 +123,7 @@ def judge(
 
 
 def _for_owner(error: BaseException | None) -> BaseException | None:
-    """Return an outcome to the caller: a `ClosedError` as a copy that outer backends wrap like other errors."""
+    """Return an outcome; a `ClosedError` as a copy, which outer backends wrap as other errors."""
     return own_error(error) if isinstance(error, ClosedError) else error
 
 
@@ -138,7 +139,7 @@ def _no_result(node: str, instance: Instance, request: Request) -> NoResultError
 
 
 def wrap_error(node: str, instance: Instance, error: BaseException) -> BackendError:
-    """Make the error of one request whose batch ended with ``error``, past the backend's own guard."""
+    """Make the error of a request whose batch ended with ``error``, past the backend's guard."""
     backend = instance.backend._label()
     problem = f"{backend} raised {type(error).__name__}"
     failure = backend_error(problem, error, node=node, backend=backend, instance=instance.index)
@@ -147,7 +148,10 @@ def wrap_error(node: str, instance: Instance, error: BaseException) -> BackendEr
 
 
 def wrap_own(node: str, instance: Instance, error: BaseException) -> BackendError:
-    """Make the error of a request that its own caller ran; raise what a signal handler may have raised in the main thread."""
+    """Make the error of a request that its own caller ran.
+
+    An interrupt in the main thread, where signal handlers run, is raised as it is.
+    """
     if isinstance(error, (KeyboardInterrupt, SystemExit)) and get_ident() == box.main:
         raise error
     return wrap_error(node, instance, error)

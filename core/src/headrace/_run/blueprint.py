@@ -1,10 +1,10 @@
-"""The blueprint of a pipeline: frozen plain data with factories, all that what runs knows of a configuration."""
+"""The blueprint of a pipeline: all that the kernel knows of a configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from headrace._run.checked import Checked
 from headrace._run.instance import Instance
@@ -19,27 +19,21 @@ Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
 """Puts the queue of a node before its instances."""
 
 
-class CloseStack(Protocol):
-    """The parts of a node or an instance, which are closed together."""
-
-    def close(self) -> object:
-        """Close all parts, newest first; a second call does nothing."""
-
-
 @dataclass
 class BuiltNode:
     """One node, built.
 
     Attributes:
         node: Its queue and instances.
-        parts: The parts of the node as a whole.
-        instances: The parts of each instance, in the node's order. There may be fewer of them.
+        close: Closes the parts of the node as a whole. A second call does nothing.
+        close_instances: Close the parts of each instance, in the node's order. There may be fewer
+            of them.
         enters: A backend of each class here that has a function ``enter``. See `headrace.Backend`.
     """
 
     node: Node
-    parts: CloseStack
-    instances: Sequence[CloseStack]
+    close: Callable[[], object]
+    close_instances: Sequence[Callable[[], object]]
     enters: Mapping[type[Any], Checked]
 
     def describe(self, following: Sequence[str]) -> dict[str, Any]:
@@ -53,7 +47,7 @@ class BuiltNode:
         }
 
     def advice(self, nodes: dict[str, Any], cpu_s: float) -> str | None:
-        """Return what would let the node answer more, for ``stats()``. None where nothing says so.
+        """Return advice on how the node answers more, for ``stats()``, or None.
 
         Args:
             nodes: What ``stats()`` shows of each node.
@@ -70,7 +64,8 @@ class NodeBlueprint:
         links: Its name, and how it is linked to the other nodes.
         build: Builds its instances. It is given a function that puts the queue of the node before
             them. When it raises, ``Blueprint.close`` closes all that it has built.
-        batch_policy, dispatch_policy: The factories of its policies. With None as the second, one object is both policies.
+        batch_policy, dispatch_policy: The factories of its policies. With None as the second, one
+            object is both policies.
         limits: Its queue keys.
     """
 
@@ -96,7 +91,7 @@ class Blueprint:
         probes: The factories of the probes, by the names that ``stats()`` gives the probes.
         listen: Called with the probes, before the nodes are built.
         store: What backends share by ``context.store.pipeline``. Building a node may add to it.
-        close: Gives up what is still being built, closes what was built, and gives the errors of that.
+        close: Closes what was built, gives up the rest, and returns the errors of that.
         config: What ``Pipeline.config`` gives. None for none.
         described: What ``Pipeline.describe()`` says beside the nodes.
     """

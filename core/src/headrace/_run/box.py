@@ -1,16 +1,18 @@
 """The box of a pipeline: all that changes its state are steps, which run one after the other.
 
-Any thread may put a step into the box at any moment: that is one append. Then, if nobody runs steps, it takes the lock without
-waiting and runs all that is in the box. Who finds the lock taken goes away: the thread that holds it runs the step. So a
-step never waits for another one, no lock is taken while another one is held, and a destructor that calls the pipeline
-in the midst of a step only leaves another step in the box. A worker alone waits for the lock: it needs the batch that
-its own step gives it (`Box.work`).
+Any thread may put a step into the box at any moment: that is one append. Then, if nobody runs
+steps, it takes the lock without waiting and runs all that is in the box. Who finds the lock taken
+goes away: the thread that holds it runs the step. So a step never waits for another one, no lock is
+taken while another one is held, and a destructor that calls the pipeline in the midst of a step
+only leaves another step in the box. A worker alone waits for the lock: it needs the batch that its
+own step gives it (`Box.work`).
 
-Steps call nothing of the user's but policies. What a run of steps wants done outside (waking threads, telling callers) is in
-`Box.locks` and `Box.after`, and done once the lock is left.
+Steps call nothing of the user's but policies. What a run of steps wants done outside (waking
+threads, telling callers) is in `Box.locks` and `Box.after`, and done once the lock is left.
 
-**The main thread runs no steps**: Ctrl-C is raised there between any two instructions. A thread of the pool runs the steps
-that it puts into the box. `post`, `ask` and `Box.call_worker` are the only ways in.
+**The main thread runs no steps**: Ctrl-C is raised there between any two instructions. A thread of
+the pool runs the steps that it puts into the box. `post`, `ask` and `Box.call_worker` are the only
+ways in.
 """
 
 from __future__ import annotations
@@ -51,14 +53,16 @@ class Box:
 
     Attributes:
         threads: The clock, the timer and the pool of its threads.
-        in_doubt: Whether the main thread was interrupted as it put a step in: perhaps nobody is on the way to the steps.
-        worker: The worker that runs the steps, and takes a batch that is due. None where another thread runs them.
-        dirty: The nodes at which something has changed: whether a batch is due there is seen after the steps.
+        in_doubt: Whether the main thread was interrupted as it put a step in, so that perhaps no
+            thread is about to run it.
+        worker: The worker that runs the steps, and takes a batch that is due. None where another
+            thread runs them.
+        dirty: The nodes that have changed. After the steps each looks whether a batch is due.
         locks: What the callers sleep on that are woken once the lock is left.
         after: What is called once the lock is left.
         telling: How often each thread is calling what its steps have collected, by its identifier.
         look_if_quiet: Called whenever the pipeline closes and something has ended. In a step.
-        closes: Whether the pipeline closes, so that the end of what is called outside is something to look at.
+        closes: Whether the pipeline closes: then `look_if_quiet` runs after calls outside.
     """
 
     def __init__(self, given: Threads | None = None) -> None:
@@ -90,12 +94,18 @@ class Box:
         self.after.append((function, args))
 
     def run(self) -> None:
-        """Run the steps in the box, unless another thread does; never in the main thread, nor inside a step."""
+        """Run the steps in the box, unless another thread does.
+
+        It is called neither in the main thread nor inside a step.
+        """
         while self.steps and self._lock.acquire(False):
             self._run(None, None, ())
 
     def work(self, worker: Worker, step: Callable[..., object] | None = None, *args: Any) -> None:
-        """Run the steps in the box, and then one of a worker, which takes a batch that is due; it waits for its turn."""
+        """Wait for the lock, and run the steps in the box, then the step of a worker.
+
+        The worker takes a batch that is due.
+        """
         self._lock.acquire()
         self._run(worker, step, args)
         if self.steps:  # they came as this thread left the lock
@@ -119,7 +129,7 @@ class Box:
                     dirty.popitem()[0].dispatch()
                 else:
                     break
-            except BaseException as error:  # noqa: BLE001 - a defect; the other steps run all the same
+            except BaseException as error:  # a defect: the other steps run
                 _log.error("a step raised", exc_info=error)
         self.worker = None
         work = None if worker is None else worker.work
@@ -134,9 +144,7 @@ class Box:
         self.telling[me] = self.telling.get(me, 0) + 1
         del in_steps[me]
         self._lock.release()
-        if (
-            after and self.steps
-        ):  # they came as this thread left the lock, and what it calls may take long
+        if after and self.steps:  # they came meanwhile, and what is called now may take long
             self.wake()
         self._tell(locks, after)
 
@@ -145,14 +153,14 @@ class Box:
     ) -> None:
         """Wake callers, and call what the steps wanted called; in no step."""
         for lock in locks:
-            try:  # noqa: SIM105 - as `wake`, without the call
+            try:  # as `wake`, without the call
                 lock.release()
             except RuntimeError:
                 pass
         for function, args in after:
             try:
                 function(*args)
-            except BaseException as error:  # noqa: BLE001 - the others are called all the same
+            except BaseException as error:  # the others are called all the same
                 _log.error("%r raised", function, exc_info=error)
         me = get_ident()
         self.telling[me] -= 1
@@ -162,7 +170,7 @@ class Box:
             post(self, self.look_if_quiet)
 
     def call_worker(self, step: Callable[[], object], thread: OwnThread | None) -> None:
-        """Have a worker run a step, and the batches that it gives: that thread of a backend, or one of the pool."""
+        """Have a worker run a step and the batches due, in the thread of a backend or the pool."""
         if thread is not None and thread.alive:
             thread.post(partial(self.serve, step, thread))
             if thread.alive:  # else it has perhaps ended before; to look twice is no harm
@@ -204,7 +212,8 @@ class Worker:
     Attributes:
         thread: The thread of a backend. None where it belongs to the pool.
         work: The batch that it is to run next.
-        returns: What it does where there is none: it waits a moment for callers that were answered, and come again.
+        returns: Called where there is no work. It waits a moment for callers just answered, who
+            often come again.
     """
 
     __slots__ = ("returns", "thread", "work")
@@ -215,7 +224,7 @@ class Worker:
         self.returns: Callable[[Worker], object] | None = None
 
     def take(self, work: Work) -> bool:
-        """Take a batch that this thread may run, while it runs the steps. False where it may not."""
+        """Take a batch, while this thread runs the steps. False where the thread may not run it."""
         thread = self.thread
         if self.work is not None or self.returns is not None or work.instance.thread is not thread:
             return False
@@ -241,7 +250,7 @@ class Worker:
 
 
 def post(box: Box, step: Callable[..., object], *args: Any) -> None:
-    """Have a step run: in this thread if nobody runs steps, else by who does. Any thread, at any moment.
+    """Have a step run, in this thread or in the one that runs steps now. Call it at any moment.
 
     Raises:
         RecursionError: The thread has no stack left to run steps. Then nothing is in the box.
@@ -265,14 +274,17 @@ def post(box: Box, step: Callable[..., object], *args: Any) -> None:
 
 
 def ask(box: Box, step: Callable[..., Answer], *args: Any) -> Answer:
-    """Have a step run and return what it returns; `NOT_YET` in a destructor within a step, which cannot wait."""
+    """Have a step run and return its value.
+
+    A destructor within a step cannot wait, and gets `NOT_YET`.
+    """
     answer: list[Any] = []
     signal = Signal()
 
     def run_asked() -> None:
         try:
             answer.append((step(*args), None))
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked
+        except BaseException as error:  # raised where it was asked
             answer.append((None, error))
         signal.wake()
 
@@ -299,8 +311,8 @@ def refuse_inside(node: str) -> None:
     """Refuse a call that would wait, in the midst of a step."""
     me = get_ident()
     if me != main and me in in_steps:  # as `is_inside` says; each call that waits comes here
-        what = "a destructor called a pipeline in the midst of one of its steps, and would have to wait"
-        raise ContractError(what, node=node, hint="Use submit, which does not wait.")
+        message = "a destructor called a pipeline in the midst of a step, and would have to wait"
+        raise ContractError(message, node=node, hint="Use submit, which does not wait.")
 
 
 def after_fork() -> None:

@@ -40,17 +40,18 @@ class _Pending(Exception):  # noqa: N818 - an outcome like an error, and none
 
 
 PENDING: Exception = _Pending("the answer comes later")
-"""The outcome of an item that its backend answers later: ``forward`` returns it in the list of outcomes.
+"""The outcome of an item that its backend answers later, in the list that ``forward`` returns.
 
-Before that it has a handle, of ``context.request.keep``. The item leaves its batch, and waits without a thread until
-``resume`` or ``finish`` is called for the handle: see `headrace.InitContext`. The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
+Before that it has a handle, of ``context.request.keep``. The item leaves its batch, and waits
+without a thread until ``resume`` or ``finish`` is called for the handle. See `headrace.InitContext`.
+The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
 """
 
 Located = TypeVar("Located", bound="RequestError | SetupError | MissingDependencyError")
 
 
 class Filler(dict[str, Any]):
-    """A copy of an item that fills a batch up: no caller has sent it, and its outcome is dropped."""
+    """A copy of an item that fills a batch up. No caller has sent it; its outcome is dropped."""
 
 
 def filler(item: Request) -> Filler:
@@ -70,18 +71,20 @@ _OF_A_LIST = (
 
 
 class Liveness:
-    """Whether an instance can serve: its device or server may be away for a while, or lost for ever.
+    """Whether an instance can serve. Its device or server may be away, or lost for ever.
 
     Attributes:
         lost: Whether the instance is lost for ever.
-        parts_away: The backends whose device or server is away, and whether the instance gets batches all the same.
-            Else waiting requests go to other instances, or wait on, until all are back.
+        parts_away: The backends whose device or server is away, and whether the instance gets
+            batches all the same. Else waiting requests go to other instances, or wait on, until all
+            are back.
         changed: Called, without a lock, when a thread other than that of the batch has changed
             ``lost`` or ``parts_away``.
         killers: Functions to end the work of the instance, called when its batch is left behind.
-        entries: Gives the entries of the running batch, none for a request run by its caller. Each has its ``request``
-            and ``deadline``. If the backend works on a copy, ``lend()`` lets the caller leave with the request, as
-            ``has_left`` tells, until ``regain()`` (False if the caller has left).
+        entries: Gives the entries of the running batch, none for a request run by its caller. Each
+            has its ``request`` and ``deadline``. If the backend works on a copy, ``lend()`` lets
+            the caller leave with the request, as ``has_left`` tells, until ``regain()`` (False if
+            the caller has left).
         outermost: The backend called by the node. None before the build.
         node: The node that runs it. None before the build.
         keeps: Whether a backend of the instance says ``keeps``.
@@ -103,7 +106,7 @@ class Liveness:
 
         Args:
             part: The part.
-            takes_batches: Whether the instance is given batches all the same, and refuses them itself.
+            takes_batches: Whether the instance still gets batches, and refuses them itself.
         """
         self.parts_away[part] = takes_batches
         self.changed()
@@ -164,7 +167,7 @@ class Checked:
         try:
             # The backend gets a copy of the list, so that no item is lost when it changes the list.
             outcomes = self.forward([*batch])
-        except Exception as error:  # noqa: BLE001 - any error of a backend is an outcome
+        except Exception as error:  # any error of a backend is an outcome
             return self._after_failure(batch, caught(error))
         if outcomes is None:
             return None
@@ -178,8 +181,8 @@ class Checked:
         return False
 
     def _refuse(self, batch: Sequence[Request]) -> Answers:
-        what = f"{self._label()} was called {_OVER[self._state]}"
-        return [self._locate(ContractError(what)) for _ in batch]
+        message = f"{self._label()} was called {_OVER[self._state]}"
+        return [self._locate(ContractError(message)) for _ in batch]
 
     def _out_of_range(self, batch: Sequence[Request]) -> Outcomes:
         if self.max == 1:
@@ -206,7 +209,7 @@ class Checked:
         failed = error
         outcomes: Answers = []
         for request in batch:
-            # An instance that is lost runs nothing any more; parts of an answer cannot be taken back.
+            # A lost instance runs nothing any more. Parts of an answer cannot be taken back.
             if issubclass(type(error), InstanceLostError) or self._has_emitted(request):
                 outcomes.append(self._wrap(error))
                 continue
@@ -214,7 +217,7 @@ class Checked:
                 request.pop("result", None)
                 alone = batch_alone(self, request)
                 answers = [failed] if alone is None else self.forward([*alone])
-            except Exception as again:  # noqa: BLE001 - any error of a backend, or of a user's dict
+            except Exception as again:  # of a backend, or of a user's dict
                 error = caught(again)
                 outcomes.append(self._wrap(error))
             else:
@@ -236,42 +239,50 @@ class Checked:
     def _check_outcomes(self, batch: Sequence[Request], outcomes: Any) -> Outcomes:
         """Check that a backend has given a list with one exception or None per item."""
         if not isinstance(outcomes, list):
-            wrong = f"returned {'PENDING' if outcomes is PENDING else type(outcomes).__name__}"
+            value = "PENDING" if outcomes is PENDING else type(outcomes).__name__
         elif len(outcomes) != len(batch):
-            wrong = f"returned {len(outcomes)} outcomes for {len(batch)} items"
+            value = f"{len(outcomes)} outcomes for {len(batch)} items"
         elif odd := [o for o in outcomes if o is not None and not isinstance(o, Exception)]:
-            wrong = f"returned a list with {type(odd[0]).__name__}: an item is an exception or None"
+            value = f"a list with {type(odd[0]).__name__}: an item is an exception or None"
         elif all(o is None for o in outcomes):
             return None
         else:
             return [None if o is None else self._outcome_of(o) for o in outcomes]
-        hint = 'forward writes request["result"], and returns None or a list with one exception or None per item'
+        message = f"{self._label()} returned {value}"
+        hint = (
+            'forward writes request["result"], and returns None or a list with one exception or '
+            "None per item"
+        )
         if outcomes is PENDING:
             hint += "; for an item that is answered later PENDING stands in the list"
-        return [self._locate(ContractError(f"{self._label()} {wrong}", hint=hint)) for _ in batch]
+        return [self._locate(ContractError(message, hint=hint)) for _ in batch]
 
     def _outcome_of(self, given: Exception) -> Exception:
-        """Return the outcome of an item for an exception, or PENDING, that a backend has given it."""
+        """Return the outcome of an item to which a backend gave an exception or PENDING."""
         if given is not PENDING:
             return self._wrap(without_locals(given))
         if not self._is_last:
-            what = f"{self._label()} returned PENDING, and stands where others wait for its result"
+            where = "stands where others wait for its result"
+            message = f"{self._label()} returned PENDING, and {where}"
             hint = "The outermost backend of a node may, or the last one of an S that stands there."
-            return self._locate(ContractError(what, hint=hint))
+            return self._locate(ContractError(message, hint=hint))
         passes_on = bool(self.takes) and self._liveness is not None and self._liveness.keeps
         return given if self.keeps or passes_on else self._needs_keeps("returned PENDING")
 
     def _needs_keeps(self, act: str) -> ContractError:
-        """Make the error of a backend that keeps a request, or asks for its end, and does not say so in its class."""
-        what = f"{self._label()} {act}, and its class does not say that it keeps requests"
-        hint = "Write keeps = True in the body of the class. Its node then has an entry for each request."
-        return self._locate(ContractError(what, hint=hint))
+        """Make the error of a backend that keeps a request, and whose class does not say so."""
+        message = f"{self._label()} {act}, and its class does not say that it keeps requests"
+        hint = (
+            "Write keeps = True in the body of the class. Its node then has an entry for each "
+            "request."
+        )
+        return self._locate(ContractError(message, hint=hint))
 
     def _wrap(self, error: BaseException) -> Exception:
         """Make a new error for one item, even when the class of ``error`` raises as it is read."""
         try:
             return self._as_request_error(error)
-        except Exception:  # noqa: BLE001 - its class may have a `__getattribute__` that raises
+        except Exception:  # its class may have a `__getattribute__` that raises
             text = error_text(error)
             return self._locate(backend_error(f"{self._label()} raised {text}", RuntimeError(text)))
 
@@ -289,13 +300,12 @@ class Checked:
         if isinstance(error, AttributeError) and str(error).startswith("'dict' object"):
             wrapped.hint = 'A request is a dict: request["result"] = ...'
         elif isinstance(error, AttributeError) and error.obj is self:
-            wrapped.hint = (
-                f"init(self, options, context) is called once: set self.{error.name} there."
-            )
+            where = "init(self, options, context) is called once"
+            wrapped.hint = f"{where}: set self.{error.name} there."
         return self._locate(wrapped)
 
     def _loop_for(self, error: BaseException) -> str | None:
-        """Tell an author whose `forward` may have taken its list for one request which loop to write."""
+        """Say which loop to write, where `forward` may have taken its list for one request."""
         forward = getattr(type(self), "forward", self.forward)  # of a plain object its own
         code = getattr(unwrap(forward), "__code__", None)
         frames = [frame.f_code for frame, _ in walk_tb(error.__traceback__)]
@@ -303,7 +313,8 @@ class Checked:
             return None
         name = (*code.co_varnames[1 : code.co_argcount], "batch")[0]
         return (
-            f"forward gets a list of requests, {name!r}. If that was taken for one request, write a loop:\n"
+            f"forward gets a list of requests, {name!r}. "
+            "If that was taken for one request, write a loop:\n"
             f"      for request in {name}:\n"
             '          request["result"] = ...  # made of request["data"]'
         )
@@ -324,7 +335,7 @@ class Checked:
 
 
 def weight_of(batch: Sequence[Request]) -> int:
-    """Return the weight of a batch: the sum of ``request_size``; an item without it, or without rows, weighs 1."""
+    """Return the sum of ``request_size`` in a batch. Without it, or with 0, an item weighs 1."""
     total = 0
     for request in batch:
         total += request.get("request_size", 1) or 1
@@ -348,7 +359,7 @@ def batch_alone(backend: Checked, request: Request) -> list[Request] | None:
     For batches of several items `headrace._run.fitting.indices_to_repeat` says which copies do so.
 
     Returns:
-        None where no such batch fits the range of the backend, and for an item that is itself a filler.
+        None where no such batch fits the range of the backend, and for a filler.
     """
     if isinstance(request, Filler):
         return None
@@ -368,7 +379,7 @@ def range_problem(least: Any, most: Any) -> str | None:
 
 
 def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
-    """Return the largest of ``sizes``, which ascend, that is within ``most``; ``most`` when there is none."""
+    """Return the largest of ``sizes``, which ascend, within ``most``; ``most`` for none."""
     return next((size for size in reversed(sizes) if most is None or size <= most), most)
 
 
@@ -378,10 +389,10 @@ def is_count(value: Any, least: int = 1) -> bool:
 
 
 def as_int(value: Any) -> int | None:
-    """Return the int for which a value stands, also one of numpy; None for a bool and for any other value."""
+    """Return the int for which a value stands, also one of numpy; None for all others and bool."""
     try:
         return None if isinstance(value, bool) else index(value)
-    except Exception:  # noqa: BLE001 - the value's __index__ may raise anything
+    except Exception:  # the value's __index__ may raise anything
         return None
 
 
@@ -395,5 +406,5 @@ def _no_weight(request: Request) -> RequestError:
 
 def weight_error(weight: object, limit: str = "of at least 1", **where: Any) -> InputError:
     """Make the error of a request whose weight is no int within a limit."""
-    what, expected = "the weight of the request is wrong", f"an int {limit}"
-    return InputError(what, key="request_size", expected=expected, got=repr_of(weight), **where)
+    message, expected = "the weight of the request is wrong", f"an int {limit}"
+    return InputError(message, key="request_size", expected=expected, got=repr_of(weight), **where)

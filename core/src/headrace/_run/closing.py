@@ -1,4 +1,4 @@
-"""Closing a pipeline: newcomers are refused, the others end, and all that was built is closed, whatever hangs."""
+"""Closing a pipeline: newcomers are refused, the others end, and all is closed, whatever hangs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Closer:
 
     def close(self, *, drain: bool, timeout: float) -> None:
         """Close the pipeline; see ``Pipeline.close``."""
-        # In the child of a fork, and once the interpreter ends, no thread is left that could close anything.
+        # In the child of a fork, and once the interpreter ends, no thread is left for this.
         if self._engine.forked or sys.is_finalizing():
             return
         until = time.monotonic() + timeout
@@ -75,7 +75,7 @@ class Closer:
             refuse(node, error, drain=drain)
             for parts in map(read_from, node.all_open()):
                 reader = None if parts is None else parts.root.take
-                # While requests are drained others go on reading, and the thread that closes does not.
+                # While requests are drained, all but the thread that closes go on reading.
                 if isinstance(reader, Reader) and (not drain or reader.thread == closes):
                     reader.end_wait()
         if not drain and self._engine.graph is not None:
@@ -91,9 +91,8 @@ class Closer:
 
     def _is_quiet(self) -> bool:
         """Tell whether no request waits, runs or is PENDING, between nodes either; in a step."""
-        if self._engine.graph is not None and (
-            self._engine.graph.open or self._engine.graph.walking
-        ):
+        graph = self._engine.graph
+        if graph is not None and (graph.open or graph.walking):
             return False
         return self._box.is_told and all(node.quiet for node in self._engine.nodes)
 
@@ -103,7 +102,7 @@ class Closer:
             self._watchers.wake()
 
     def _end(self, until: float) -> None:
-        """Wait for the requests that are open, fail those that are left, and close all that was built."""
+        """Wait for open requests, fail those that are left, and close all that was built."""
         self._engine.blueprint.store._end_waits()
         quiet = self._watchers.wait(lambda: ask(self._box, self._is_quiet) or self.is_over, until)
         if self.is_over:
@@ -112,7 +111,9 @@ class Closer:
             ask(self._box, self._fail_open)
         if not took_token(self._unfinished):  # another thread closes all
             return
-        steps, all_idle = self._steps()
+        steps, all_idle = self._close_idle()
+        steps.append(("the pipeline", partial(setattr, self, "is_over", True)))
+        steps.append(("the probes", lambda: self._engine.probes.close()))
         closing = Pass(steps, self._box.threads.pool)
         self._passes.append(closing)
         closing.start(until)
@@ -135,41 +136,40 @@ class Closer:
 
     def hangs(self) -> bool:
         """Tell whether something was left behind that has not ended in its ``close``."""
-        return any(one.hangs and not one.over for one in self._passes)
+        return any(closing.hangs and not closing.over for closing in self._passes)
 
     def _end_processes(self) -> None:
         """End the processes of instances that are not closed by now."""
-        presences = [one.liveness for node in self._engine.nodes for one in node.instances]
-        for end in [end for liveness in presences for end in liveness.killers]:
-            end()
-
-    def _steps(self) -> tuple[list[Closing], bool]:
-        """Return the steps that close idle instances and nodes, and the probes; and whether all were idle."""
-        steps, all_idle = self._close_idle()
-        steps.append(("the pipeline", partial(setattr, self, "is_over", True)))
-        steps.append(("the probes", lambda: self._engine.probes.close()))
-        return steps, all_idle
+        instances = [instance for node in self._engine.nodes for instance in node.instances]
+        for kill in [kill for instance in instances for kill in instance.liveness.killers]:
+            kill()
 
     def _close_idle(self) -> tuple[list[Closing], bool]:
-        """Return the steps that close the idle instances, and the nodes that have no others, in order; and whether all are idle."""
+        """Return the steps that close what is idle, and whether all is.
+
+        Nodes come in the reverse order of building, each after its instances.
+        """
         all_idle = True
         steps: list[Closing] = []
         for name, built in reversed(self._engine.built.items()):
-            own = built.node.instances
-            for index in reversed(range(len(built.instances))):
-                if index < len(own) and own[index].busy:
+            instances = built.node.instances
+            for index, close in reversed([*enumerate(built.close_instances)]):
+                if index < len(instances) and instances[index].busy:
                     all_idle = False
                 else:
-                    steps.append((f"instance {index} of node {name}", built.instances[index].close))
+                    steps.append((f"instance {index} of node {name}", close))
             if all_idle:
-                steps.append((f"node {name}", built.parts.close))
+                steps.append((f"node {name}", built.close))
         if all_idle:
             steps.append(("what the nodes share", self._engine.blueprint.store.close))
         return steps, all_idle
 
 
 def refuse(node: Node, error: ClosedError, *, drain: bool) -> None:
-    """Refuse newcomers of a node; fail the entries that wait for room, and without ``drain`` those that wait at all; a step."""
+    """Refuse newcomers of a node, in a step.
+
+    Entries that wait for room fail, and without ``drain`` all that wait.
+    """
     node.take_in()
     node.special = True
     node.refusing = node.refusing or error
@@ -200,10 +200,13 @@ _AT_LEAST_S = 0.2
 
 
 class Watchers(list[Signal]):
-    """The threads that sleep until a condition holds: each adds its signal first, and then looks at the condition."""
+    """The threads that sleep until a condition holds.
+
+    Each adds its signal first, and then looks at the condition.
+    """
 
     def wait(self, is_so: Callable[[], bool], until: float | None = None) -> bool:
-        """Sleep until ``is_so()``; False when ``until``, in seconds of `time.monotonic`, came first."""
+        """Sleep until ``is_so()``; False when ``until``, a time in seconds, came first."""
         signal = Signal()
         self.append(signal)
         try:
@@ -223,7 +226,7 @@ class Watchers(list[Signal]):
 
 
 class Pass:
-    """One run over closing steps, one after the other, in a thread of the pool: a step that hangs is left behind.
+    """One run over closing steps, in a thread of the pool. A step that hangs is left behind.
 
     A thread that comes back from a step which was left behind takes no further one.
 
@@ -239,27 +242,28 @@ class Pass:
         self._current = "the pipeline"
         self._watchers = Watchers()
 
-    def start(self, until: float) -> bool:
-        """Take the steps, and wait for them; after ``until`` another thread goes on behind the step that hangs."""
+    def start(self, until: float) -> None:
+        """Take the steps, and wait for them.
+
+        After ``until`` another thread goes on behind the step that hangs.
+        """
         until = max(until, time.monotonic() + _AT_LEAST_S)
         try:
             self._pool.run(self._run, turn := self._next_turn())
         except RuntimeError:  # no more threads
             self._run(turn)
-        if self._watchers.wait(lambda: self.over, until):
-            return True
+        self._watchers.wait(lambda: self.over, until)
         while not self.over:
             current = self._current
             if took_token(self._turn):
                 self.hangs = True
-                message = "closing %s has not ended in time; it is left behind, the rest is closed without it"
-                _log.warning(message, current)
+                message = "closing %s has not ended in time; it is left behind, "
+                _log.warning(message + "the rest is closed without it", current)
                 self._pool.run(self._run, self._next_turn())
                 break
-        return self.over
 
     def _next_turn(self) -> list[None]:
-        """Return a token for the next step: its thread takes it, or who leaves the step before behind."""
+        """Return a token for the next step, for its thread or who leaves the step before behind."""
         self._turn: list[None] = [None]
         return self._turn
 
@@ -273,5 +277,5 @@ class Pass:
             self._current, turn = name, self._next_turn()
             try:
                 close()
-            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
+            except BaseException as error:  # the others must be closed as well
                 _log.warning("closing %s failed", name, exc_info=error)

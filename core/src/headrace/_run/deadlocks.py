@@ -1,13 +1,16 @@
-"""Threads that wait for each other in a circle: they are found off the path of requests, and one of them is freed.
+"""Threads that wait for each other in a circle: off the path of requests one is found and freed.
 
-A call that would wait for an instance which its own thread holds is refused where it enters. A longer circle, over several threads,
-nodes and pipelines, is looked for only once a request has waited long: a thread of the pool reads who waits for whom, twice, a second
-apart, without stopping anybody. A circle that is the same in both, with no instance having begun another batch in between, stays for
-ever: the newest request that waits in it fails. What is read need not fit together at any one moment, so one look proves nothing.
+A call that would wait for an instance which its own thread holds is refused where it enters. A
+longer circle, over several threads, nodes and pipelines, is looked for only once a request has
+waited long: a thread of the pool reads who waits for whom, twice, a second apart, without stopping
+anybody. A circle that is the same in both, with no instance having begun another batch in between,
+stays for ever: the newest request that waits in it fails. What is read need not fit together at any
+one moment, so one look proves nothing.
 
-It sees callers, futures, coroutines and streams that a thread waits for, and backends with a thread of their own. A thread that
-awaits several requests, as an event loop does, is stuck once all of them are. It does not see threads that wait for
-something else: a lock, or `concurrent.futures.wait`, which does not say whether its thread waits or goes on.
+It sees callers, futures, coroutines and streams that a thread waits for, and backends with a thread
+of their own. A thread that awaits several requests, as an event loop does, is stuck once all of
+them are. It does not see threads that wait for something else: a lock, or
+`concurrent.futures.wait`, which does not say whether its thread waits or goes on.
 """
 
 from __future__ import annotations
@@ -43,7 +46,7 @@ engines: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Wait(NamedTuple):
-    """One step of a circle: a thread waits for an entry, for which an instance is needed that the next one holds.
+    """One step of a circle: a thread waits for an entry, for which it needs an instance.
 
     Attributes:
         thread: The thread.
@@ -85,7 +88,7 @@ class _Look:
             self.stuck -= going
 
     def _note(self, entry: Entry, waits_for: list[Entry]) -> None:
-        waits_for = [working for some in waits_for for working in _at_work(some)]
+        waits_for = [*chain.from_iterable(map(_at_work, waits_for))]
         waiter = entry.waiter
         if waiter is not None:
             self.waits[waiter.ident][waiter] += waits_for
@@ -112,7 +115,10 @@ class _Look:
         return bool(living) and all(instance.ident in self.stuck for instance in living)
 
     def circle(self) -> list[Wait]:
-        """Return one circle of threads that wait for each other; empty for none. It names no calls in a backend's own thread."""
+        """Return one circle of threads that wait for each other; empty for none.
+
+        It leaves out calls in a backend's own thread.
+        """
         way: dict[int, Wait | None] = {}
         thread = next(iter(self.stuck), 0)
         while thread not in way:
@@ -142,7 +148,7 @@ def _node_of(entry: Entry) -> Node:
 def _at_work(entry: Entry) -> list[Entry]:
     """Return the entries that run or wait for one that was sent to another node; else itself."""
     sent = None if entry.held is None else entry.held.away
-    return [entry] if sent is None else [one for some in sent.entries for one in _at_work(some)]
+    return [entry] if sent is None else [*chain.from_iterable(map(_at_work, sent.entries))]
 
 
 class Search:
@@ -166,7 +172,7 @@ class Search:
             goes_on = self._look_once(given.clock())
         except RuntimeError:  # what it read was changed meanwhile: something goes on
             pass
-        except Exception as error:  # noqa: BLE001 - the next look may succeed
+        except Exception as error:  # the next look may succeed
             _log.warning("looking for calls that wait for each other failed", exc_info=error)
         now = given.clock()
         self._next = now + 2 * APART_S if goes_on else now
@@ -174,7 +180,11 @@ class Search:
             given.timer.call_at(now + APART_S, lambda: given.pool.run(self._look, given))
 
     def _look_once(self, now: float) -> bool:
-        """Free the newest request of a circle that was there at the look before; tell whether there is any circle."""
+        """Free the newest request of a circle that was there at the look before.
+
+        Returns:
+            Whether there is any circle.
+        """
         circle = _Look().circle()
         entries = [wait.entry for wait in circle if wait.entry.state in (NEW, OUTSIDE, QUEUED)]
         apart = now - self._seen >= 0.9 * APART_S
@@ -192,7 +202,10 @@ _searches: weakref.WeakKeyDictionary[Threads, Search] = weakref.WeakKeyDictionar
 
 
 def is_endless(node: Node, thread: int) -> bool:
-    """Tell whether a thread would wait for itself: it holds an instance and none is free, or it owns one and does not run it now."""
+    """Tell whether a thread would wait for itself.
+
+    It holds an instance while none is free, or owns one that it does not run now.
+    """
     owns, free = thread in threads.own_threads, node.free
     for instance in node.instances:
         if instance.ident == thread:
@@ -256,13 +269,14 @@ def _release(entry: Entry, error: ContractError) -> None:
 
 def _error(circle: list[Wait], newest: Entry) -> ContractError:
     """Make the error of the request that is failed so that the others go on."""
+    held = [wait.holds for wait in circle]
     waits = [
-        f"{_name_of(before.holds)}, instance {before.holds.index}) waits for {_name_of(wait.holds)})"
-        for before, wait in zip([circle[-1], *circle], circle, strict=False)
+        f"{_name_of(holds)}, instance {holds.index}) waits for {_name_of(wanted)})"
+        for holds, wanted in zip([held[-1], *held], held, strict=False)
     ]
-    what = f"calls wait for each other in a circle: {', '.join(waits)}"
+    message = f"calls wait for each other in a circle: {', '.join(waits)}"
     hint = "Give a node of the circle more instances, or compose the backends in one expression."
-    return ContractError(what, node=newest.node.name, hint=hint)
+    return ContractError(message, node=newest.node.name, hint=hint)
 
 
 def _name_of(instance: Instance) -> str:

@@ -1,10 +1,10 @@
-"""A batch that its caller puts together, past the queue and its policies: how backends are tried by themselves."""
+"""A batch that its caller puts together, past queue and policies, to try a backend alone."""
 
 from __future__ import annotations
 
 import threading
 from threading import get_ident
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace._run.box import ask
 from headrace._run.checked import PENDING, Outcomes
@@ -12,6 +12,8 @@ from headrace._run.entry import Entry
 from headrace._run.runners import Waiter, wait
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace._run.instance import Instance
     from headrace._run.node import Node
     from headrace.keys import Request
@@ -22,7 +24,11 @@ _PAUSE_S = 0.001
 
 
 def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[Exception | None]:
-    """Call an instance, in the thread that owns it if any; return an error or None per request, once all have ended."""
+    """Call an instance, in the thread that owns it if any, and wait for all outcomes.
+
+    Returns:
+        An error or None per request.
+    """
     backend, thread, waiter = instance.backend, instance.thread, Waiter()
     entries = [Entry(request) for request in batch]
 
@@ -41,7 +47,7 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
         node.give_back(instance)
         node.note_change()
 
-    # False: another thread calls it, for a test of just that. None: the node runs on it what was kept.
+    # False: another thread calls it, as a test does. None: the node runs a kept request on it.
     while (is_mine := ask(node.box, claim)) is None:
         threading.Event().wait(_PAUSE_S)
     outcomes: Outcomes = None
@@ -57,5 +63,5 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     if not kept:
         return [None] * len(batch) if outcomes is None else list(outcomes)
     wait(node.box, waiter, kept, bool)
-    errors = iter([entry.take_error() for entry in kept])
-    return [next(errors) if outcome is PENDING else outcome for outcome in outcomes or ()]  # type: ignore[misc]
+    errors: Iterator[Any] = iter([entry.take_error() for entry in kept])
+    return [next(errors) if outcome is PENDING else outcome for outcome in outcomes or ()]

@@ -1,4 +1,4 @@
-"""Which batch is due at a node: what the policies decide, and what becomes of a batch that no instance takes. In steps."""
+"""Which batch is due at a node, as its policies decide. In steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace._run.box import post
 from headrace._run.entry import NEW, RUNNING, Entry
 from headrace._run.fitting import refusal
-from headrace._run.policies import part_of
+from headrace._run.policies import BestFit, Greedy, part_of
 from headrace._run.runners import Work, new_lock
 from headrace._run.standby import TINY_S
 from headrace._run.view import WINDOW, QueueView, places_of, unread
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 _SOONEST_S = 0.0005
 """A policy that names a time that is over is asked again after this time."""
 RETURN_PARTS, RETURN_S = 8, 1e-3
-"""Callers that were just answered have this part of a batch's mean duration, and at most this time, to come again."""
+"""Callers just answered may come again in this part of a batch's mean time, at most this long."""
 
 SINGLES = 2
-"""After so many batches of one request each, callers run requests on idle instances themselves again."""
+"""After so many batches of one request each, callers run requests themselves again."""
 
 _MOST_REASONS = 16
 """How many reasons of its policy a node tells apart."""
@@ -45,7 +45,8 @@ class Decision:
         policy, chooser: The batch policy and the dispatch policy.
         picks: Whether the batch policy names the places of the requests that it takes.
         enough: The weight in the queue below which no batch is due while instances are free.
-        returning: The weight in the queue for which an instance waits a moment, since callers that were answered come again. 0 for none.
+        returning: The weight in the queue for which an instance waits a moment, since callers just
+            answered often come again. 0 for none.
     """
 
     def __init__(self, node: Node, policy: BatchPolicy, chooser: DispatchPolicy) -> None:
@@ -58,13 +59,14 @@ class Decision:
         self._reason, self._reasons = "", set[str]()  # of the last cut; all of the policy
         self.policy, self.chooser = policy, chooser
         self.picks: bool = getattr(policy, "picks", False)
-        marked = getattr(policy.cut, "takes_what_is_full", False)
-        self._takes_what_is_full = marked and not self.picks
+        # These need not be asked where their answer is certain: a full batch, the only instance.
+        is_greedy = getattr(policy.cut, "__func__", None) is Greedy.cut
+        self._takes_what_is_full = is_greedy and not self.picks
         self._takes_what_waits = self._takes_what_is_full and getattr(
             policy, "takes_what_waits", False
         )
         self._spreads = getattr(policy, "spreads", False)
-        self._takes_the_only_one = getattr(chooser.choose, "takes_the_only_one", False)
+        self._takes_the_only_one = getattr(chooser.choose, "__func__", None) is BestFit.choose
         self._takes_from_inbox = (
             self._takes_what_waits and self._takes_the_only_one and not node.limits.batch_sizes
         )
@@ -94,16 +96,17 @@ class Decision:
         if node.queue.count:
             self.enough = enough if node.free else 0
             if wake_at < self._wake_at:
-                # Noted once the timer has it: where its thread cannot be started, the next to come tries again.
+                # Noted once the timer has it. Where its thread cannot start, the next look tries.
                 node.box.threads.timer.call_at(wake_at, partial(post, node.box, self._note_wake))
                 self._wake_at = wake_at
         return None
 
     def note_answered(self, entries: Sequence[Entry], mean_s: float, worker: Worker) -> None:
-        """Let the next batch wait a moment for callers that are answered now and come again, unless it is full; in a step.
+        """Let the next batch wait a moment for callers that are answered now, unless it is full.
 
-        Where few more callers come than a batch holds, a batch that begins at once takes the few that wait, and those just
-        answered make up the next one: batches of 2, 8, 2, 8 take twice the time of 8, 8.
+        Where few more callers come than a batch holds, a batch that begins at once takes the few
+        that wait, and those just answered make up the next one: batches of 2, 8, 2, 8 take twice
+        the time of 8, 8. In a step.
         """
         node, most = self._node, self._node.max
         if not self._takes_what_waits or self._spreads or node.refusing:
@@ -136,7 +139,7 @@ class Decision:
         self._node.note_change()
 
     def _take_from_inbox(self) -> Work | None:
-        """Claim an instance for the inbox, past the empty queue; None where the queue has to be asked.
+        """Claim an instance for the inbox, past the empty queue; None where that is not possible.
 
         All of it is equally urgent and weighs 1. So a greedy policy need not be asked.
         """
@@ -175,7 +178,7 @@ class Decision:
         return work
 
     def _plain_entries(self, now: float, most: int | None) -> list[Entry]:
-        """Take at most so many entries out of the inbox; none where one of them is for the queue to judge."""
+        """Take at most so many entries out of the inbox; none where the queue has to judge one."""
         inbox, entries = self._node.inbox, list[Entry]()
         while inbox and len(entries) != most:
             entry = inbox.popleft()
@@ -190,7 +193,7 @@ class Decision:
         return entries
 
     def _note_size(self, count: int, least_s: float) -> None:
-        """Note how many requests a batch has: callers run single ones themselves, unless batches gather."""
+        """Note the size of a batch: callers run single requests, unless batches gather."""
         node = self._node
         if count > 1:
             node.crowded, self._singles = least_s >= TINY_S, 0
@@ -207,8 +210,8 @@ class Decision:
         """Ask the policies for one instance and its batch.
 
         Returns:
-            The batch. None to ask anew, else the instance is taken out of ``offered``, and this is the time at which to
-            ask again, infinity for never.
+            The batch. None to ask anew, else the instance is taken out of ``offered``, and this is
+            the time at which to ask again, infinity for never.
         """
         node = self._node
         now = node.clock()
@@ -226,7 +229,10 @@ class Decision:
             # A policy cannot decide: else these entries would wait for ever.
             node.fail_waiting(failed, list(node.queue))
             return None
-        if entries is None or self._fail_late(entries, now):
+        late = [e for e in entries or () if e.deadline is not None and e.deadline <= now]
+        for entry in late:
+            node.fail_late(entry)
+        if entries is None or late:
             return None
         if entries:
             weights = [entry.weight for entry in entries]
@@ -239,14 +245,26 @@ class Decision:
         return again_at if again_at > now else now + _SOONEST_S
 
     def _next_entries(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
-        """Return the entries that an instance takes now, and when to ask again; None where entries have failed."""
+        """Return the entries that an instance takes now, and when to ask again.
+
+        None for entries says that some have failed.
+        """
         if self.picks:
             return self._pick(instance, now)
-        take, again_at = self._count_to_take(instance, now)
-        return self._node.queue.head(take) if take > 0 else [], again_at
+        queue, most = self._node.queue, instance.max
+        if queue.weight == queue.count and self._takes_what_is_full:
+            if self._takes_what_waits:
+                count, free = queue.count, len(self._node.free)
+                if self._spreads and free > 1:
+                    count = part_of(count, free, instance.min)
+                return queue.head(count if most is None else min(most, count)), inf
+            if most is not None and most <= queue.count and not self._node.limits.batch_sizes:
+                return queue.head(most), inf
+        places, again_at = self._ask_policy(QueueView(self._node), instance, now)
+        return queue.head(len(places)), again_at
 
     def _choose(self, offered: Sequence[Instance], weight: int) -> Instance | None:
-        """Ask the dispatch policy for an instance; ContractError where its answer is none of these."""
+        """Ask the dispatch policy for an instance; ContractError where it gives another one."""
         if self._takes_the_only_one and len(offered) == 1 and weight >= offered[0].min:
             return offered[0]
         try:
@@ -260,22 +278,8 @@ class Decision:
             return None
         raise self._failure(self.chooser, f"chose {chosen!r}, which is no free instance")
 
-    def _count_to_take(self, instance: Instance, now: float) -> tuple[int, float]:
-        """Return how many entries of the queue an instance takes, and when to ask again."""
-        queue, most = self._node.queue, instance.max
-        if queue.weight == queue.count and self._takes_what_is_full:
-            if self._takes_what_waits:
-                count, free = queue.count, len(self._node.free)
-                if self._spreads and free > 1:
-                    count = part_of(count, free, instance.min)
-                return count if most is None else min(most, count), inf
-            if most is not None and most <= queue.count and not self._node.limits.batch_sizes:
-                return most, inf
-        places, again_at = self._ask_policy(QueueView(self._node), instance, now)
-        return len(places), again_at
-
     def _pick(self, instance: Instance, now: float) -> tuple[list[Entry] | None, float]:
-        """Return the entries that a policy puts into a batch, and when to ask again; None where entries have failed."""
+        """Return the entries that a policy with ``picks`` takes, as `_next_entries` does."""
         node = self._node
         window = node.queue.head(WINDOW)
         failed = unread(window, self.policy, node.name)
@@ -289,7 +293,7 @@ class Decision:
     def _ask_policy(
         self, view: QueueView, instance: Instance, now: float
     ) -> tuple[Sequence[int], float]:
-        """Ask the batch policy; return the places of the requests that it takes, and when to ask again."""
+        """Ask the batch policy which places it takes, and when to ask again."""
         policy = self.policy
         try:
             cut = policy.cut(view, instance, now)
@@ -309,11 +313,11 @@ class Decision:
         except (AttributeError, TypeError):
             places = None
         if places is None:
-            takes = "a count (places only with picks = True),"
+            takes = "a count (places only with picks = True)"
             if self.picks:
-                takes = "places, each once and within the queue,"
-            problem = f"gave {cut!r}: expected Cut(take, wake_at), {takes} a time or None, and a reason that is a text"
-            raise self._failure(policy, problem)
+                takes = "places, each once and within the queue"
+            expected = f"Cut(take, wake_at), {takes}, a time or None, and a reason that is a text"
+            raise self._failure(policy, f"gave {cut!r}: expected {expected}")
         if not places and cut.wake_weight is not None:
             self._enough = cut.wake_weight
         return places, inf if again_at is None else float(again_at)
@@ -327,7 +331,10 @@ class Decision:
     def _refuse(
         self, instance: Instance, entries: list[Entry], refused: BatchRangeError, now: float
     ) -> Work | None:
-        """Fail what no batch holds; a request that fits without the other requests stays, and begins where it is first."""
+        """Fail what no batch holds.
+
+        A request that fits without the others stays, and begins where it is first.
+        """
         node, first = self._node, entries[0]
         if instance.max is None or refused.weight <= instance.max:
             entries = [entry for entry in entries if refusal(node.name, [entry.weight], instance)]
@@ -337,14 +344,14 @@ class Decision:
         return None
 
     def _fits_elsewhere(self, instance: Instance, weight: int) -> bool:
-        """Tell whether another instance, busy or free, takes a weight that is too small for this one."""
+        """Tell whether another instance, busy or free, takes a weight too small for this one."""
         others = (i for i in self._node.instances if i is not instance and i.living)
         return any(i.min <= weight <= (i.full or weight) for i in others)
 
     def _claim(
         self, instance: Instance, entries: list[Entry], weight: int, now: float
     ) -> Work | None:
-        """Take a free instance, and the entries of its batch out of the queue; None where a caller was quicker."""
+        """Take a free instance, and its batch out of the queue; None where a caller was quicker."""
         node = self._node
         if not node.claim(instance):
             return None
@@ -366,10 +373,3 @@ class Decision:
         if len(self._reasons) < _MOST_REASONS:
             self._reasons.add(reason)
         return reason if reason in self._reasons else "other"
-
-    def _fail_late(self, entries: Sequence[Entry], now: float) -> bool:
-        """Fail the entries whose deadline has passed; tell whether there were any."""
-        late = [entry for entry in entries if entry.deadline is not None and entry.deadline <= now]
-        for entry in late:
-            self._node.fail_late(entry)
-        return bool(late)

@@ -1,4 +1,4 @@
-"""Where requests enter a pipeline: at its only node, or at the first node of a route in the graph."""
+"""Where requests enter a pipeline: at its only node, or at the first node of a route."""
 
 from __future__ import annotations
 
@@ -48,9 +48,11 @@ class Entrance:
         only: The node that takes all requests. None where they go through the graph.
         graph: The graph. None where nothing goes through one.
         any_node: The node that counts and refuses requests for which no node is known.
-        call: Runs one request that has no deadline, and raises its error. None where the graph does that.
+        call: Runs one request that has no deadline, and raises its error. None where the graph does
+            that.
         closing: The error of all requests. None while they are taken.
-        on_way: Per ``id`` of a caller's dict that is on its way, what keeps it from being sent again meanwhile.
+        on_way: Per ``id`` of a caller's dict that is on its way, what keeps it from being sent
+            again meanwhile.
     """
 
     call: Callable[[Request], object] | None
@@ -68,7 +70,7 @@ class Entrance:
         self.use({})
 
     def use(self, enters: Mapping[type[Checked], Checked]) -> None:
-        """Let ``enter`` of these classes, each with a backend of it, see every request from now on."""
+        """Let ``enter`` of these classes, each with one backend, see every request from now on."""
         asked: dict[Any, tuple[Any, Any, list[type[Checked]], Checked]] = {}
         for cls, backend in enters.items():  # classes may share one function, which is asked once
             enter: Any = cls.enter  # type: ignore[attr-defined]
@@ -82,14 +84,14 @@ class Entrance:
     # Checking requests on entry.
 
     def close(self, error: ClosedError, unsaid: list[Callable[[], None]] | None = None) -> None:
-        """Refuse all requests from now on; ``unsaid`` is what the first one that is refused says to operators."""
+        """Refuse all requests from now on; the first one refused logs ``unsaid``."""
         self.closing, self._unsaid = error, unsaid or []
         if unsaid:
             # In the child of a fork, where no thread of a node is left to refuse anything.
             self.call = lambda request: self.check_open([request])
 
     def check_open(self, requests: Sequence[object] = ()) -> None:
-        """Raise ClosedError when requests are refused; ``requests`` are counted then, and lose their ``result``."""
+        """Raise ClosedError when requests are refused; they are counted, and lose ``result``."""
         if self.closing is None:
             return
         report(self._unsaid)
@@ -116,9 +118,10 @@ class Entrance:
         admitted: list[Admitted],
         on_way: dict[int, object],
     ) -> None:
-        """Put an entry per item into ``admitted``; an item that is no request gets one that is done, with its error.
+        """Put an entry per item into ``admitted``.
 
-        Each claims its dict in ``on_way``: nobody else may send that until `Entry.leave`. Whatever is raised here or later,
+        The entry of an item that is no request is done, with its error. Each claims its dict in
+        ``on_way``: nobody else may send that until `Entry.leave`. Whatever is raised here or later,
         who has made ``admitted`` lets go of these: `leave_all`.
         """
         deadline, level = self._terms(timeout, priority)
@@ -133,7 +136,7 @@ class Entrance:
                     error = InputError(message, hint="Send a dict of its own per request.")
                 elif isinstance(item, dict) and on_way.setdefault(key, mine) is not mine:
                     error = _on_its_way()
-                # Read once it is claimed: what stood in it before may be the value between two backends.
+                # Read once it is claimed: before, a value between two backends may stand in it.
                 entry, route = Entry(item, None, 1, deadline, level), None
                 if error is not None:
                     self._refuse(entry, seen.get(key), error)
@@ -166,7 +169,9 @@ class Entrance:
         raise error
 
     def _admit(self, entry: Entry, call: dict[Any, Any]) -> Route | None:
-        """Check a request on entry; ``call`` is for functions ``enter``. The entry of a wrong one is done, with its error.
+        """Check a request on entry. The entry of a wrong one is done, with its error.
+
+        ``call`` is for functions ``enter``.
 
         Returns:
             Its route through the graph. None where there is no graph, or the entry is done.
@@ -179,7 +184,7 @@ class Entrance:
                 route = self.graph.route_of(request)
                 entry.weight = check_weight(request, route.first.name, route.needs)
             request.pop("result", None)
-        except Exception as error:  # noqa: BLE001 - what a user's dict raises fails its request alone
+        except Exception as error:  # a user's dict fails its request alone
             if isinstance(request, dict):
                 with suppress(Exception):
                     request.pop("result", None)
@@ -199,12 +204,12 @@ class Entrance:
     def _ask_backends(
         self, request: Request, call: dict[Any, Any]
     ) -> tuple[dict[type, Any] | None, Exception | None]:
-        """Return what the functions ``enter`` of backends return for a request, and the error of one that raises."""
+        """Return what the functions ``enter`` return for a request, or the error of one of them."""
         entered: dict[type, Any] | None = None
         for enter, takes_call, classes, backend in self._enters:
             try:
                 given = enter(request, call=call) if takes_call else enter(request)
-            except Exception as error:  # noqa: BLE001 - any error of a backend fails its request
+            except Exception as error:  # any error of a backend fails its request
                 return None, backend._wrap(without_locals(error))
             if given is not None:
                 entered = {**(entered or {}), **dict.fromkeys(classes, given)}
@@ -212,7 +217,7 @@ class Entrance:
 
     def _refuse(self, entry: Entry, route: Route | None, error: Exception) -> None:
         """Refuse a request before it enters, and count it."""
-        # Its traceback refers to the frames of the call, and these to the future that gets the error: a cycle.
+        # A cycle: its traceback refers to frames of the call, and these to the error's future.
         entry.refuse(error.with_traceback(None))
         (route.first if route else self.any_node).count_refused(entry.request, error)
 
@@ -244,7 +249,6 @@ class Entrance:
             only.short_cut.wait(data, weight, deadline, level)
             return
         plain = timeout is None and priority == 0 and type(data) is dict and "data" in data
-        only = self.only
         admitted: list[Admitted] = []
         self.admit([data], timeout, priority, admitted, {})  # the call has claimed it
         ((entry, route),) = admitted
@@ -260,7 +264,7 @@ class Entrance:
     def submit(
         self, admitted: list[Admitted], owners: Sequence[RequestFuture], *, waits: bool = True
     ) -> None:
-        """Let requests run whose outcomes the owners take; this waits only for room in a full queue."""
+        """Let requests run whose outcomes the owners take; it waits only for room in a queue."""
         fresh = []
         for (entry, route), owner in zip(admitted, owners, strict=True):
             if entry.state == DONE:
@@ -286,14 +290,14 @@ class Entrance:
         *,
         together: bool = False,
     ) -> list[LoopCall]:
-        """Let requests run of which a loop is told: ``done`` is called there, in a later turn. Those that are done are left out.
+        """Let requests run of which a loop is told; those that are done are left out.
 
         Args:
             loop: The running event loop.
             admitted: The requests.
-            done: Called for each.
-            together: Whether they enter at the end of this turn of the loop, with all others that it has begun so: one wake for
-                all. Else they enter now.
+            done: Called for each in the loop, in a later turn.
+            together: Whether they enter at the end of this turn of the loop, with all others that
+                it has begun so: one wake for all. Else they enter now.
         """
         waker, only, calls = self._waker, self.only, []
         if waker is None or waker.loop is not loop or waker.due:
@@ -323,16 +327,16 @@ class Entrance:
         calls = self._take_begun()
         try:
             self._start([(call.entry, call.route) for call in calls], waits=False)
-        except BaseException as raised:  # noqa: BLE001 - Ctrl-C, or no stack: it is told where the answers are awaited
+        except BaseException as raised:  # Ctrl-C, or no stack: who awaits is told
             for call in calls:
                 call.fail(raised)
 
     def _take_begun(self) -> list[LoopCall]:
-        found = []
+        begun = []
         with suppress(IndexError):
             while True:
-                found.append(self._begun.popleft())
-        return [call for call in found if call.entry.state == NEW]
+                begun.append(self._begun.popleft())
+        return [call for call in begun if call.entry.state == NEW]
 
     def enter_begun(self) -> None:
         """Let the requests enter that were begun before the pipeline refuses others; in a step."""
@@ -395,15 +399,13 @@ _BEFORE = (NEW, OUTSIDE)
 
 
 def _on_its_way() -> InputError:
-    wrong = (
-        "this dict is on its way through this pipeline: it was sent before, and has no answer yet"
-    )
+    sent = "it was sent before, and has no answer yet"
     hint = "Send a dict of its own per request. One that holds the same data does: dict(request)."
-    return InputError(wrong, hint=hint)
+    return InputError(f"this dict is on its way through this pipeline: {sent}", hint=hint)
 
 
 def seconds(timeout: float | None, *, least: float | None = None) -> float:
-    """Return a number of seconds of any type as a float from -1 to the longest wait, which None means as well.
+    """Return seconds of any type as a float from -1 to the longest wait, which None means.
 
     Raises:
         TypeError: It is no number, or NaN.
@@ -420,5 +422,5 @@ def seconds(timeout: float | None, *, least: float | None = None) -> float:
 
 def raise_failed(entries: list[Entry]) -> None:
     """Raise the errors of a list of requests, if there are any."""
-    if any([entry.error is not None for entry in entries]):  # noqa: C419 - as in `batch.run`
+    if any([entry.error is not None for entry in entries]):  # as in `batch.run`
         raise RequestsFailed([entry.take_error() for entry in entries])

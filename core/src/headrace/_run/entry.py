@@ -196,7 +196,7 @@ class Entry:
                 self.request.pop("data", None)
             else:
                 self.request["data"] = self.data
-        except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
+        except Exception as refusal:  # the caller's own dict may raise anything
             self.error = refuses_change(refusal)
             if self.node is not None:
                 self.node.count_late(self.error)
@@ -210,7 +210,7 @@ class Entry:
         sent = None if self.held is None else self.held.away
         if sent is not None:
             left = [one for one in sent.entries if one.state != DONE]
-            return all([one.take_back() for one in left])  # noqa: C419 - each is asked
+            return all([one.take_back() for one in left])  # each is asked
         return self.state != RUNNING or (self.lent is not None and took_token(self.lent))
 
     def lend(self) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRangeError | None:
-    """Return the error of a batch outside the range or the sizes of an instance, with copies too; else None."""
+    """Return the error of a batch that an instance does not take, even with copies; else None."""
     weight, sizes, pad = sum(weights), instance.limits.batch_sizes, instance.limits.pad
     hint = None
     if instance.max is not None and weight > instance.max:
@@ -29,9 +29,10 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
     else:
         allowed = f"the sizes {', '.join(map(str, sizes))}" if sizes else f"a min of {instance.min}"
         copies = ", which no number of copies of its requests gives" if pad else ""
-        problem = f"the wait for other requests is over with a weight of {weight}, and the node has {allowed}{copies}"
-        also = "" if pad else "pad = true, "
-        hint = f"Set {also}a longer batching_timeout, or allow smaller batches. The request itself is right."
+        over = f"the wait for other requests is over with a weight of {weight}"
+        problem = f"{over}, and the node has {allowed}{copies}"
+        cure = f"Set {'' if pad else 'pad = true, '}a longer batching_timeout"
+        hint = f"{cure}, or allow smaller batches. The request itself is right."
     least, most, index = instance.min, instance.max, instance.index
     return BatchRangeError(
         problem, weight=weight, min=least, max=most, node=node, instance=index, hint=hint
@@ -41,10 +42,10 @@ def refusal(node: str, weights: Sequence[int], instance: Instance) -> BatchRange
 def indices_to_repeat(
     weights: Sequence[int], taker: Checked | Instance, sizes: Sequence[int] | None = None
 ) -> list[int] | None:
-    """Return the indices of the items to repeat so that a batch has an allowed weight, None where no copies do.
+    """Return the indices of the items to repeat so that a batch has an allowed weight, or None.
 
-    The last item is repeated as often as it fits. Earlier items fill what is left. Where that gives no allowed
-    weight, the same is tried without the last item, and so on.
+    The last item is repeated as often as it fits. Earlier items fill what is left. Where that gives
+    no allowed weight, the same is tried without the last item, and so on.
 
     Args:
         weights: The weights of the items of the batch.

@@ -142,7 +142,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             self._end_parts()
         try:
             entry.give_back()
-        except BaseException as raised:  # noqa: BLE001 - the user's dict may raise anything
+        except BaseException as raised:  # the user's dict may raise anything
             entry.error = entry.error or refuses_change(raised)
         error, entry.error = entry.error, None  # see `Entry.take_error`
         if not self._condition.acquire(blocking=False):
@@ -185,7 +185,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         for callback in self._done_callbacks:
             try:
                 callback(self)
-            except BaseException as error:  # noqa: BLE001 - the others are called all the same
+            except BaseException as error:  # the others are called all the same
                 _log.error("a callback raised", exc_info=error)
 
 
@@ -250,7 +250,7 @@ class LoopWaker:
                 function = self.due.popleft()
                 try:
                     function()
-                except Exception as error:  # noqa: BLE001 - the others are called all the same
+                except Exception as error:  # the others are called all the same
                     _log.error("a callback raised", exc_info=error)
         finally:
             self._calls = False

@@ -72,7 +72,7 @@ class GraphRequest:
             visit = left.pop(0)
             try:
                 left += self._visit(visit)
-            except BaseException as raised:  # noqa: BLE001 - the request must get an outcome
+            except BaseException as raised:  # the request must get an outcome
                 self.end(unable(visit.step, raised))
 
     def _visit(self, visit: Visit) -> list[Visit]:
@@ -107,7 +107,7 @@ class GraphRequest:
             return
         try:
             self._start_visits(self._after(visit, at_node, entry))
-        except BaseException as raised:  # noqa: BLE001 - of the user's dict; the request must get an outcome
+        except BaseException as raised:  # of the user's dict; the request must get an outcome
             self.end(unable(visit.step, raised))
 
     def _after(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> list[Visit]:
@@ -135,7 +135,7 @@ class GraphRequest:
                     return following
                 else:
                     error = self._finish()
-        except BaseException as raised:  # noqa: BLE001
+        except BaseException as raised:
             error = unable(visit.step, raised)
             visit.step.node.count_late(error)
         self.end(error)
@@ -145,7 +145,7 @@ class GraphRequest:
         """Put the results of the sinks into the caller's dict; give the error if one is missing."""
         try:
             failure = self._traversal.finish()
-        except Exception as raised:  # noqa: BLE001
+        except Exception as raised:
             return refuses_change(raised)
         return None if failure is None else self._count_failure(failure)
 

@@ -235,4 +235,4 @@ class Sent:
         left = [entry for entry in self.entries if entry.then is not None]
         for entry in left:
             entry.then = None
-        return any([entry.node.fail(entry, withdrawn) for entry in left])  # noqa: C419 - each is asked
+        return any([entry.node.fail(entry, withdrawn) for entry in left])  # each is asked

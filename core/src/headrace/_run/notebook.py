@@ -1,4 +1,4 @@
-"""What a notebook shows of pipelines, configurations and statistics: what an installed distribution draws, as headrace-cli does."""
+"""What a notebook shows, as an installed distribution such as headrace-cli draws it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GROUP = "headrace.notebook"
 
 
 def html_of(about: object) -> str | None:
-    """Return the graph, or the tables, as a notebook shows them; None for the text of the object."""
+    """Return the HTML of a pipeline, a configuration or statistics; None for the plain text."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group=_GROUP):

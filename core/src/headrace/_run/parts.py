@@ -78,7 +78,7 @@ class PartSink:
         self.begun = True
         try:
             take(part, waits)
-        except Exception as error:  # noqa: BLE001 - of the caller's function: the request ends with it
+        except Exception as error:  # of the caller's function: the request ends with it
             # Before the step, which may be another thread's: no later part is given.
             self.take = None
             post(entry.node.box, entry.node.fail, entry, partial(_failure, error))

@@ -189,7 +189,7 @@ class Pending:
         if error is None:
             try:
                 entry.request["result"] = outcome
-            except Exception as refusal:  # noqa: BLE001 - the caller's own dict may raise anything
+            except Exception as refusal:  # the caller's own dict may raise anything
                 error = refuses_change(refusal)
         self.settle(entry, error)
 
@@ -239,5 +239,5 @@ def tell(function: Callable[[Any], object], handle: object) -> None:
     """Tell a holder of an end; in a thread of the pool."""
     try:
         function(handle)
-    except BaseException as error:  # noqa: BLE001 - the request has ended all the same
+    except BaseException as error:  # the request has ended all the same
         _log.error("a function of context.request.on_end raised", exc_info=error)

@@ -1,13 +1,13 @@
-"""What a policy sees of a node, what it decides, and the default decisions. Pure: without options, thread or clock.
+"""What a policy sees of a node and decides, and the default policies. Pure, without any options.
 
 `headrace.policies` has the same classes with the options that a configuration gives them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from headrace._run.checked import largest_size
 
@@ -19,7 +19,8 @@ class Waiting(Protocol):
         weight: Its ``request_size``.
         arrival, deadline: Times in seconds on the clock of ``now``. ``deadline`` None for none.
         priority: Greater goes first.
-        trait: The value of `BatchPolicy.trait` for the request. Only a policy with ``picks`` may read it.
+        trait: The value of `BatchPolicy.trait` for the request. Only a policy with ``picks`` may
+            read it.
     """
 
     weight: int
@@ -32,15 +33,16 @@ class Waiting(Protocol):
 class Queue(Protocol):
     """The waiting requests of a node, in the order of service: ``len(queue)``, ``queue[0]``.
 
-    A fake queue of a test may have only a length, ``weight`` and items. The policies of this module then
-    assume that no instance runs, one is free, ``queue[0]`` is the oldest request and more may come. A policy
-    with ``picks`` sees the first 256 requests, with their length and weight.
+    A fake queue of a test may have only a length, ``weight`` and items. The policies of this module
+    then assume that no instance runs, one is free, ``queue[0]`` is the oldest request and more may
+    come. A policy with ``picks`` sees the first 256 requests, with their length and weight.
 
     Attributes:
         weight: The sum of the weights of the requests.
         running: How many instances of the node run a batch now.
         free: How many instances are free, including the offered one.
-        oldest: When the oldest request arrived, whatever its priority, in seconds on the clock of ``now``.
+        oldest: When the oldest request arrived, whatever its priority, in seconds on the clock of
+            ``now``.
         open: Whether more requests may come: not while the queue is full or the pipeline closes.
         closing: Whether the pipeline closes: waiting for more requests is in vain then.
     """
@@ -78,7 +80,8 @@ class InstanceView(Protocol):
         busy: Whether it runs a batch.
         running_weight: The weight of that batch, 0 when idle.
         batches: How many batches it has run.
-        wide: Whether it has all threads of the pipeline, and is free only while no other instance runs.
+        wide: Whether it has all threads of the pipeline, and is free only while no other instance
+            runs.
     """
 
     index: int
@@ -105,14 +108,16 @@ class Cut:
     """The decision of `BatchPolicy.cut`.
 
     Attributes:
-        take: How many requests leave the head of the queue as one batch. 0 for none now. From a policy with
-            ``picks`` also a tuple of the places of the requests, from 0, in the order of the batch: ``(0, 3, 4)``.
-        wake_at: When to ask again even if no request arrives and no batch ends, in seconds on the clock
-            of ``now``. None for never.
-        wake_weight: With ``take = 0``, arrivals are a reason to ask again only once the waiting weight has
-            reached this, which saves calls. None for every arrival.
-        reason: Why the batch is formed now, a word as ``"timer"``, which ``stats()`` counts. Empty: ``"full"`` where the
-            instance takes no more, ``"closing"`` where the pipeline closes, else ``"idle"``, since an instance was free.
+        take: How many requests leave the head of the queue as one batch. 0 for none now. From a
+            policy with ``picks`` also a tuple of the places of the requests, from 0, in the order
+            of the batch: ``(0, 3, 4)``.
+        wake_at: When to ask again even if no request arrives and no batch ends, in seconds on the
+            clock of ``now``. None for never.
+        wake_weight: With ``take = 0``, arrivals are a reason to ask again only once the waiting
+            weight has reached this, which saves calls. None for every arrival.
+        reason: Why the batch is formed now, a word as ``"timer"``, which ``stats()`` counts. Empty:
+            ``"full"`` where the instance takes no more, ``"closing"`` where the pipeline closes,
+            else ``"idle"``, since an instance was free.
     """
 
     take: int | tuple[int, ...]
@@ -122,27 +127,8 @@ class Cut:
 
 
 def part_of(waiting: int, free: int, least: int) -> int:
-    """Return how many of the requests that wait one of some free instances takes, where these share them."""
+    """Return how many of the waiting requests a free instance takes, where the free ones share."""
     return max(-(-waiting // max(1, free)), least)
-
-
-_Cut = TypeVar("_Cut", bound="Callable[..., Cut]")
-_Choose = TypeVar("_Choose", bound="Callable[..., InstanceView | None]")
-
-
-def takes_what_is_full(cut: _Cut) -> _Cut:
-    """Mark a `cut` that always takes a full batch at once, whatever else it waits for.
-
-    So the node need not ask it for an instance that takes one request at a time.
-    """
-    cut.takes_what_is_full = True  # type: ignore[attr-defined]
-    return cut
-
-
-def takes_the_only_one(choose: _Choose) -> _Choose:
-    """Mark a `choose` that always gives the only free instance, so that the node need not ask it."""
-    choose.takes_the_only_one = True  # type: ignore[attr-defined]
-    return choose
 
 
 class BatchPolicy:
@@ -154,22 +140,23 @@ class BatchPolicy:
     def trait(self, request: Any) -> Any:
         """Return what a policy with ``picks`` compares of a request: a length, a shape, a cost.
 
-        It is called once for each request that comes to the node, by the thread that sends it, without a lock and by
-        several threads at a time. It must be quick and change nothing.
+        It is called once for each request that comes to the node, by the thread that sends it,
+        without a lock and by several threads at a time. It must be quick and change nothing.
 
         Args:
             request: The dict as it comes to the node.
 
         Raises:
-            RequestError: The request is refused with this error. Another exception is a ContractError for it.
+            RequestError: The request is refused with this error. Another exception is a
+                ContractError for it.
         """
         return None
 
     def trait_again(self, request: Any) -> Any:
-        """Return the trait of a request that a backend has queued again, as a step of it may have changed what it costs.
+        """Return the trait of a request that a backend has queued again, which may cost less now.
 
-        It is called as `cut` is. What `trait` refuses in a newcomer may be allowed here, since the request has run
-        already. The default is `trait`.
+        It is called as `cut` is. What `trait` refuses in a newcomer may be allowed here, since the
+        request has run already. The default is `trait`.
 
         Args:
             request: The dict as it is now.
@@ -223,7 +210,7 @@ class Sized(BatchPolicy):
         return largest_size(self._sizes, instance.max) if self._sizes else instance.max
 
     def head(self, queue: Queue, instance: InstanceView) -> tuple[int, int, bool]:
-        """Return count and weight of the longest head of the queue that an instance takes, and whether no more fits."""
+        """Return count and weight of the longest head that fits, and whether no more fits."""
         most = self._most(instance)
         count, total = len(queue), queue.weight
         if most is None or total <= most:
@@ -239,7 +226,7 @@ class Sized(BatchPolicy):
         return count, weight, weight >= most
 
     def shorten(self, queue: Queue, take: int, weight: int) -> int:
-        """Shorten a head of ``take`` requests, of this weight, to the largest batch size it fills; 0 for none."""
+        """Return how many of ``take`` requests fill the largest batch size; 0 for none."""
         if not self._sizes or self._pad or weight in self._sizes:
             return take
         for shorter in range(take - 1, 0, -1):
@@ -250,7 +237,9 @@ class Sized(BatchPolicy):
 
 
 class Greedy(Sized):
-    """An idle node sends at once, and batches grow while instances are busy. See `headrace.policies.Greedy`.
+    """An idle node sends at once, and batches grow while instances are busy.
+
+    See `headrace.policies.Greedy`.
 
     Args:
         batch_sizes, pad: See `Sized`.
@@ -268,17 +257,16 @@ class Greedy(Sized):
     ) -> None:
         super().__init__(batch_sizes, pad=pad)
         self._linger = batching_timeout_ms / 1000
-        # The node need not ask `cut` then: an instance takes what waits, or its part, as far as it fits.
+        # The node need not ask `cut` then: an instance takes what waits, or its part of that.
         self.takes_what_waits: bool = not (self._linger or self._sizes)
 
-    @takes_what_is_full
     def cut(self, queue: Queue, instance: InstanceView, now: float) -> Cut:
         """Cut as the class says; see `BatchPolicy.cut`."""
         take, weight, full = self.head(queue, instance)
         if take == 0:
             return Cut(0)
         reason = ""
-        # A fake queue of a test need not have `free`, `oldest`, `running` and `closing`: see `Queue`.
+        # A test's fake queue needs no `free`, `oldest`, `running` and `closing`: see `Queue`.
         if self.spreads and weight == take:
             take = weight = min(take, part_of(len(queue), getattr(queue, "free", 1), instance.min))
         if not full and self._linger:
@@ -297,9 +285,11 @@ class Greedy(Sized):
 
 
 class BestFit(DispatchPolicy):
-    """The instance that fits best, and the least loaded among equals. See `headrace.policies.BestFit`."""
+    """Choose the instance that fits best, and among equals the least loaded.
 
-    @takes_the_only_one
+    See `headrace.policies.BestFit`.
+    """
+
     def choose(self, weight: int, free: Sequence[InstanceView]) -> InstanceView | None:
         """Choose as the class says; see `DispatchPolicy.choose`."""
         if len(free) == 1:

@@ -98,7 +98,7 @@ class GuardedProbe:
             if not self.gone:
                 try:
                     method(*args)
-                except BaseException as error:  # noqa: BLE001 - an error of a probe fails no request
+                except BaseException as error:  # an error of a probe fails no request
                     self.count_failure(error)
 
         return notify
@@ -192,7 +192,7 @@ class Probes:
         for guarded, method in _with(left, "close"):
             try:
                 method()
-            except BaseException as error:  # noqa: BLE001 - an error of a probe fails no request
+            except BaseException as error:  # an error of a probe fails no request
                 guarded.count_failure(error)
 
 
@@ -247,7 +247,7 @@ class Reporter:
                 request["data"] = data
                 if error is not None:
                     request.pop("result", None)
-        except BaseException as raised:  # noqa: BLE001 - raised again below
+        except BaseException as raised:  # raised again below
             error = interrupt = raised
         alone = [(request, started, started, request.get("request_size", 1), 0, None)]
         try:

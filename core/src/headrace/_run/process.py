@@ -36,22 +36,22 @@ _open: weakref.WeakValueDictionary[int, Engine] = weakref.WeakValueDictionary()
 
 
 def usable_cpus() -> int:
-    """Return the number of CPUs that this process may use: its affinity, and no more than a quota of its container.
+    """Return the number of CPUs that this process may use, by its affinity and its quota.
 
-    A quota of a part of a CPU counts as a whole one, so it is at least 1. The environment variable
-    ``PYTHON_CPU_COUNT`` wins, as in Python 3.13: one of several processes that share a machine can be told its
-    share by it.
+    The quota is that of a container. A part of a CPU counts as a whole one. The environment
+    variable ``PYTHON_CPU_COUNT`` wins, as in Python 3.13: it tells each of several processes that
+    share a machine its share.
     """
-    said = os.environ.get("PYTHON_CPU_COUNT", "")
-    if said.isdecimal() and int(said) > 0:
-        return int(said)
+    count = os.environ.get("PYTHON_CPU_COUNT", "")
+    if count.isdecimal() and int(count) > 0:
+        return int(count)
     affinity = getattr(os, "sched_getaffinity", None)
-    count = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
-    return max(1, math.ceil(min(count, _quota())))
+    usable = (os.cpu_count() or 1) if affinity is None else len(affinity(0))
+    return max(1, math.ceil(min(usable, _quota())))
 
 
 def _quota() -> float:
-    """Return how many CPUs the control groups of this process allow, infinitely many where they set no quota.
+    """Return how many CPUs the control groups of this process allow, infinity without a quota.
 
     A container sees its own group as the root of the mount, though its path may be the one outside.
     """
@@ -63,10 +63,9 @@ def _quota() -> float:
         mount = Path("/sys/fs/cgroup/cpu" if controllers else "/sys/fs/cgroup")
         here = mount / group.strip("/")
         for folder in [here, *here.parents][: len(here.parts) - len(mount.parts) + 1]:
-            limit = _words_of(folder / "cpu.max")  # of version 2 of control groups
-            limit += _words_of(folder / "cpu.cfs_quota_us") + _words_of(
-                folder / "cpu.cfs_period_us"
-            )
+            # The first file is of version 2 of control groups, the others of version 1.
+            files = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
+            limit = [word for file in files for word in _words_of(folder / file)]
             if len(limit) == 2 and all(map(str.isdecimal, limit)):  # else "max", or -1
                 quotas.append(int(limit[0]) / max(1, int(limit[1])))
     return min(quotas)
@@ -86,14 +85,14 @@ def close_at_exit(closable: Engine) -> None:
 
 def _still_open() -> list[Engine]:
     # `valuerefs` copies in one step: another thread may add what it has just built meanwhile.
-    return [one for one in (ref() for ref in _open.valuerefs()) if one is not None]
+    return [engine for ref in _open.valuerefs() if (engine := ref()) is not None]
 
 
 def _at_exit() -> None:
     until = time.monotonic() + EXIT_S
     every = _still_open()
-    # Pipelines without a running batch are closed first, so that one that hangs cannot use up their time.
-    for closable in sorted(every, key=lambda one: one.busy()):
+    # Pipelines without a running batch are closed first, before one that hangs uses up the time.
+    for closable in sorted(every, key=lambda engine: engine.busy()):
         closable.close(drain=False, timeout=max(0.0, until - time.monotonic()))
     if any(closable.busy() for closable in every):
         _skip_destructors()
@@ -102,15 +101,15 @@ def _at_exit() -> None:
 def _skip_destructors() -> None:
     """Let the process end although a thread still runs native code.
 
-    The last steps of a process destroy the objects of its libraries while that thread still uses them, and
-    the thread aborts the process. With glibc an exit handler ends the process before these steps, after
-    Python has ended in good order, with Python's exit status. With another C library the process ends at
-    once, with the status 1 after an uncaught exception, else 0.
+    The last steps of a process destroy the objects of its libraries while that thread still uses
+    them, and the thread aborts the process. With glibc an exit handler ends the process before
+    these steps, after Python has ended in good order, with Python's exit status. With another C
+    library the process ends at once, with the status 1 after an uncaught exception, else 0.
 
     Before CPython 3.14 a thread that returns from native code while Python ends is itself ended, by
-    unwinding its stack. C++ code on that stack does not allow that, and aborts. So the handler of the abort
-    signal lets only that thread sleep until the process ends. Should the main thread itself abort, an alarm
-    ends the process.
+    unwinding its stack. C++ code on that stack does not allow that, and aborts. So the handler of
+    the abort signal lets only that thread sleep until the process ends. Should the main thread
+    itself abort, an alarm ends the process.
     """
     try:
         import ctypes
@@ -149,12 +148,13 @@ if hasattr(os, "register_at_fork"):
 
 def report_forked(nodes: Iterable[str]) -> None:
     """Log that a pipeline, built before a fork, answers nobody in this process, and what to do."""
-    what = (
-        "the pipeline of %s was built before a fork, and its threads live on in the parent process alone: process %d "
-        "refuses every request to it. Build it after the fork, in each process: not at module level under a server "
-        "that preloads (gunicorn --preload), but in its lifespan, in a post_fork hook, or on first use."
+    message = (
+        "the pipeline of %s was built before a fork, and its threads live on in the parent process "
+        "alone: process %d refuses every request to it. Build it after the fork, in each process: "
+        "not at module level under a server that preloads (gunicorn --preload), but in its "
+        "lifespan, in a post_fork hook, or on first use."
     )
-    _log.error(what, ", ".join(nodes), os.getpid())
+    _log.error(message, ", ".join(nodes), os.getpid())
 
 
 def report(unsaid: list[Callable[[], None]]) -> None:

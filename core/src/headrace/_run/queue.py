@@ -1,4 +1,4 @@
-"""The queue of a node: greater priority first, and requests of one priority in the order in which they came."""
+"""The queue of a node: greater priority first, then the order in which requests came."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from headrace._run.entry import Entry
 
 QueueFull = Literal["wait", "reject"]
-"""The values of the node key ``queue_full``: what becomes of a request that finds the queue full."""
+"""The values of the node key ``queue_full``, for a request that finds the queue full."""
 
 
 class RequestQueue:
     """The QUEUED entries.
 
-    Every operation costs O(1), however many entries wait. The number of priorities costs its logarithm. An entry may leave from
-    the middle.
+    Every operation costs O(1), however many entries wait. The number of priorities costs its
+    logarithm. An entry may leave from the middle.
 
     Attributes:
         count: How many entries wait.
@@ -35,7 +35,10 @@ class RequestQueue:
         self.count = self.weight = self.ticketed = 0
 
     def add(self, entry: Entry) -> None:
-        """Put ``entry`` behind all entries of its priority; one that a backend has kept goes before those that have not begun."""
+        """Put ``entry`` behind all of its priority.
+
+        An entry that a backend has kept goes before all of its priority that have not begun.
+        """
         priority = entry.priority if entry.held is None else entry.priority + 0.5
         level = self._levels.get(priority)
         if level is None:
@@ -68,7 +71,10 @@ class RequestQueue:
                 entry.ticket.leave(entry)
 
     def snapshot(self) -> list[Entry]:
-        """Return all entries in some order; in any thread, where an entry that moves may be missed or seen twice."""
+        """Return all entries in some order, in any thread.
+
+        An entry that moves meanwhile may be missed or seen twice.
+        """
         return [entry for level in self._levels.copy().values() for entry in level.copy()]
 
     def __iter__(self) -> Iterator[Entry]:
@@ -79,5 +85,5 @@ class RequestQueue:
         return list(islice(self, count))
 
     def oldest(self) -> float:
-        """Return the arrival of the entry that has been in the queue longest, whatever its priority."""
+        """Return the arrival of the entry that has waited longest, whatever its priority."""
         return min([next(iter(level)).arrival for level in self._levels.values() if level])

@@ -1,7 +1,7 @@
-"""Who may wait at a node: its bound, who waits for room, and the requests that are counted here and wait elsewhere.
+"""The bound of a node: who may wait there, who waits for room, and who counts and waits elsewhere.
 
-The bound holds where a request enters. It counts requests that entered at the node and wait, there or at another node. Running
-ones do not count.
+The bound holds where a request enters. It counts requests that entered at the node and wait, there
+or at another node. Running ones do not count.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
 
 class Ticket:
-    """Counts one request against the bound of the node at which it entered, wherever its entries wait.
+    """Counts a request against the bound of the node where it entered, wherever its entries wait.
 
     Attributes:
-        home: The node at which the request entered. None where no bound counts it: a backend runs on the request.
+        home: The node at which the request entered. None where no bound counts it, because a
+            backend runs on the request.
         entered: Whether it was let in: from then on no bound stops its entries.
         waiting: Its entries that wait.
-        walks: Whether a graph leads the request from node to node, so that it may go on at another one.
+        walks: Whether a graph leads the request, which may go on at another node.
     """
 
     __slots__ = ("entered", "home", "waiting", "walks")
@@ -63,7 +64,7 @@ class Room:
 
     @property
     def waiting(self) -> int:
-        """How many requests wait, at this node or another, that entered here; but for those in its inbox."""
+        """How many requests that entered here wait, at any node, but for its inbox."""
         queue = self._node.queue
         return queue.count - queue.ticketed + len(self.tickets)
 
@@ -74,24 +75,26 @@ class Room:
 
     @property
     def is_over(self) -> bool:
-        """Whether somebody has to wait for room, of those in the queue and the inbox; in any thread."""
+        """Whether somebody in the queue or the inbox has to wait for room; in any thread."""
         queue, ahead = self._node.queue, len(self._node.inbox) + len(self.tickets)
         ahead += queue.count - queue.ticketed
         return bool(self.outside) or ahead > self._node.limits.queue_size
 
     def waiting_entries(self) -> list[Entry]:
-        """Return the entries that wait, here or elsewhere, of requests that entered here; in any thread, as `snapshot` does."""
+        """Return the entries that wait, here or elsewhere, of requests that entered here.
+
+        It runs in any thread, as `RequestQueue.snapshot` does.
+        """
         here = [entry for entry in self._node.queue.snapshot() if entry.ticket is None]
         return here + [entry for ticket in self.tickets.copy() for entry in ticket.waiting.copy()]
 
     def has_room(self, entry: Entry) -> bool:
         """Tell whether an entry may go into the queue; else it waits outside, or is refused."""
-        if entry.ticket is not None and entry.ticket.entered:
-            return True
-        if not self.outside and not self.full:
+        entered = entry.ticket is not None and entry.ticket.entered
+        if entered or not (self.outside or self.full):
             return True
         self._node.dispatch()  # it may make room
-        if not self.outside and not self.full:
+        if not (self.outside or self.full):
             return True
         if self._node.limits.queue_full == "wait":
             self.outside[entry] = None

@@ -1,7 +1,7 @@
-"""Who runs a batch that the queue of a node has given: a worker. And how a caller waits for its outcome.
+"""Workers, which run the batches of a node, and how a caller waits for an outcome.
 
-A worker is a thread of the pool, or the one that a backend owns. A caller runs a single request of its own
-(`headrace._run.shortcut`), and nothing else.
+A worker is a thread of the pool, or the one that a backend owns. A caller runs a single request of
+its own (`headrace._run.shortcut`), and nothing else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from headrace._run.node import Node
 
 PUT_OFF_S = 0.01
-"""Callers that are woken once a device works are woken after this in any case: a backend may hang."""
+"""After this, callers are woken even if no device works on the next batch: a backend may hang."""
 
 
 class Work:
@@ -62,9 +62,11 @@ class Work:
         worker.run()
 
     def puts_off(self, locks: list[Any]) -> bool:
-        """Have callers of the last batch woken once a device computes this one; False where that takes long, or none does.
+        """Have callers of the last batch woken once a device computes this one.
 
-        Nor where the batch is not full: then the next one waits for them.
+        Returns:
+            False where that takes long, where no device computes, or where this batch is not full:
+            then the next one waits for these callers.
         """
         end, most = self.instance.batch_end, self.node.max
         if end is None or end.launch_s >= LONG_S or most is None:
@@ -91,7 +93,7 @@ class Work:
         self.node.note_change()  # who has come meanwhile found no instance
 
     def run(self, worker: Worker) -> None:
-        """Run it in this thread. Then, in one turn at the box, end it and take the next batch that is due."""
+        """Run it in this thread. Then, in one turn at the box, end it and take the next batch."""
         node, instance = self.node, self.instance
         instance.ident = get_ident()
         reporter = node.reporter
@@ -186,14 +188,18 @@ def wait(
 
 
 def expire(entries: Sequence[Entry]) -> None:
-    """Fail entries for which their caller has slept until their deadline, whatever another clock says; in a step."""
+    """Fail entries whose caller has slept until their deadline; in a step."""
     for entry in entries:
         if entry.node is not None and entry.deadline is not None:
             entry.node.fail_late(entry)
 
 
 def withdraw(entries: Sequence[Entry]) -> bool:
-    """Cancel entries for which nobody waits any more; True if a backend still runs on any of them; in a step."""
+    """Cancel entries for which nobody waits any more, in a step.
+
+    Returns:
+        Whether a backend still runs on any of them.
+    """
 
     def interrupted_error(node: Node, *, running: bool) -> BackendError:
         return BackendError("the caller was interrupted", node=node.name, abandoned=running)

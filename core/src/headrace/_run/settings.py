@@ -14,7 +14,7 @@ class Links:
         next: The nodes after it.
         map: For each node in its ``map``, the key or keys that each key of that node becomes.
         otherwise: The key ``or``: the node runs only where the node before gave no result.
-        each: ``"source:target"``: the node runs once per element of the list under the key ``source``.
+        each: ``"source:target"``: the node runs once per element of the list under ``source``.
         each_errors: ``"none"`` if a failed element gives None.
         reposts: The nodes its backends send requests on to (`headrace.Backend.goes_on_at`).
         name: The name of the node.
@@ -32,7 +32,7 @@ class Links:
 
     @property
     def _each_keys(self) -> tuple[str, str]:
-        """The two keys of ``each``: that of the list, and that under which the node finds an element."""
+        """The two keys of ``each``: of the list, and of an element at the node."""
         source, _, target = (self.each or "").partition(":")
         return source, target
 
@@ -43,12 +43,15 @@ class Limits:
 
     Attributes:
         queue_size: How many requests may wait.
-        queue_full: What becomes of a request that finds it full. See `headrace._run.queue.QueueFull`.
+        queue_full: What becomes of a request that finds it full. See
+            `headrace._run.queue.QueueFull`.
         timeout_ms: Longest time from arrival to the end, None for no limit.
         batching_timeout_ms: How long the oldest request waits for others.
         batch_sizes: The weights a batch may have. Empty for all.
-        pad: Whether a batch that is too small is filled up with copies of its items, the last one first.
-        deadlock_after_s: How long a request waits until circles of calls are looked for. 0 for never.
+        pad: Whether a batch that is too small is filled up with copies of its items, the last one
+            first.
+        deadlock_after_s: How long a request waits until circles of calls are looked for, in
+            seconds. 0 for never.
         shortcut: Whether a caller that finds the node idle may skip the queue.
     """
 

@@ -1,4 +1,4 @@
-"""The stores that backends share: of a pipeline, of a node, of an instance, of a copy of an ``IoC``."""
+"""The stores that backends share: of a pipeline, a node, an instance, a copy of an ``IoC``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _log = logging.getLogger("headrace.build")
 
 
 class Shared:
-    """A store by key: of a pipeline, of a node, of one of its instances, or of one copy of an ``IoC``.
+    """A store by key: of a pipeline, a node, an instance, or one copy of an ``IoC``.
 
-    It is closed together with its owner: every stored object that has a ``close`` method is closed, newest
-    first.
+    It is closed together with its owner: every stored object that has a ``close`` method is closed,
+    newest first.
 
     Args:
         outer: The store in which `get` looks for keys that this one does not have. None for none.
@@ -43,10 +43,11 @@ class Shared:
         return default
 
     def get_or_create(self, key: object, factory: Callable[[], T]) -> T:
-        """Return the object under ``key`` in this store. The first caller makes it with ``factory``.
+        """Return the object under ``key`` in this store, which the first caller's factory makes.
 
-        Other callers wait until it is made. An error of the factory is raised, and nothing is stored. Once the
-        store is closed nothing more is made: ClosedError. Unlike `get` this does not look into outer stores.
+        Other callers wait until it is made. An error of the factory is raised, and nothing is
+        stored. Once the store is closed nothing more is made: ClosedError. Unlike `get` this does
+        not look into outer stores.
         """
         with self._lock:
             if key not in self._items:
@@ -62,17 +63,17 @@ class Shared:
             if callable(end := getattr(item, "end_waits", None)):
                 try:
                     end()
-                except Exception as error:  # noqa: BLE001 - the others must end as well
+                except Exception as error:  # the others must end as well
                     _log.warning("end_waits of %s failed", type(item).__name__, exc_info=error)
 
     def _statistics(self, among: Collection[str]) -> dict[str, dict[str, Any]]:
-        """Return what the stored objects with ``statistics()`` say, by kind and name; not of kinds in ``among``."""
-        found: dict[str, dict[str, Any]] = {}
+        """Return the ``statistics()`` of stored objects by kind, not in ``among``, and name."""
+        by_kind: dict[str, dict[str, Any]] = {}
         for key, item in list(self._items.items()):
             match key:
                 case (str(kind), str(name)) if kind not in among and hasattr(item, "statistics"):
-                    found.setdefault(kind, {})[name] = item.statistics()
-        return found
+                    by_kind.setdefault(kind, {})[name] = item.statistics()
+        return by_kind
 
     def close(self) -> None:
         """Close all stored objects, newest first, and raise the first error afterwards.
@@ -87,7 +88,7 @@ class Shared:
                 close = getattr(item, "close", None)
                 if callable(close):
                     close()
-            except BaseException as error:  # noqa: BLE001 - the others must be closed as well
+            except BaseException as error:  # the others must be closed as well
                 errors.append(error)
         errors.sort(key=lambda raised: isinstance(raised, Exception))
         for other in errors[1:]:

@@ -1,9 +1,11 @@
-"""The short cut: a caller without deadline runs its own request on a free instance, past the box and its steps.
+"""The short cut: a caller without deadline runs its own request on a free instance, past the box.
 
-Taking an instance is one call into C. Who puts one back looks at the queue afterwards. So tiny backends keep their speed.
+Taking an instance is one call into C. Who puts one back looks at the queue afterwards. So tiny
+backends keep their speed.
 
-**Ctrl-C.** While the main thread runs its own request, the interrupt is raised in its backend, as in any program. The instance
-was taken and named in one step of the interpreter, so it is found, and a step puts it back.
+**Ctrl-C.** While the main thread runs its own request, the interrupt is raised in its backend, as
+in any program. The instance was taken and named in one step of the interpreter, so it is found, and
+a step puts it back.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class ShortCut:
         self.set_bounds()
 
     def set_bounds(self) -> None:
-        """Work out which requests may skip the queue, after keys, policies or instances have changed."""
+        """Work out which requests may skip the queue, after a change of the node."""
         node, limits = self._node, self._node.limits
         self._checks_all = node.needs is not DATA_ALONE and bool(node.needs)
         usable = (
@@ -53,10 +55,7 @@ class ShortCut:
             and len({(instance.min, instance.max) for instance in node.instances}) == 1
             and node.min == 1
             and not limits.batch_sizes
-            and all(
-                instance.thread is None and not instance.liveness.keeps
-                for instance in node.instances
-            )
+            and not any(instance.thread or instance.liveness.keeps for instance in node.instances)
             and node.refusing is None
         )
         self.max_weight = 0 if not usable else 2**63 if node.max is None else node.max
@@ -66,7 +65,7 @@ class ShortCut:
         self._lingers = limits.batching_timeout_ms > 0 and node.max != 1 and not spreads
         node.standby.set_bounds(self.max_weight)
 
-    def call(  # noqa: C901, PLR0912, PLR0915 - a call of Python more would cost a tenth of all that this does
+    def call(  # one more call of Python would cost a tenth of all that this does
         self, request: Request, *, internal: bool = False, home: Node | None = None
     ) -> None:
         """Run one request for a caller that waits without a deadline. Raises its error.
@@ -122,7 +121,7 @@ class ShortCut:
                 instance.ident = 0
                 post(node.box, self._end, instance, request)
                 instance = None
-                raise IndexError  # noqa: TRY301 - as where another caller was quicker
+                raise IndexError  # as where another caller was quicker
             instance.batches += 1
             if called:
                 standby.until, called = 0.0, False
@@ -137,7 +136,7 @@ class ShortCut:
             else:  # not timed: what `run_alone` does, without the call
                 try:
                     outcomes = instance.run([request])
-                except BaseException as raised:  # noqa: BLE001 - past the backend's own guard
+                except BaseException as raised:  # past the backend's own guard
                     error = wrap_own(node.name, instance, raised)
                 else:
                     if outcomes is not None or "result" not in request:
@@ -160,10 +159,10 @@ class ShortCut:
             instance.ident = 0
             request["data"] = data
             post(node.box, self._end, instance, request, error)
-        except BaseException as raised:  # noqa: BLE001 - raised again, unless another caller was quicker
+        except BaseException as raised:  # raised again below, or no outcome
             if instance is not None:
                 instance.ident = 0
-                try:  # noqa: SIM105 - one call into C, which needs no stack: a second Ctrl-C comes after it
+                try:  # one call into C, which needs no stack: a second Ctrl-C comes after it
                     _thread.start_new_thread(post, (node.box, self._end, instance, request, raised))
                 except RuntimeError:  # `_raise_interrupted` does it
                     pass
@@ -183,18 +182,17 @@ class ShortCut:
     def _raise_interrupted(
         self, instance: Instance | None, request: Request, data: Any, raised: BaseException
     ) -> None:
-        """Raise what has interrupted a request; do nothing where another caller took the instance."""
+        """Raise what has interrupted a request, unless another caller took the instance."""
         if instance is None:
             if not isinstance(raised, IndexError):  # the interrupt came first
                 raise raised
             return
-        post(
-            self._node.box, self._end, instance, request, raised
-        )  # before what this thread does next
+        # The step comes before what this thread does next.
+        post(self._node.box, self._end, instance, request, raised)
         restore(request, data, raised)
         raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
 
-    def wait(  # noqa: C901, PLR0912, PLR0915 - as `call`
+    def wait(  # as few calls of Python as `call`
         self,
         request: Request,
         weight: int = 1,
@@ -205,8 +203,9 @@ class ShortCut:
     ) -> None:
         """Leave a request in the inbox, and sleep until it has its outcome. Raises its error.
 
-        Who cannot wait for its answer is refused. An interrupt cancels a request that waits, and goes on without one that runs
-        (``abandoned``). As few calls of Python as may be: each touches what other threads have touched last.
+        Who cannot wait for its answer is refused. An interrupt cancels a request that waits, and
+        goes on without one that runs (``abandoned``). As few calls of Python as may be: each
+        touches what other threads have touched last.
         """
         node, me = self._node, get_ident()
         if me in in_steps:
@@ -255,11 +254,10 @@ class ShortCut:
     # Steps.
 
     def _end(self, instance: Instance, holder: object, error: BaseException | None = None) -> None:
-        """Put back an instance, whose holder has failed or was interrupted, or without an error has run nothing."""
+        """Put an instance back; without an error its holder has run nothing."""
         if instance.holder is holder:  # else it was put back before the interrupt came
             if error is not None:
-                instance.count_failure(
-                    code_of(error) if isinstance(error, Exception) else "interrupt"
-                )
+                code = code_of(error) if isinstance(error, Exception) else "interrupt"
+                instance.count_failure(code)
             self._node.give_back(instance)
         self._node.note_change()

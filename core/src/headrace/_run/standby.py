@@ -1,8 +1,10 @@
-"""Callers that stand by: they find no idle instance, and wait as those who have not come yet.
+"""Standby: callers of brief backends wait a moment for an instance before they queue.
 
-They hold nothing, run nobody, and no step knows of them. After `STANDBY_S` they enter by the box like everybody. Only
-callers of brief backends do so. Who frees an instance calls in the caller that has stood by longest, one at a time. It takes
-the instance as newcomers do, and these leave one to it meanwhile. So an instance passes on without a step.
+A caller that finds no idle instance sleeps for at most `STANDBY_S`. Then its request enters by the
+box, as all others do. Until then it holds nothing, and no step knows of it. Whoever frees an
+instance wakes the caller that has waited longest, one at a time. That caller takes the instance as
+a newcomer does, and newcomers leave one to it meanwhile. So an instance passes from caller to
+caller without a step.
 """
 
 from __future__ import annotations
@@ -22,20 +24,22 @@ STANDBY_S = 0.02
 """How long a caller stands by at most."""
 
 ENTRY_S = 500e-6
-"""How long it stands by per request in the queue, which goes first: longer than the box takes for one, so that the queue empties
-before it enters too. Else a queue that was once in use would be used by all from then on."""
+"""How long it stands by per queued request, which goes first: the time that the box needs for one.
+
+With a shorter time callers enter before the queue is empty, and never leave it again."""
 
 WAKE_S = 1e-3
-"""How long newcomers leave an instance to who was called in and does not come."""
+"""How long newcomers leave an instance to a caller that was called in and does not come."""
 
 TENURE_S = 250e-6
-"""How long threads that come back at once may take an instance again, before the next caller is called in."""
+"""How long threads that come back at once may take an instance again, before the next caller."""
 
 LOOK_S = 2e-3
 """When the timer looks whether who was expected to take an instance has come."""
 
 TINY_S, BRIEF_S = 10e-6, 120e-6
-"""Callers stand by where a batch takes longer than the first, and an instance comes free more often than the second says."""
+"""Callers stand by where a batch takes longer than the first time, and an instance comes free
+after less than the second."""
 
 
 class Standby:
@@ -62,7 +66,11 @@ class Standby:
     # In any thread.
 
     def wait(self) -> float:
-        """Wait to be called in, to take an instance; return how long that took, in seconds. 0 where the request enters by the box."""
+        """Wait to be called in, to take an instance.
+
+        Returns:
+            How long that took, in seconds. 0 where the request enters by the box.
+        """
         node, turns = self._node, self.turns
         brief = TINY_S <= node.instances[0].least_s < self._below_s
         if not brief or node.special or node.reporter is not None:
@@ -95,7 +103,7 @@ class Standby:
             self.until, put = 0.0, turns.appendleft
 
     def call_in(self) -> None:
-        """Call in who has stood by longest, where an instance is free for it and nobody else is on its way."""
+        """Call in who has stood by longest, where an instance is free and nobody is on its way."""
         node = self._node
         if not self.turns or not node.free or node.queue.count or node.inbox:
             return

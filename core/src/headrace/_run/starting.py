@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("headrace.build")
 
 LOOK_S = 0.25
-"""How often a thread that waits for building or closing wakes up, so that an interrupt can reach it."""
+"""How often a thread that waits for building or closing wakes up, so that interrupts reach it."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ def start(
 ) -> Started:
     """Build a whole pipeline. When that fails, close again what was built.
 
-    Another thread closes it, which Ctrl-C cannot hit: a second Ctrl-C only ends the wait for that thread.
+    Another thread closes it, which Ctrl-C cannot hit: a second one only ends the wait for it.
 
     Args:
         blueprint: The pipeline to build.
@@ -62,9 +62,9 @@ def start(
         try:
             blueprint.close()
             for node in reversed(started.nodes.values()):
-                node.parts.close()
+                node.close()
             started.probes.close()
-        except BaseException as error:  # noqa: BLE001 - `start` raises the error of the build instead
+        except BaseException as error:  # `start` raises the error of the build
             _log.warning("closing what was built failed", exc_info=error)
         finally:
             closed.wake()
@@ -74,8 +74,8 @@ def start(
         use(started)
     except BaseException:
         try:
-            # This is one step of the interpreter: an interrupt comes before it or after it, and cannot leave
-            # a thread half started as it can inside `Thread.start`.
+            # This is one step of the interpreter: an interrupt comes before it or after it, and
+            # cannot leave a thread half started as it can inside `Thread.start`.
             start_new_thread(close, ())
         except RuntimeError:  # no more threads, or the interpreter ends
             close()
@@ -86,10 +86,8 @@ def start(
 
 
 def _build(blueprint: Blueprint, started: Started, box: Box) -> None:
-    for (
-        name,
-        factory,
-    ) in blueprint.probes.items():  # when one cannot be made, `start` closes the others
+    for name, factory in blueprint.probes.items():
+        # Where this fails, `start` closes those that were made.
         started.probes = Probes([*started.probes.all, GuardedProbe(name, factory())])
     probes = started.probes
     blueprint.listen(probes)

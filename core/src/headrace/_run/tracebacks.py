@@ -1,4 +1,4 @@
-"""Working with errors of any class, whose methods may raise: their causes, and what their tracebacks keep alive."""
+"""Working with errors of any class, whose methods may raise: causes, and what tracebacks keep."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Error = TypeVar("Error", bound=BaseException)
 
 
 def none_if_all_ok(outcomes: list[Error | None]) -> list[Error | None] | None:
-    """Return the outcomes of a batch, None where no item has failed; a user's error may count as false."""
+    """Return the outcomes of a batch, None where no item failed. A user's error may be false."""
     for outcome in outcomes:
         if outcome is not None:
             return outcomes
@@ -23,10 +23,13 @@ def none_if_all_ok(outcomes: list[Error | None]) -> list[Error | None] | None:
 
 
 def is_abandoned(error: BaseException | None) -> bool:
-    """Tell whether an error says that a backend still runs on its request; an attribute that raises says no."""
+    """Tell whether an error says that a backend still runs on its request.
+
+    An attribute that raises says no.
+    """
     try:
         return getattr(error, "abandoned", False) is True
-    except Exception:  # noqa: BLE001 - a user's class may have a property that raises
+    except Exception:  # a user's class may have a property that raises
         return False
 
 
@@ -41,14 +44,17 @@ def with_cause(error: Error, by: BaseException | None) -> Error:
     return error
 
 
-def backend_error(what: str, by: BaseException, **places: Any) -> BackendError:
+def backend_error(message: str, by: BaseException, **places: Any) -> BackendError:
     """Make the error of a request for what a backend has raised."""
     cls = NoMemoryError if is_out_of_memory(by) else BackendError
-    return with_cause(cls(what, **places), by)
+    return with_cause(cls(message, **places), by)
 
 
 def caught(error: Error) -> Error:
-    """Clear an error that was just caught; one that was caught here before loses its traceback, which keeps a batch."""
+    """Clear an error that was just caught.
+
+    One that was caught here before loses its traceback, which keeps a batch.
+    """
     # Each time an error object is raised, Python puts the new traceback before the old one.
     codes = [frame.f_code for frame, _ in traceback.walk_tb(_part(error, "__traceback__"))]
     if codes.count(codes[0]) > 1:
@@ -59,8 +65,9 @@ def caught(error: Error) -> Error:
 def without_locals(error: Error) -> Error:
     """Clear the local variables in the tracebacks of an error and its causes. Give the error.
 
-    While the error lives, they would live: after an out-of-memory error that is the batch itself. Files and
-    lines stay. In Python's development mode (``python -X dev``) the variables stay as well.
+    While the error lives, they would live: after an out-of-memory error that is the batch itself.
+    Files and lines stay. In Python's development mode (``python -X dev``) the variables stay as
+    well.
     """
     if sys.flags.dev_mode:
         return error
@@ -78,7 +85,7 @@ def without_locals(error: Error) -> Error:
 
 
 def _is_over(error: BaseException) -> bool:
-    """Tell whether the outermost frame of an error's traceback has ended; one that runs is a caller's."""
+    """Tell whether the outermost frame of an error's traceback has ended, so it is no caller's."""
     last: TracebackType | None = _part(error, "__traceback__")
     try:
         if last is not None:

@@ -1,8 +1,9 @@
-"""What a batch policy sees of the queue of a node: all of it, or a window of its head with a trait per request.
+"""What a batch policy sees of the queue of a node: all of it, or a window with a trait per request.
 
-A policy with ``picks`` names the places of the requests that share a batch. It sees the first `WINDOW` requests alone, so
-that a decision costs the same however many wait. The trait of a request is worked out by the thread that sends it, in no
-step (`unread`). Only what was queued again is read in a step.
+A policy with ``picks`` names the places of the requests that share a batch. It sees the first
+`WINDOW` requests alone, so that a decision costs the same however many wait. The trait of a request
+is worked out by the thread that sends it, in no step (`unread`). Only what was queued again is read
+in a step.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class QueueView:
 
     Args:
         node: The node that the queue belongs to.
-        window: The entries at its head that a policy with ``picks`` sees, each with its ``trait``. None for all.
+        window: The entries at its head that a policy with ``picks`` sees, each with its ``trait``.
+            None for all.
     """
 
     __slots__ = ("_count", "_node", "_rest", "_seen", "closing", "weight")
@@ -96,7 +98,7 @@ def unread(
         except RequestError as error:  # the policy refuses the request
             error.node = error.node or node
             failed.append((entry, error))
-        except BaseException as error:  # noqa: BLE001 - every entry gets an outcome, whatever is raised
+        except BaseException as error:  # every entry gets an outcome
             problem = f"the policy {type(policy).__name__} raised {error_text(error)}"
             failed.append((entry, with_cause(ContractError(problem, node=node), error)))
         else:
@@ -105,7 +107,7 @@ def unread(
 
 
 def read_traits(entries: Iterable[Entry], policy: BatchPolicy, node: Node) -> None:
-    """Work out the traits of new entries, in the thread that sends them; those that the policy refuses fail."""
+    """Work out the traits of new entries, in the thread that sends them, and fail those refused."""
     failed = unread(entries, policy, node.name)
     if failed:
         post(node.box, refuse, node, failed)

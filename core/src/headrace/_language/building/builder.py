@@ -126,8 +126,9 @@ class Builder(Build):
         links = self.plan.links[node.name]
         called = NodeCall(running, links if links.each is not None else None)
         self.registered[f"node.{node.name}"] = called
+        closing = [inner.close for inner in builder.instance_parts]
         return ComposedNode(
-            running, parts, builder.instance_parts, builder.enters, plan=node, elements=builder
+            running, parts.close, closing, builder.enters, plan=node, elements=builder
         )
 
 

@@ -14,17 +14,18 @@
     word       := name characters and : + @ % ~ *
     quoted     := '"' JSON's escapes '"' | "'" no escapes "'"
 
-White space (space, tab, newline, carriage return) is free outside quotes. Each rule is a method that calls
-the rules in it: a text is nested at most `MAX_DEPTH` levels deep. Time and memory are linear in the text.
+White space (space, tab, newline, carriage return) is free outside quotes. Each rule is a method
+that calls the rules in it: a text is nested at most `MAX_DEPTH` levels deep. Time and memory are
+linear in the text.
 
-`read_expression` replaces a placeholder where it is read, so that its value can neither end a name or
-text nor begin another:
+`read_expression` replaces a placeholder where it is read, so that its value can neither end a name
+or text nor begin another:
 
 - In a name the value becomes part of the name, which must still be a name.
 - In quotes the value becomes part of the text.
 - A bare word with ``${...}`` in it is read as a word again: with ``M`` being 8, ``max=${M}`` and
-  ``max=1${M}`` are numbers and ``x${M}`` is a text. If the word is one ``${NAME}``, the value may also be
-  a list, an expression or quoted text. Any other value is a text as it stands.
+  ``max=1${M}`` are numbers and ``x${M}`` is a text. If the word is one ``${NAME}``, the value may
+  also be a list, an expression or quoted text. Any other value is a text as it stands.
 - An expression that is one ``${NAME}`` is replaced and then parsed.
 """
 
@@ -77,7 +78,9 @@ _WIDE_WORD = re.compile(rf"{WORD_CHARACTER[:-1]}${{}}]+")
 _INSIDE = {'"': re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL), "'": re.compile(r"[^']*")}
 _NO_VALUES = Values(None, {})
 _PATH = re.compile(
-    r"""\s*(?:\w+\s*=\s*)?(?P<path>(?![\s'"])(?:[^][(),]|\([^()]*\)|\[[^][]*\])*[/\\](?:[^][(),]|\([^()]*\)|\[[^][]*\])*)"""
+    r"\s*(?:\w+\s*=\s*)?"
+    r"""(?P<path>(?![\s'"])(?:[^][(),]|\([^()]*\)|\[[^][]*\])*"""
+    r"[/\\](?:[^][(),]|\([^()]*\)|\[[^][]*\])*)"
 )
 """A value that looks like a path, also where its characters are allowed in quotes alone."""
 
@@ -107,7 +110,7 @@ class _Parser:
         refuse: Makes the error for a place in it, which the caller raises; see `error_at`.
         at: The offset of the next token.
         end: The offset after the last token.
-        literal: Whether there are no placeholders: ``$``, ``{`` and ``}`` are ordinary characters then.
+        literal: Whether there are no placeholders, and ``$``, ``{`` and ``}`` are as any other.
         values: The values of placeholders. None keeps placeholders as they are written.
         problems: The problems of placeholders.
         source: The ``source`` of every `Call`.
@@ -130,9 +133,9 @@ class _Parser:
 
     def peek(self) -> str:
         """Skip blanks and give the character that follows, ``""`` at the end of the text."""
-        while (found := self.text[self.at : self.at + 1]) in _BLANKS:
+        while (character := self.text[self.at : self.at + 1]) in _BLANKS:
             self.at += 1
-        return found
+        return character
 
     def take(self) -> None:
         """Step over the one character that `peek` gave."""
@@ -147,16 +150,16 @@ class _Parser:
         return bracket
 
     def separator(self, marks: str) -> str:
-        """Read one of ``marks`` and give it, or the end of the innermost bracket and give ``""``."""
-        found, bracket = self.peek(), self.open[-1]
-        if found == bracket.closer:
+        """Read and give one of ``marks``; give ``""`` at the end of the innermost bracket."""
+        mark, bracket = self.peek(), self.open[-1]
+        if mark == bracket.closer:
             self.open.pop()
             self.take()
             return ""
-        if not found or found not in marks:
+        if not mark or mark not in marks:
             raise self.unexpected_error(bracket.wants)
         self.take()
-        return found
+        return mark
 
     def word(self) -> str:
         """Read a word as written, placeholders included; ``""`` if no word begins here."""
@@ -181,7 +184,12 @@ class _Parser:
             message = f"expected a closing {mark}, but the text ended; the quotes open here"
             raise self.refuse(message, start)
         if (hidden := first_hidden(self.text, start + 1, close)) is not None:
-            raise self._hidden_error(hidden)
+            character = hidden[0]
+            hint = f"Write it as {escape_of(character)} between double quotes."
+            if has_surrogate(character):
+                hint = "A lone surrogate cannot be encoded; remove it."
+            message = f"expected visible characters between quotes, got {describe(character)}"
+            raise self.refuse(message, hidden.start(), hint=hint)
         self.at = self.end = close + 1
         pieces = split_quoted(self.text, start + 1, close, double=mark == '"', literal=self.literal)
         if self.values is None and any(isinstance(piece, Placeholder) for piece in pieces):
@@ -195,8 +203,8 @@ class _Parser:
         pieces = self.pieces_of(word, start)
         if self.literal or not NAME.fullmatch(word):
             hint = self._path_hint() or (
-                "Options stand in ( ), backends in [ ]. A name is a letter or '_', then letters, digits "
-                "and '_', '.', '-', '/'; a plugin and ':' may stand in front."
+                "Options stand in ( ), backends in [ ]. A name is a letter or '_', then letters, "
+                "digits and '_', '.', '-', '/'; a plugin and ':' may stand in front."
             )
             message = f"expected a name, got {shorten(word)!r}"
             raise self.refuse(message, start, start + len(word), hint=hint)
@@ -210,7 +218,10 @@ class _Parser:
         return word
 
     def join(self, pieces: list[Piece], start: int, otherwise: str = "") -> str:
-        """Join pieces to a text; when a placeholder has no value, note that and give ``otherwise``."""
+        """Join pieces to a text.
+
+        Where a placeholder has no value, it notes that and gives ``otherwise``.
+        """
         try:
             return (self.values or _NO_VALUES).join(pieces)
         except MissingError as error:
@@ -224,9 +235,9 @@ class _Parser:
 
     def finish(self) -> None:
         """Refuse any text that follows the finished expression."""
-        if found := self.peek():
+        if character := self.peek():
             hint = "Several elements stand in a container: S[A,B] runs A, then B."
-            if found in ")]":
+            if character in ")]":
                 hint = "Nothing is open that it could close."
             raise self.unexpected_error("the end of the text", hint)
 
@@ -252,14 +263,12 @@ class _Parser:
         return self.refuse(f"expected {expected}, got {got}", self.at, hint=hint)
 
     def _path_hint(self) -> str | None:
-        """Say how the value that is being read is written, if it looks like a path without quotes."""
+        """Say how to write the value that is being read, if it looks like a path without quotes."""
         begin = 1 + max(self.text.rfind(mark, 0, self.end) for mark in "(,[")
-        found = (
-            _PATH.match(self.text, begin) if self.open and ";" not in self.open[-1].wants else None
-        )
-        if found is None:
+        match = _PATH.match(self.text, begin)
+        if match is None or not self.open or ";" in self.open[-1].wants:
             return None
-        path = found["path"].strip()
+        path = match["path"].strip()
         written = spell(path) if "'" in path else f"'{path}'"
         return f"A path with such characters stands in quotes: {shorten(written)}"
 
@@ -272,13 +281,6 @@ class _Parser:
         if not self.end:
             return self.refuse("empty expression: expected a name", 0, length)
         return self.refuse(f"expected {expected}, but the text ended", length)
-
-    def _hidden_error(self, found: re.Match[str]) -> ConfigError:
-        hint = f"Write it as {escape_of(found[0])} between double quotes."
-        if has_surrogate(found[0]):
-            hint = "A lone surrogate cannot be encoded; remove it."
-        message = f"expected visible characters between quotes, got {describe(found[0])}"
-        return self.refuse(message, found.start(), hint=hint)
 
     # Rules.
 
@@ -386,12 +388,12 @@ class _Parser:
         if len(self.open) > MAX_DEPTH:
             raise self.refuse(TOO_DEEP, self.at, code="nesting")
         self.enter("]", "',' or ']'")
-        found: list[Value] = []
+        values: list[Value] = []
         mark = self.separator(",") if self.peek() == "]" else ","
         while mark:
-            found.append(self.value())
+            values.append(self.value())
             mark = self.separator(",")
-        return tuple(found)
+        return tuple(values)
 
     def _word_value(self, word: str, start: int) -> Value:
         pieces = self.pieces_of(word, start)
@@ -453,8 +455,8 @@ def read_expression(
         source: The ``source`` of every `Call` of the tree.
 
     Raises:
-        ConfigError: The text is no expression, or placeholders have no value, or a value that does not
-            fit, each a problem with code ``placeholder``.
+        ConfigError: The text is no expression, or placeholders have no value, or a value that does
+            not fit, each a problem with code ``placeholder``.
         TypeError: ``text`` is no str.
     """
     values = Values(node_name, environ)
@@ -482,5 +484,5 @@ def _parse(text: str, **how: Any) -> Call:
     return tree
 
 
-# A tree is pickled as its text: the spans of the tree that is made of it again point into that text.
+# A tree is pickled as its text. The spans of the tree that is made again point into that text.
 copyreg.pickle(Call, lambda call: (parse, (str(call),)))

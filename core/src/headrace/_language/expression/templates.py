@@ -1,11 +1,13 @@
-"""Placeholders: cutting a text into literal pieces and placeholders, and replacing these by their values.
+"""Placeholders: a text is cut into literal pieces and placeholders, which get their values.
 
-``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. ``$${`` is the text ``${``, and every other ``$``
-is itself. Outside quotes ``{{`` and ``}}`` are the characters ``{`` and ``}``, and a single one is an error. Inside quotes
-both are ordinary characters. Only the exact ``{node_name}`` begins a placeholder there, and ``{{node_name}}`` is its text. A character that is
-written as a JSON escape is never part of a placeholder. A default holds no placeholder. Outside quotes it is
-made of word characters. As in a shell, ``${NAME:-default}`` takes the default when the variable is unset or
-empty. Replacement happens once: the value of a placeholder is never searched for placeholders.
+``{node_name}``, ``${NAME}`` and ``${NAME:-default}`` are placeholders. ``$${`` is the text ``${``,
+and every other ``$`` is itself. Outside quotes ``{{`` and ``}}`` are the characters ``{`` and
+``}``, and a single one is an error. Inside quotes both are ordinary characters. Only the exact
+``{node_name}`` begins a placeholder there, and ``{{node_name}}`` is its text. A character that is
+written as a JSON escape is never part of a placeholder. A default holds no placeholder. Outside
+quotes it is made of word characters. As in a shell, ``${NAME:-default}`` takes the default when the
+variable is unset or empty. Replacement happens once: the value of a placeholder is never searched
+for placeholders.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ from headrace.errors import ConfigError, Problem
 _ESCAPES = r'(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))'
 _NAME = r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)"
 BARE = re.compile(
-    rf"(?P<plain>{WORD_CHARACTER}+)|(?P<twice>\$\$\{{|\{{\{{|\}}\}})|(?P<lone>\$(?!\{{))|(?P<node>\{{node_name\}})"
-    rf"|{_NAME}(?::-(?P<default>{WORD_CHARACTER}*))?\}}"
+    rf"(?P<plain>{WORD_CHARACTER}+)|(?P<twice>\$\$\{{|\{{\{{|\}}\}})|(?P<lone>\$(?!\{{))"
+    rf"|(?P<node>\{{node_name\}})|{_NAME}(?::-(?P<default>{WORD_CHARACTER}*))?\}}"
 )
 _QUOTED = (
     r"(?P<plain>[^\\${{]+|{escapes}+)|(?P<dollar>\$\$\{{)|(?P<brace>\{{\{{node_name\}}\}})"
@@ -58,7 +60,7 @@ def error_at(
     hint: str | None = None,
     code: str = "syntax",
 ) -> ConfigError:
-    """Make the error for a place in an expression, which is one character unless ``end`` is given."""
+    """Make the error for a place in an expression: one character, unless ``end`` is given."""
     span = (at, min(at + 1, len(text)) if end is None else end)
     return ConfigError(Problem(code, message, span=span, text=text, hint=hint))
 
@@ -223,13 +225,13 @@ def substitute_text(text: str, environ: Mapping[str, str]) -> str:
         if match[0] == "$${":
             return "${"
         message = "expected ${NAME} or ${NAME:-default}, and no placeholder in a default"
-        wrong = MissingError(message, "Write '$${' for the text '${'.")
+        missing = MissingError(message, "Write '$${' for the text '${'.")
         try:
             if match[0] != "${":
                 return values.of(Placeholder(match["name"], match["default"]))
         except MissingError as error:
-            wrong = error
-        problems.append(wrong.problem(match.span(), text))
+            missing = error
+        problems.append(missing.problem(match.span(), text))
         return match[0]
 
     result = _IN_TEXT.sub(value, text)

@@ -1,7 +1,7 @@
 """The tree that an expression is parsed into, and its leaves: frozen, compared by type and value.
 
-Two trees are equal when they are written the same, so ``1``, ``1.0``, ``true`` and ``"1"`` differ. The
-place where a tree was written (``span``, ``text``) does not count.
+Two trees are equal when they are written the same, so ``1``, ``1.0``, ``true`` and ``"1"`` differ.
+The place where a tree was written (``span``, ``text``) does not count.
 
 A *word* is a run of ASCII letters, digits and ``_ . - / : + @ % ~ *``. A word that is wholly
 ``[+-]?digits[.digits][e[+-]digits]`` is a number (an int without ``.`` and ``e``), ``true``,
@@ -67,7 +67,7 @@ class Args(_Node):
         return (*self.positional, *(value for _, value in self.named))
 
     def span_of(self, which: int | str) -> Span | None:
-        """Return the place of an argument by index, positional ones first, or of a named one by key."""
+        """Return the place of an argument by its key, or by its index, positional ones first."""
         if isinstance(which, str):
             which = len(self.positional) + [key for key, _ in self.named].index(which)
         return self.spans[which] if self.spans else None
@@ -96,12 +96,12 @@ class Call(_Node):
         span: Where the element stands in ``text``, prefix included, or None.
         name_span: Where the name stands, or None.
         text: The whole text from which the element was parsed, or None.
-        source: What the planner knows of that text, a `headrace._language.plan.element.Source`, or None.
+        source: The `headrace._language.plan.element.Source` of that text, or None.
     """
 
     name: str
-    # This is a factory: under `python -OO` dataclass makes a docstring with the repr() of plain defaults,
-    # which needs functions that are defined further below.
+    # This is a factory: under `python -OO` dataclass makes a docstring with the repr() of plain
+    # defaults, which needs functions that are defined further below.
     args: Args = field(default_factory=lambda: EMPTY)
     phases: tuple[tuple[Call, ...], ...] = ()
     prefix: Args | None = field(default=None, kw_only=True)
@@ -113,8 +113,8 @@ class Call(_Node):
     @property
     def plugin(self) -> str | None:
         """The qualifier in front of the name, ``cv`` in ``cv:ResizeMat``, or None."""
-        found = _QUALIFIER.match(self.name)
-        return None if found is None else found[0][:-1]
+        match = _QUALIFIER.match(self.name)
+        return None if match is None else match[0][:-1]
 
     @property
     def part(self) -> str:
@@ -192,7 +192,7 @@ def _write_value(value: Value, out: list[str]) -> None:
 # The leaves: the meaning of words and quoted texts, and how values are written.
 
 MAX_DIGITS = 640
-"""How many digits a number may have: the lowest limit that can be set for Python's own conversion."""
+"""How many digits a number may have: the lowest limit that Python's own conversion can have."""
 
 WORD_CHARACTER = r"[A-Za-z0-9_.\-/:+@%~*]"
 _PLACEHOLDER = rf"\{{node_name\}}|\$\{{[A-Za-z_][A-Za-z0-9_]*(?::-{WORD_CHARACTER}*)?\}}"
@@ -276,7 +276,7 @@ def has_surrogate(text: str) -> bool:
 
 
 def escape(text: str) -> str:
-    """Write ``text`` as it stands inside double quotes, so that no part of it reads as a placeholder."""
+    """Write ``text`` as it stands inside double quotes, where no part of it is a placeholder."""
     body = json.dumps(text, ensure_ascii=False)[1:-1]
     body = _LOOKS_LIKE_PLACEHOLDER.sub(lambda m: "$${" if m[0] == "${" else "{{node_name}}", body)
     return _ODD.sub(lambda m: escape_of(m[0]) if is_hidden(m[0]) else m[0], body)

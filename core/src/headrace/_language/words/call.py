@@ -35,14 +35,14 @@ __all__ = ["Call", "Identity"]
 class Call(FunctionBackend, Word):
     """Call a function, a class or any other importable callable.
 
-    ``Call(PIL.ImageOps:grayscale)`` gives ``grayscale(data)`` as ``result``. With ``batched=true`` the
-    function is given the list of all ``data`` of a batch and returns a list of as many results. An error
-    fails its request alone, or, with ``batched=true``, the whole batch.
+    ``Call(PIL.ImageOps:grayscale)`` gives ``grayscale(data)`` as ``result``. With ``batched=true``
+    the function is given the list of all ``data`` of a batch and returns a list of as many results.
+    An error fails its request alone, or, with ``batched=true``, the whole batch.
 
     The function must not change its arguments, and several instances may call it at the same time.
-    Before anything is built, Headrace looks for its module, without importing it. If there is no such module,
-    ``Call(ctc:decode)`` means the file ``ctc.py`` under ``import``. ``Call`` is refused if the configuration may not
-    import code.
+    Before anything is built, Headrace looks for its module, without importing it. If there is no
+    such module, ``Call(ctc:decode)`` means the file ``ctc.py`` under ``import``. ``Call`` is
+    refused if the configuration may not import code.
 
     Reads:
         data: Anything, the first argument of the function.
@@ -79,8 +79,8 @@ class Call(FunctionBackend, Word):
         )
         kwargs: dict[str, Any] = Field(
             {},
-            description="Further arguments by name: a table, or in an expression a text with a JSON "
-            "object, as in `kwargs='{\"cutoff\": 2}'`.",
+            description="Further arguments by name: a table, or in an expression a text with a "
+            "JSON object, as in `kwargs='{\"cutoff\": 2}'`.",
         )
 
         @field_validator("function")
@@ -138,8 +138,8 @@ class Call(FunctionBackend, Word):
                 raise SetupError(message, hint=hint or None) from None
         if not callable(function):
             raise SetupError(f"{options.function!r} is a {type(function).__name__}, not callable")
-        if wrong := mismatch_of(function, options.kwargs):
-            raise SetupError(f"{options.function!r} {wrong}")
+        if mismatch := mismatch_of(function, options.kwargs):
+            raise SetupError(f"{options.function!r} {mismatch}")
         self.batched, self.named = options.batched, f"It calls {options.function}."
         self.function = partial(function, **options.kwargs) if options.kwargs else function
 

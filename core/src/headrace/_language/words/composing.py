@@ -28,20 +28,21 @@ __all__ = ["BackgroundThread", "S", "Sequential"]
 class Sequential(Word):
     """Run one backend after the other, the ``result`` of one as ``data`` of the next.
 
-    An item is *ready* at the start and after it got a ``result``. A plain element
-    takes the ready items, with ``result`` moved to ``data``. Items that are not ready fail there.
-    ``(or)X`` takes the items that are not ready, with their present ``data``. ``(key=k)X`` takes the ready
-    items with the key ``k``. ``(or,key=k)X`` takes the items with the key that are not ready. An element leaves all
-    other items unchanged. An item ready at the end without a ``result`` gets its ``data`` as ``result``.
+    An item is *ready* at the start and after it got a ``result``. A plain element takes the ready
+    items, with ``result`` moved to ``data``. Items that are not ready fail there. ``(or)X`` takes
+    the items that are not ready, with their present ``data``. ``(key=k)X`` takes the ready items
+    with the key ``k``. ``(or,key=k)X`` takes the items with the key that are not ready. An element
+    leaves all other items unchanged. An item ready at the end without a ``result`` gets its
+    ``data`` as ``result``.
 
     Reads:
         data: The inputs of the first element.
     Writes:
         result: The output of the last element.
     Batch:
-        The largest min and the smallest max of the elements. An element with a max of 1 is run item by
-        item and does not count, unless all have a max of 1. An element with a condition must have a min
-        of 1.
+        The largest min and the smallest max of the elements. An element with a max of 1 is run item
+        by item and does not count, unless all have a max of 1. An element with a condition must
+        have a min of 1.
 
     Raises:
         NoResultError: The element before gave an item no ``result``.
@@ -76,9 +77,13 @@ class Sequential(Word):
         planned = super()._plan(use)
         for silent, after in _without_data(planned) if planned is not None else ():
             keys = ", ".join(keys_named(silent.cls, silent.options, "writes")) or "nothing"
-            text = f"{after.name} gets the result of {silent.name}, which writes {keys} and no 'result'"
-            hint = f"Write (or){after.name} to run it on the data that {silent.name} had, or let that write a result too."
-            use.add("no_result", text, after.call, hint=hint)
+            name, before = after.name, silent.name
+            message = f"{name} gets the result of {before}, which writes {keys} and no 'result'"
+            hint = (
+                f"Write (or){name} to run it on the data that {before} had, or let that write a "
+                "result too."
+            )
+            use.add("no_result", message, after.call, hint=hint)
         return planned
 
     def init(self, options: Any, context: InitContext) -> None:
@@ -90,7 +95,7 @@ class Sequential(Word):
             )
         ]
         self._silent: dict[int, Backend] = {}
-        self._plain = [*enumerate(child_call(one.child, pad=self._pad) for one in self._steps)]
+        self._plain = [*enumerate(child_call(step.child, pad=self._pad) for step in self._steps)]
         if any(step.otherwise or step.key is not None for step in self._steps):
             self._plain = []
 
@@ -104,8 +109,8 @@ class Sequential(Word):
                 try:
                     for request in moving:
                         request["data"] = request.pop("result")
-                except Exception:  # noqa: BLE001 - a request has no result, or its dict raises
-                    # `_run` moves the result of every item: give back what was moved of the earlier ones.
+                except Exception:  # a request has no result, or its dict raises
+                    # `_run` moves the result of every item: the earlier items get theirs back.
                     for earlier in batch[: -1 - len([*moving])]:
                         earlier["result"] = earlier["data"]
                     return self._run(index, batch, [None] * len(batch))
@@ -127,7 +132,7 @@ class Sequential(Word):
             for i in taken:
                 ready[i] = "result" in batch[i]
             self._silent |= {id(batch[i]): self._steps[index].child for i in taken if not ready[i]}
-        select(batch, (i for i, said in enumerate(ready) if said), _pass_by, outcomes)
+        select(batch, (i for i, is_ready in enumerate(ready) if is_ready), _pass_by, outcomes)
         return outcomes
 
     def _take_items(
@@ -153,7 +158,7 @@ class Sequential(Word):
                     continue
                 if ready[i] and "result" in request:
                     request["data"] = request.pop("result")
-            except Exception as odd:  # noqa: BLE001 - the dict is the user's, and may raise anything
+            except Exception as odd:  # the dict is the user's
                 outcomes[i] = odd
             else:
                 taken.append(i)
@@ -180,16 +185,16 @@ class _Step(NamedTuple):
 
 
 def _without_data(element: Element) -> Iterator[tuple[Element, Element]]:
-    """Return each element that writes no ``result``, with the one after it that takes the items which need one."""
+    """Return each element that writes no ``result``, with the next one, which needs it."""
     called = [way_to_called(child)[-1] for child in element.children]
     row = [*zip(called, element.prefixes, strict=True)]
     for place, (silent, _) in enumerate(row):
-        later = (
-            (one, flags) for one, (flags, named) in row[place + 1 :] if "or" in flags or not named
-        )
-        after, flags = next(later, (silent, ("or",)))
-        said = isinstance(silent.cls.writes, property) or "or" in flags
-        if not said and RESULT not in keys_named(silent.cls, silent.options, "writes"):
+        # An element with another condition than `or` does not take every item.
+        later = (pair for pair in row[place + 1 :] if "or" in pair[1][0] or not pair[1][1])
+        after, (flags, _) = next(later, (silent, (("or",), {})))
+        if "or" in flags or isinstance(silent.cls.writes, property):
+            continue
+        if RESULT not in keys_named(silent.cls, silent.options, "writes"):
             yield silent, after
 
 
@@ -205,8 +210,8 @@ S = Sequential
 class BackgroundThread(Word):
     """Let one thread own X: ``init``, every ``forward`` and ``close`` of X happen in it.
 
-    Around a whole instance it costs one hand-over per batch. Inside an expression the thread that runs
-    the expression waits for it.
+    Around a whole instance it costs one hand-over per batch. Inside an expression the thread that
+    runs the expression waits for it.
 
     Reads:
         The inputs of X.

@@ -21,8 +21,9 @@ __all__ = ["IoC"]
 
 
 class IoC(Wiring):
-    """Build the first phase in order, then the expression after ``;``, in which its names mean the instances just built.
+    """Build the first phase in order, then the expression after ``;``, which uses what it built.
 
+    In that expression a name of the first phase means the instance just built:
     ``IoC[A,B;S[A,B,A]]`` holds one A and one B per copy. In the first phase an element may name the
     earlier ones. The names have this meaning inside this ``IoC`` only.
 
@@ -48,7 +49,7 @@ class IoC(Wiring):
 
     @classmethod
     def _plan(cls, use: Use) -> Element | None:
-        """Plan the first phase, each with the names before it in scope, then the expression after ``;``."""
+        """Plan the first phase, with all earlier names in scope, then the expression after it."""
         first, last = use.phases
         if len(last) > 1:
             message, hint = "IoC has one expression after ';'", "S[...] puts several together."
@@ -68,7 +69,7 @@ class IoC(Wiring):
 
     @classmethod
     def _build(cls, building: ElementBuilder, element: Element, at: BuildSite) -> Backend:
-        """Build the first phase, then the expression after it, which is called in place of the word."""
+        """Build the first phase, then the expression after it, which stands for the word."""
         scope = Shared(at.scope)
         parts = at.parts.add_inner(scope, at.thread)
         inner = replace(at, local=dict(at.local), scope=scope, parts=parts)

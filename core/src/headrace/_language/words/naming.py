@@ -23,8 +23,8 @@ __all__ = ["Forward", "Reflect"]
 class Forward(Word):
     """Call a registered instance. ``Forward[node.x]`` hands the requests to the node ``x``.
 
-    Each item is a request of its own at that node, with its own outcome. The calling thread waits, and runs
-    batches of the node meanwhile if it may.
+    Each item is a request of its own at that node, with its own outcome. The calling thread waits,
+    and runs batches of the node meanwhile if it may.
 
     Reads:
         The inputs of the instance.
@@ -64,9 +64,9 @@ def _report_unknown(use: Use, call: Call) -> None:
     if not planning.refuse_cycle(call):
         nodes = (f"node.{name}" for name in planning.shape.nodes)
         known = sorted({*planning.registered, *nodes}.union(*use.scope.frames))
-        near = nearest(node if node in known else call.name, known)
+        suggestion = nearest(node if node in known else call.name, known)
         message, hint = f"no instance is called {call.name!r}", f"There are: {', '.join(known)}."
-        planning.add("unknown_instance", message, call, suggestion=near, hint=hint)
+        planning.add("unknown_instance", message, call, suggestion=suggestion, hint=hint)
 
 
 class Wiring(Word):
@@ -147,8 +147,6 @@ def _report_missing(planning: Planning, call: Call, key: str) -> None:
         file = planning.shape.file_of(planning.node)
         planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
     else:
-        others = [
-            other for other in ("backend", *planning.parameters.unused_keys()) if other != key
-        ]
-        near = nearest(key, others)
-        planning.add("missing_option", message, call, suggestion=near, hint=hint)
+        others = [k for k in ("backend", *planning.parameters.unused_keys()) if k != key]
+        suggestion = nearest(key, others)
+        planning.add("missing_option", message, call, suggestion=suggestion, hint=hint)
