@@ -300,6 +300,7 @@ def resolve(
     Raises:
         ConfigError: The configuration is wrong.
         ValueError: The configuration has several nodes, and ``node`` is None.
+        KeyError: It has no node of that name.
     """
     from headrace._language.plan.publish import trees_of
 

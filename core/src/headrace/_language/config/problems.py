@@ -108,8 +108,7 @@ class Problems:
         """Raise one error with all problems, if there are any.
 
         Raises:
-            SetupError: The configuration is right, but this machine lacks the backends that it names.
-            ConfigError: There is any other problem.
+            ConfigError: There is a problem.
         """
         if self._found:
             raise ConfigError(with_lines(self))

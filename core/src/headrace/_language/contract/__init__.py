@@ -1,1 +1,1 @@
-"""What a backend is and is given: `backend`, `groups` and `options` are what authors read, `checked` and `shared` stand behind."""
+"""The contract with authors of plugins: base classes of backends and policies, contexts, options."""

@@ -63,7 +63,7 @@ class PipelineConfig:
 
         Raises:
             ConfigError: The configuration is wrong. ``problems`` holds all its problems.
-            SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
+            PluginError: A plugin that reads, fetches or translates it cannot be imported, or fails.
             TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no dict.
         """
         if isinstance(source, PipelineConfig):
@@ -215,7 +215,8 @@ def explain(
 
     Raises:
         ConfigError: The configuration is wrong. ``problems`` holds all its problems.
-        SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
+        PluginError: A plugin that reads, fetches or translates it cannot be imported, or fails.
+        TypeError: ``source`` is none of the three.
     """
     plan = PipelineConfig.load(source, allow_import=allow_import).plan()
     return with_room(plan.to_dict)
