@@ -27,7 +27,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -46,19 +46,17 @@ from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
     from headrace._language.contract.backend import Backend
-    from headrace._language.contract.options import Options
-    from headrace._language.plan.element import Element as PlannedElement
-    from headrace._language.plan.element import NodePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan
     from headrace._language.plan.pipeline_config import PipelineConfig
     from headrace.blueprint import BatchPolicy, DispatchPolicy
 else:  # for who asks what the annotations mean: their modules import pydantic
-    Backend = BatchPolicy = DispatchPolicy = Options = PipelineConfig = Any
+    Backend = BatchPolicy = DispatchPolicy = Element = PipelineConfig = Any
 
 __all__ = [
     "KNOWN_BACKENDS",
     "PROBE_METHODS",
     "BuiltExpression",
-    "Element",
     "Plugin",
     "build",
     "core",
@@ -153,44 +151,6 @@ def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
                     engine.close(drain=False, timeout=30.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Element:
-    """One name of an expression with its meaning, as the check of the configuration has found it.
-
-    Attributes:
-        name: The backend's name.
-        cls: Its class.
-        options: Its options, validated.
-        distribution, version: The distribution that brings it. For a registered class its module or file,
-            and an empty version.
-        registered: Whether code has registered the class, so that no metadata name it.
-        children: The elements in its bracket.
-        owns_thread: Whether it must run in a thread of its own, with these options on the node's devices.
-        made_of: The function or the plain class of which its class was made, else its class.
-    """
-
-    name: str
-    cls: type[Backend]
-    options: Options | None
-    distribution: str
-    version: str
-    registered: bool
-    children: tuple[Element, ...]
-    owns_thread: bool = False
-    made_of: Any = None
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """The keys that its class says it writes, also those that an option names or a TypedDict has."""
-        from headrace._language.plan.declared import keys_named
-
-        return tuple(keys_named(self.cls, self.options, "writes", optional=True))
-
-    def walk(self) -> list[Element]:
-        """Return this element and all below it, parents first."""
-        return [self, *(below for child in self.children for below in child.walk())]
-
-
 class BuiltExpression:
     """The instances of one expression, which are called directly. Made by `build`.
 
@@ -218,8 +178,8 @@ class BuiltExpression:
         self._scheduled = self._node.node.instances
         self.instances = [cast("Backend", instance.backend) for instance in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
-        self._element, self._by_element = plan.backend, self._node.elements.by_element
-        root = self._by_element.get(plan.backend)
+        self._element, self._by_element = plan.tree, self._node.elements.by_element
+        root = self._by_element.get(plan.tree)
         self.root: Backend = root or self.instances[0]
         read = keys_read_by(plan.instance, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
@@ -243,9 +203,7 @@ class BuiltExpression:
 
     def describe(self) -> dict[str, Any]:
         """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
-        from headrace._language.plan.publish import public_element
-
-        return public_element(self._element, self._by_element).to_dict()
+        return self._element.to_dict(self._by_element)
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
@@ -281,33 +239,21 @@ def build(
     return BuiltExpression(_config_of(source), seen, probes)
 
 
-def resolve(
-    source: str | Path | Mapping[str, Any] | PipelineConfig,
-    key: str = "backend",
-    node: str | None = None,
-) -> Element | None:
+def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element:
     """Return the meaning of one node's expression: classes and checked options. Nothing is built.
 
     Args:
-        source: A configuration, as for `headrace.pipe`.
-        key: The key of the node that holds the expression: ``"backend"``, or ``"tree"`` or ``"init"``, for the
-            expressions of `headrace.plan.Node`, whose elements stand in the same order.
-        node: The node. None for the only one.
+        source: A configuration of one node, as for `headrace.pipe`. `headrace.plan` has those of
+            several.
 
     Returns:
-        The outermost name, None where no instance is built from an expression.
+        The outermost name.
 
     Raises:
         ConfigError: The configuration is wrong.
-        ValueError: The configuration has several nodes, and ``node`` is None.
-        KeyError: It has no node of that name.
+        ValueError: The configuration has several nodes.
     """
-    from headrace._language.plan.publish import trees_of
-
-    config = _config_of(source)
-    plan = _only_node(config) if node is None else config._plan.nodes[node]
-    root = plan.backend if key == "backend" else trees_of(plan).get(key)
-    return None if root is None else _element(root)
+    return _only_node(_config_of(source)).tree
 
 
 def policies(
@@ -345,16 +291,6 @@ def _only_node(config: PipelineConfig) -> NodePlan:
     if len(names) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")
     return config._plan.nodes[names[0]]
-
-
-def _element(planned: PlannedElement) -> Element:
-    from headrace._language.registry.backends import source_of
-
-    offer, registered = planned.offer, planned.offer.cls is not None
-    children = tuple(map(_element, planned.children))
-    by = (offer.distribution, offer.version)
-    about = (*by, registered, children, planned.owns_thread, source_of(planned.cls))
-    return Element(offer.name, planned.cls, planned.options, *about)
 
 
 def library(name: str, install: str, purpose: str = "") -> Any:

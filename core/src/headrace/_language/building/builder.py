@@ -16,7 +16,6 @@ from headrace._language.expression.nesting import with_room
 from headrace._language.plan.auto import advice_for
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
-from headrace._language.plan.publish import public_element, trees_of
 from headrace._run.blueprint import BuiltNode
 from headrace._run.instance import Instance
 from headrace.errors import SetupError
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
     from headrace._language.config.sections import NodeKeys
     from headrace._language.contract.backend import Backend
-    from headrace._language.plan.element import Element, NodePlan, PipelinePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan, Plan
     from headrace._run.node import Node
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
@@ -55,8 +55,8 @@ class ComposedNode(BuiltNode):
         auto = {} if plan.auto is None else {"auto": plan.auto.why}
         own = {"expression": plan.expression, **described, "threads": threads, **auto}
         built = self.elements.by_element
-        trees = trees_of(plan).items()
-        return {**own, **{key: public_element(root, built).to_dict() for key, root in trees}}
+        trees = zip(("tree", "init"), plan.trees, strict=False)
+        return {**own, **{key: root.to_dict(built) for key, root in trees}}
 
     def advice(self, nodes: dict[str, Any], cpu_s: float) -> str | None:
         """Return what would let the node answer more."""
@@ -74,7 +74,7 @@ class Builder(Build):
         behind: What is called once all are. See `headrace.hookspecs.headrace_node_keys`.
     """
 
-    def __init__(self, plan: PipelinePlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__(plan, ChildConfig)
         self.nodes: dict[str, ComposedNode] = {}
         self.behind: list[Callable[[], object] | None] = []
@@ -123,7 +123,7 @@ class Builder(Build):
         alias = next((backend for backend in backends if isinstance(backend, Alias)), None)
         needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
         running.need(needs)
-        links = self.plan.links[node.name]
+        links = node.links
         called = NodeCall(running, links if links.each is not None else None)
         self.registered[f"node.{node.name}"] = called
         return ComposedNode(

@@ -22,7 +22,7 @@ from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 
 if TYPE_CHECKING:
     from headrace._language.contract.addresses import Fetched
-    from headrace._language.plan.element import NamedPlan, NodePlan
+    from headrace._language.plan.nodes import NamedPlan, NodePlan
 
 
 def pipe(
@@ -60,16 +60,16 @@ def compose(
     builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
     owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
-    for element in elements_of(plan.roots) if owned else ():
+    for element in elements_of(plan.expressions) if owned else ():
         with hold_files(element.options):  # what a check compares
             pass
     builder.behind = [own.check(config, name) for name, own in owned]
     return Blueprint(
-        nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
-        order=tuple(plan.links),
+        nodes={name: _node(builder, plan.nodes[name]) for name in plan.order},
+        order=tuple(plan.nodes),
         probes={
             probe.text: partial(_make, f"the probe {probe.text} of {probe.distribution}", probe)
-            for probe in plan.probes
+            for probe in plan.probe_plans
         },
         listen=partial(setattr, builder.commons, "probes"),
         store=builder.commons.store,
@@ -80,7 +80,7 @@ def compose(
 
 
 def _places_of(config: PipelineConfig) -> list[Fetched]:
-    return places_in([one.options for one in elements_of(config._plan.roots)])
+    return places_in([one.options for one in elements_of(config._plan.expressions)])
 
 
 def _describe_fetched(places: list[Fetched]) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
         batch = partial(_spreading, batch)
     keys = node.keys
     return NodeBlueprint(
-        links=builder.plan.links[node.name],
+        links=node.links,
         build=partial(builder.node, node.name),
         batch_policy=batch,
         dispatch_policy=dispatch if node.dispatch_policy.cls is not node.batch_policy.cls else None,

@@ -32,11 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace._language.config.sections import NodeKeys
-    from headrace._language.plan.element import (
-        Element,
-        NodePlan,
-        PipelinePlan,
-    )
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan, Plan
 
 
 @cache
@@ -59,7 +56,7 @@ class Build:
         seen: What backends see in their context, of the instance of another process for which they are built.
     """
 
-    plan: PipelinePlan
+    plan: Plan
     child_of: Callable[[ElementBuilder, Element, BuildSite], Any]
     commons: PipelineState = field(default_factory=PipelineState)
     registered: dict[str, Backend] = field(default_factory=dict)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._language.building.elements import ElementBuilder, fields_of
 from headrace._language.contract.options import keys_of
 from headrace._language.expression.tree import Args, Call
+from headrace._language.plan.data import plain_copy
 from headrace._language.plan.pipeline_config import PipelineConfig
-from headrace._language.plan.publish import plain_copy
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.sections import AUTO
-from headrace._language.plan.element import Auto, elements_of
+from headrace._language.plan.element import elements_of
+from headrace._language.plan.nodes import Auto
 
 if TYPE_CHECKING:
-    from headrace._language.plan.element import Element, NodePlan, PipelinePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan, Plan
 
 
-def settle_auto(plan: PipelinePlan) -> None:
+def settle_auto(plan: Plan) -> None:
     """Work out what the nodes with ``instance_num = "auto"`` have."""
     for node in plan.nodes.values():
         if node.keys.instance_num == AUTO:
@@ -72,7 +74,7 @@ def _cost_of(element: Element) -> str:
 # What would let a node answer more, for ``stats()``.
 
 
-def advice_for(plan: PipelinePlan, name: str, nodes: dict[str, Any], cpu_s: float) -> str | None:
+def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> str | None:
     """Say what would let a node answer more. None where no measurement says so.
 
     ``cpu_s`` is all that this process has computed, also between batches: divided by the time of the batches it gives the
@@ -91,9 +93,9 @@ def advice_for(plan: PipelinePlan, name: str, nodes: dict[str, Any], cpu_s: floa
         return None
     cores, threads = cpu_s * number / busy_s, plan.threads  # which reads files
     device = any(not (each["device"] or "cpu").startswith("cpu") for each in own["instances"])
-    called = any(_waited(plan.nodes[each], nodes[each]) >= 0.5 for each in plan.links[name].calls)
+    called = any(_waited(plan.nodes[each], nodes[each]) >= 0.5 for each in node.links.calls)
     state = any(each.cls.stateful for each in node.instance.walk())
-    children = any(each.cls.builds_elsewhere for each in elements_of(plan.roots))
+    children = any(each.cls.builds_elsewhere for each in elements_of(plan.expressions))
     holds = not node.batch_policy.cls.sends_when_idle or node.alias_of is not None
     if device or called or state or children or holds or not 0 <= cores <= threads / 2:
         return None

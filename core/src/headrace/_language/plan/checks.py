@@ -102,7 +102,7 @@ def _check_stands_alone(use: Use) -> None:
     inside = [element for child in use.element.children for element in child.walk()]
     own = {id(element) for element in inside}
     for element in inside:
-        hint, target = None, element.target
+        hint, target = None, element.referent
         texts = [value for _, value in element.options or () if isinstance(value, str)]
         outer = element.named is not None and (target is None or id(target) not in own)
         if outer or element.cls.uses_pipeline:

@@ -21,8 +21,8 @@ def static_range(element: Element) -> Range:
     Raises:
         ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
-    if element.target is not None:
-        return element.target.range
+    if element.referent is not None:
+        return element.referent.range
     cls = element.cls
     if not element.phases:
         return cls.min, cls.max

@@ -17,17 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.sections import LinkKeys, Sections
 from headrace._language.plan.declared import OPTIONAL, RequiredKeys
-from headrace._language.plan.element import (
-    Element,
-    NodePlan,
-    elements_of,
-    place_of,
-    with_aliased,
-)
+from headrace._language.plan.element import Element, elements_of, place_of
 from headrace._language.plan.key_use import keys_required_by
+from headrace._language.plan.nodes import NodePlan, with_aliased
 from headrace._language.plan.parameters import check_keys, place_at
 from headrace._run.route import KEPT, closure, pairs_of, parallel
-from headrace.plan import Links
+from headrace._run.settings import Links
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

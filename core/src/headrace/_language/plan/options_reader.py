@@ -14,7 +14,8 @@ from headrace._language.config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKe
 from headrace._language.contract.options import Options, keys_of, value_problems
 from headrace._language.contract.policies import BatchPolicy, DispatchPolicy
 from headrace._language.expression.tree import Call
-from headrace._language.plan.element import NamedPlan, Source, place_of
+from headrace._language.plan.element import Source, place_of
+from headrace._language.plan.nodes import NamedPlan
 from headrace._language.plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._language.plan.planning import Planning, value_of_expression
 from headrace._language.registry.discovery import (

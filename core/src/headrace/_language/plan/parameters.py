@@ -32,7 +32,7 @@ from headrace._language.contract.options import (
 from headrace._language.expression.parser import read_expression
 from headrace._language.expression.templates import substitute_text
 from headrace._language.expression.tree import Call
-from headrace._language.plan.element import NamedPlan, Source, place_of
+from headrace._language.plan.element import Source, place_of
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, REPLACED
 from headrace._language.registry.registry import registry
 from headrace._texts import nearest
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from headrace._language.config.document import Written
+    from headrace._language.plan.nodes import NamedPlan
 
 
 K = TypeVar("K", bound=Options)

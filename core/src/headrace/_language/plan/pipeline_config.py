@@ -13,17 +13,16 @@ from headrace._language.config.problems import Problems, key_place, with_lines
 from headrace._language.config.sections import Sections, key_schemas, read_sections
 from headrace._language.contract.options import map_leaves, path_as_text, without_base
 from headrace._language.expression.nesting import with_room
-from headrace._language.plan.element import PipelinePlan, elements_of
+from headrace._language.plan.element import elements_of
+from headrace._language.plan.nodes import Plan
 from headrace._language.plan.parameters import place_at
 from headrace._language.plan.planner import Planner
-from headrace._language.plan.publish import public_plan
 from headrace._language.plan.rewriting import rewrite
 from headrace._language.registry.imports import HOW_TO_ALLOW, run_imports, why_refused
 from headrace._language.registry.packages import package_of
 from headrace._language.registry.registry import Files, registry
 from headrace._run.notebook import html_of
 from headrace.errors import PluginError, Problem
-from headrace.plan import Plan
 
 _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin", "plugin_")
 """A problem whose code begins with one of these may be gone once another plugin is installed."""
@@ -38,7 +37,7 @@ class PipelineConfig:
 
     _document: Document
     _shape: Sections
-    _plan: PipelinePlan
+    _plan: Plan
     _allow_import: bool
 
     def __init__(self, *_: object) -> None:
@@ -88,7 +87,9 @@ class PipelineConfig:
         config = object.__new__(cls)
         parts = {"_document": document, "_shape": shape, "_plan": plan}
         vars(config).update(parts, _allow_import=allow_import)
-        for check in dict.fromkeys(part.cls.check_pipeline for part in elements_of(plan.roots)):
+        for check in dict.fromkeys(
+            part.cls.check_pipeline for part in elements_of(plan.expressions)
+        ):
             check(config)
         return config
 
@@ -116,7 +117,7 @@ class PipelineConfig:
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
-        return with_room(lambda: public_plan(self._plan))
+        return self._plan
 
     def problem_at(
         self, node: str, key: str, code: str, message: str, hint: str | None = None
@@ -128,7 +129,7 @@ class PipelineConfig:
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names of the nodes, in file order."""
-        return tuple(self._plan.links)
+        return tuple(self._plan.nodes)
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -148,8 +149,12 @@ class PipelineConfig:
     def _checked_options(self) -> list[Any]:
         """Return all checked options, in which paths are absolute, and the imported files."""
         files = [path for path, _ in self._plan.files]
-        probes = [probe.options for probe in self._plan.probes]
-        return [*files, *(element.options for element in elements_of(self._plan.roots)), *probes]
+        probes = [probe.options for probe in self._plan.probe_plans]
+        return [
+            *files,
+            *(element.options for element in elements_of(self._plan.expressions)),
+            *probes,
+        ]
 
     def __repr__(self) -> str:
         return f"<PipelineConfig of {', '.join(self.nodes)}>"

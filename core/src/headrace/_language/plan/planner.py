@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from headrace._language.config.problems import SUGGESTED
+from headrace._language.config.problems import SUGGESTED, with_lines
 from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
 from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP
 from headrace._language.expression.tree import Call
@@ -15,13 +15,12 @@ from headrace._language.plan.declared import narrow, no_batch, static_range
 from headrace._language.plan.element import (
     Element,
     Named,
-    NodePlan,
-    PipelinePlan,
     Source,
     elements_of,
     place_of,
 )
 from headrace._language.plan.links import plan_links
+from headrace._language.plan.nodes import NodePlan, Plan
 from headrace._language.plan.options_reader import OptionsReader, plan_policies, plan_probes
 from headrace._language.plan.parameters import (
     Parameters,
@@ -45,11 +44,11 @@ from headrace._language.registry.registry import Offer, registry
 from headrace._texts import starting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from headrace._language.contract.backend import Backend
     from headrace._language.contract.options import Options
-    from headrace._language.plan.element import NamedPlan
+    from headrace._language.plan.nodes import NamedPlan
 
 
 class Planner(Planning):
@@ -59,7 +58,7 @@ class Planner(Planning):
     all the same, to find other problems.
     """
 
-    def pipeline(self) -> PipelinePlan:
+    def pipeline(self) -> Plan:
         """Plan everything."""
         nodes = self.shape.nodes
         for name in nodes:
@@ -68,10 +67,14 @@ class Planner(Planning):
         keys, probes = self._global_keys()
         links = plan_links(self.shape, self.nodes, self.problems)
         parameters = [*self.all_parameters.values()]
-        warnings = tuple(report_keys(parameters, self.shape, self.problems))
-        files, allowed = self.files, self.refused is None
-        plan = PipelinePlan(self.nodes, keys, files, links, probes, allowed, warnings)
+        warnings = with_lines(report_keys(parameters, self.shape, self.problems))
+        planned = {name: self.nodes[name] for name in nodes if name in self.nodes}
+        about = (self.files, probes, self.refused is None, warnings)
+        plan = Plan(planned, tuple(self.nodes), keys, *about)
         settle_auto(plan)
+        for name, node in planned.items():
+            node.links, node.threads = links[name], plan.threads_of(name)
+        plan._freeze()
         return plan
 
     def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
@@ -147,7 +150,7 @@ class Planner(Planning):
         call = Call("Reflect", phases=((inner,),), source=source)
         return self.plan(call, Scope(depth=-1))
 
-    def _check_outermost(self, roots: list[Element], runs: Element) -> None:
+    def _check_outermost(self, roots: Iterable[Element], runs: Element) -> None:
         """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
         special = [e for e in elements_of(roots) if e.cls.place.outermost or e.goes_on_at]
         if not special:

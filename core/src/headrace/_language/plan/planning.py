@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from headrace._language.contract.options import map_leaves
 from headrace._language.expression.nesting import with_room
 from headrace._language.expression.tree import Args, Call
-from headrace._language.plan.element import Element, Named, NodePlan, Prefix, Source, place_of
+from headrace._language.plan.element import Element, Named, Prefix, Source, place_of
 from headrace._language.plan.parameters import Parameters, read_expression_of
 from headrace.errors import PluginError
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from headrace._language.config.problems import Problems
     from headrace._language.config.sections import Sections
+    from headrace._language.plan.nodes import NodePlan
     from headrace._language.registry.registry import Files, Offer
 
 

@@ -9,7 +9,8 @@ from headrace._language.plan.role import role_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace._language.plan.element import Element, NodePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan
 
 
 def way_to_called(element: Element) -> list[Element]:
@@ -22,8 +23,8 @@ def way_to_called(element: Element) -> list[Element]:
         element = way[-1]
         if element.named is None and role_of(element.cls)._wiring and element.children:
             way.append(element.children[-1])
-        elif element.target is not None:
-            way.append(element.target)
+        elif element.referent is not None:
+            way.append(element.referent)
         else:
             return way
 
@@ -72,7 +73,7 @@ def called_in_other_threads(root: Element) -> Iterator[Element]:
         inside = [*thread.walk()]
         made = set(map(id, inside))
         for element in inside:  # and what it names
-            target = element.target
+            target = element.referent
             if target is None or id(target) in made:
                 continue
             made.add(id(target))
