@@ -16,7 +16,6 @@ from headrace._language.building.wrappers import BatchEnd, InThread
 from headrace._language.contract.backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._language.plan.declared import keys_named, of_children
 from headrace._language.plan.key_use import keys_read_by
-from headrace._language.plan.role import role_of
 from headrace._language.plan.ways import edges
 from headrace._language.plan.word import Word, word_of
 from headrace._run.current import deadline_here, enter_result_of
@@ -116,7 +115,7 @@ class ElementBuilder:
         prepared = partial(self.build.child_of, self) if elsewhere else self.child
         if element.cls.bracket.late:
             prepared = partial(LateChild, self)
-        if role_of(element.cls)._in_turn and not any(p or n for p, n in element.prefixes):
+        if word_of(element.cls)._in_turn and not any(p or n for p, n in element.prefixes):
             self.followed_by |= {a: b.cls for a, b in pairwise(inner)}
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
 

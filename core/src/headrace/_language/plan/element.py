@@ -9,7 +9,8 @@ from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.contract.options import keys_of
+from headrace._language.contract.options import keys_of, map_leaves
+from headrace._language.expression.tree import Args, Call
 from headrace._language.plan.data import Data, Value, plain_copy, to_dict
 from headrace._language.plan.declared import keys_named
 from headrace._language.registry.backends import source_of
@@ -20,10 +21,9 @@ if TYPE_CHECKING:
 
     from headrace._language.contract.backend import Backend
     from headrace._language.contract.options import Options
-    from headrace._language.expression.tree import Call
     from headrace._language.registry.registry import Offer
 else:  # for who asks what the annotations mean
-    Backend = Call = Offer = Options = Any
+    Backend = Offer = Options = Any
 
 Range = tuple[int, "int | None"]
 """The least and the greatest weight of a batch, both included; None for no bound."""
@@ -262,3 +262,19 @@ class Named:
 def elements_of(roots: Iterable[Element]) -> list[Element]:
     """Return the elements of several expressions, one expression after the other."""
     return [element for root in roots for element in root.walk()]
+
+
+# Values of args.
+
+
+def prefix_values(prefix: Args | None) -> Prefix:
+    """Return a prefix in the form that containers read."""
+    if prefix is None:
+        return (), {}
+    positional = tuple(value_of_expression(value) for value in prefix.positional)
+    return positional, {key: value_of_expression(value) for key, value in prefix.named}
+
+
+def value_of_expression(value: Any) -> Any:
+    """Return a value of an expression in the form that options read: an expression becomes its text."""
+    return map_leaves(value, lambda part: str(part) if isinstance(part, Call) else part)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from headrace._language.contract.backend import Backend
 from headrace._language.plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
-from headrace._language.plan.role import role_of
+from headrace._language.plan.word import word_of
 from headrace.keys import DATA
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def keys_required_by(element: Element, built: Built) -> RequiredKeys:
         return keys_required_by(element.referent, built)
     if element.named is not None:
         return {DATA: element.name}
-    in_turn = role_of(element.cls)._in_turn
+    in_turn = word_of(element.cls)._in_turn
     return (_keys_required_in_turn if in_turn else _keys_required)(element, built)
 
 
@@ -85,7 +85,7 @@ def keys_read_by(element: Element, built: Built) -> ReadKeys:
         return keys_read_by(element.referent, built)
     if element.named is not None:
         return {None: element.name}
-    in_turn = role_of(element.cls)._in_turn
+    in_turn = word_of(element.cls)._in_turn
     return (_keys_read_in_turn if in_turn else _keys_read)(element, built)
 
 

@@ -14,10 +14,9 @@ from headrace._language.config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKe
 from headrace._language.contract.options import Options, keys_of, value_problems
 from headrace._language.contract.policies import BatchPolicy, DispatchPolicy
 from headrace._language.expression.tree import Call
-from headrace._language.plan.element import Source, place_of
+from headrace._language.plan.element import Source, place_of, value_of_expression
 from headrace._language.plan.nodes import NamedPlan
 from headrace._language.plan.parameters import OWN_KEYS, Found, argument, nearest_choice
-from headrace._language.plan.planning import Planning, value_of_expression
 from headrace._language.registry.discovery import (
     KNOWN_POLICIES,
     KNOWN_PROBES,
@@ -34,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
+
+    from headrace._language.plan.planner import Planner
 
 
 Given: TypeAlias = "Mapping[str, tuple[Any, str]]"
@@ -53,7 +54,7 @@ class OptionsReader:
 
     call: Call
     options: type[Options]
-    planning: Planning
+    planning: Planner
     plugin: str = ""
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -248,7 +249,7 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 
 
 def _find_class(
-    planning: Planning, kind: Kind, text: str, call: Call | None, given: Given | None = None
+    planning: Planner, kind: Kind, text: str, call: Call | None, given: Given | None = None
 ) -> NamedPlan | None:
     """Find the class that a text names, read as ``call``, and check its options; report all problems."""
     offers = [] if call is None else registry.find(call.name, planning.files, kind.hook)
@@ -265,7 +266,7 @@ def _find_class(
     return NamedPlan(text.strip(), call.args, cls, stated, origins, *by)
 
 
-def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) -> Any:
+def _class(planning: Planner, kind: Kind, call: Call, offers: Sequence[Offer]) -> Any:
     """Give the class that a name means; None where that is wrong, which is reported."""
     if call.phases:
         planning.add("arity", f"the {kind.noun} {call.name} takes nothing in [ ]", call)
@@ -286,7 +287,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
     return cls if lacks is None else None
 
 
-def _names_offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
+def _names_offered(planning: Planner, kind: Kind) -> tuple[list[str], str]:
     """Return the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
@@ -296,7 +297,7 @@ def _names_offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
     return sorted(known), are
 
 
-def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
+def _report_unknown(planning: Planner, kind: Kind, call: Call) -> None:
     refused = [one for one in registry.plugins() if not one.usable]
     unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
     brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
@@ -310,7 +311,7 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
 # Policies.
 
 
-def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
+def plan_policies(planning: Planner) -> tuple[NamedPlan, NamedPlan] | None:
     """Plan the two policies of the present node; None when one is wrong."""
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
@@ -333,7 +334,7 @@ def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
     return policy, policy
 
 
-def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
+def _policy(planning: Planner, key: str, kind: Kind) -> NamedPlan | None:
     """Plan a policy, whose options may also be set by the keys of the node of the same name."""
     parameters = planning.parameters
     found, default = parameters.key(key), NodeKeys.model_fields[key].default
@@ -348,7 +349,7 @@ def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
 # Probes.
 
 
-def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
+def plan_probes(planning: Planner) -> tuple[NamedPlan, ...]:
     """Plan the probes that ``[global] probes`` lists, and leave out those that are wrong.
 
     The present parameters must be those of ``[global]``.

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.problems import SUGGESTED, with_lines
 from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
-from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP
+from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP, with_room
 from headrace._language.expression.tree import Call
 from headrace._language.plan.auto import settle_auto
 from headrace._language.plan.checks import check_arity, check_placed, check_prefixes
 from headrace._language.plan.declared import narrow, no_batch, static_range
-from headrace._language.plan.element import (
-    Element,
-    Named,
-    Source,
-    elements_of,
-    place_of,
-)
+from headrace._language.plan.element import Element, Named, Source, elements_of, place_of
 from headrace._language.plan.links import plan_links
 from headrace._language.plan.nodes import NodePlan, Plan
 from headrace._language.plan.options_reader import OptionsReader, plan_policies, plan_probes
@@ -26,37 +21,70 @@ from headrace._language.plan.parameters import (
     Parameters,
     check_keys,
     place_at,
+    read_expression_of,
     report_keys,
     with_keys_of,
 )
-from headrace._language.plan.planning import Planning, Scope
-from headrace._language.plan.role import core_role
-from headrace._language.plan.ways import (
-    called_in_other_threads,
-    edges,
-    give_thread,
-    way_through,
-    why_not_callable,
-)
-from headrace._language.plan.word import Use, word_of
+from headrace._language.plan.ways import called_in_other_threads, edges, give_thread, way_through
+from headrace._language.plan.word import Scope, Use, core_word, why_not_callable, word_of
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, SYNONYMS
 from headrace._language.registry.registry import Offer, registry
 from headrace._texts import starting
+from headrace.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from headrace._language.config.problems import Problems
     from headrace._language.contract.backend import Backend
     from headrace._language.contract.options import Options
     from headrace._language.plan.nodes import NamedPlan
+    from headrace._language.registry.registry import Files
 
 
-class Planner(Planning):
+MAX_TEXTS = 1000
+"""How many parameters one expression may use, those in each other counted as often as they are written out."""
+
+
+@dataclass(eq=False)
+class Planner:
     """Plans the nodes of one configuration, each when it is first named, else in file order.
 
-    It gives the names in expressions their meaning. A wrong name is reported where it stands, and its bracket is planned
-    all the same, to find other problems.
+    It gives the names in expressions their meaning. A problem is reported at its own place only:
+    an element that depends on a wrong one is left out without another report. The bracket of a
+    wrong name is planned all the same, to find other problems.
+
+    Args:
+        shape: The configuration.
+        files: The files that it imports, and what each has registered.
+        problems: Takes the problems that are found.
+        all_names: Whether all names are known. False when an import has failed.
+        refused: Why code that the configuration names may not be imported. None when it may.
+
+    Attributes:
+        reported: All problems that are an error. ``problems`` are others while a branch is only tried.
+        registered: The nodes, as ``node.NAME``. One that is wrong has no element.
+        nodes: The nodes that are planned.
+        all_parameters: By node, the keys of those whose planning has begun, finished or not.
+        too_many: Whether an expression uses too many parameters, which has been reported.
+        parameters: The parameters of the present node.
+        _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
     """
+
+    shape: Sections
+    files: Files
+    problems: Problems
+    all_names: bool = True
+    refused: str | None = None
+    registered: dict[str, Named] = field(default_factory=dict)
+    nodes: dict[str, NodePlan] = field(default_factory=dict)
+    all_parameters: dict[str, Parameters] = field(default_factory=dict)
+    too_many: bool = False
+    parameters: Parameters = field(init=False)
+    _unfinished: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parameters = Parameters("global", self.shape)
 
     def pipeline(self) -> Plan:
         """Plan everything."""
@@ -208,7 +236,7 @@ class Planner(Planning):
             # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
             # are no backends that could be planned.
             near = self._nearest(call, scope) if call.phases else None
-            inside = call.children[core_role(near or "")._names :]
+            inside = call.children[core_word(near or "")._names :]
             self.plan_all((child for child in inside if child.name not in self.shape.nodes), scope)
             return None
         return self._backend(call, offers[0], cls, scope)
@@ -274,7 +302,7 @@ class Planner(Planning):
         row: list[Call] = []
         for call in phase:
             plain = call.prefix is None and not len(call.args) and len(call.phases) == 1
-            joins = plain and core_role(call.name)._in_turn and call.phases[0][0].prefix is None
+            joins = plain and core_word(call.name)._in_turn and call.phases[0][0].prefix is None
             if joins and self.instance_named(call.name, scope) is None:
                 row += self._join(call.phases[0], scope)
             else:
@@ -319,3 +347,97 @@ class Planner(Planning):
         near = near or self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
         ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
         return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
+
+    # Names of instances, and reading.
+
+    def plan_all(self, calls: Iterable[Call], scope: Scope) -> None:
+        """Plan the bracket of a wrong name, so that the problems in it are reported as well."""
+        for call in calls:
+            self.plan(call, scope.within())
+
+    # The node that is being planned, called the present node.
+
+    @contextmanager
+    def within(self, parameters: Parameters) -> Iterator[None]:
+        """Make a node the present one inside the ``with``, where other nodes may be entered in turn."""
+        outer, self.parameters = self.parameters, parameters
+        try:
+            yield
+        finally:
+            self.parameters = outer
+
+    @property
+    def node(self) -> str:
+        """The name of the present node."""
+        return self.parameters.node
+
+    @property
+    def known_node(self) -> str | None:
+        """The name of the present node; None for ``[global]``."""
+        return None if self.parameters.keys is None else self.parameters.node
+
+    # Reporting problems.
+
+    def add(
+        self, code: str, message: str, call: Call, which: int | str | None = None, **more: Any
+    ) -> None:
+        """Report a problem at ``call``, or at one of its args."""
+        self.problems.add(code, message, **{**place_of(call, which), **more})
+
+    def load(self, call: Call, offers: Sequence[Offer], noun: str = "backend") -> type[Any] | None:
+        """Give the class that a name means; None where two offer it or it cannot be imported, which is reported."""
+        if len(offers) > 1:
+            ways = [f"{offer.plugin}:{call.part}" for offer in offers]
+            hint = f"Write {' or '.join(ways)}."
+            if len(set(ways)) < len(ways):
+                hint = "Give one of them another name, or import only one."
+            message = f"{call.name!r} is offered by {' and '.join(o.distribution for o in offers)}"
+            self.add("ambiguous", message, call, hint=hint)
+        else:
+            try:
+                return offers[0].load(noun)
+            except PluginError as error:
+                self.add(error.code, error.what, call, hint=error.hint)
+        self.parameters.unresolved += 1
+        return None
+
+    def read(self, text: Any, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
+        self.parameters.texts += 1
+        if self.parameters.texts > MAX_TEXTS:
+            self.parameters.unresolved += 1
+            if not self.too_many:
+                self.too_many = True
+                message = f"its parameters are used more than {MAX_TEXTS} times"
+                hint = "Parameters that use each other twice double with each level: build less, or write it out."
+                self.problems.add("nesting", message, hint=hint, file=source.file, path=source.path)
+            return None
+        call = read_expression_of(text, source, self.known_node, self.problems)
+        self.parameters.unresolved += call is None
+        if call is None or call.prefix is None:
+            return call
+        message = "nobody understands the prefix of the outermost name"
+        hint = "A prefix belongs to a child in [ ]."
+        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
+        return call.replace(prefix=None)
+
+    def refuse_cycle(self, call: Call) -> bool:
+        """Report a name of an unfinished node: that node needs itself. False for any other."""
+        node = call.name.removeprefix("node.")
+        if node == call.name or node not in self._unfinished:
+            return False
+        chain = [*self._unfinished[self._unfinished.index(node) :], node]
+        shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
+        self.add("cycle", f"node {node!r} is needed to build itself{shown}", call)
+        return True
+
+    def instance_named(self, name: str, scope: Scope) -> Named | None:
+        """Return the instance of an ``IoC`` for which ``name`` stands, or the node, which is planned first."""
+        for frame in reversed(scope.frames):
+            if name in frame:
+                return frame[name]
+        node = name.removeprefix("node.")
+        if node != name and node in self.shape.nodes and node not in self.all_parameters:
+            # Nodes that name each other may be a long chain.
+            with_room(lambda: self.plan_node(node))
+        return None if node in self._unfinished else self.registered.get(name)
