@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import Problem, among, nearest
-from headrace.keys import BOX, COLOR, CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
+from headrace.keys import CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
 from headrace_cli.codes import CODES
 from headrace_cli.types import mismatches
 
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.plan import Element, NodePlan, Plan
-
-_OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
-"""Reserved keys that no backend has to write: a request may bring them, or does without them."""
 
 _LONGEST_MS = 600_000
 """The longest timeout that is no slip: ten minutes."""
@@ -257,7 +254,7 @@ def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_
     for node, pairs in plan.nodes[name].links.map.items():
         keys = _keys_at_end(plan, elements, node)
         for source in pairs:
-            if keys is not None and source not in keys and source not in _OPTIONAL:
+            if keys is not None and source not in keys and source not in RESERVED:
                 text = (
                     f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
                     "is there only when the caller's request has it and every map passes it on"

@@ -16,8 +16,7 @@
     │   │   ├── NoMemoryError                    host or device have no memory left for a batch
     │   │   └── NoResultError                    a backend wrote no ``result``
     │   ├── BatchRangeError                    the weight fits no instance
-    │   ├── LimitError                         a loop went on for too long
-    │   ├── RequestNotFoundError (KeyError)    ``KVStorage`` of headrace-flow has no such request
+    │   ├── LimitError                         an answer or a loop went past its limit
     │   ├── OverloadedError                    the queue is full
     │   └── DeadlineExceededError (TimeoutError)
     ├── RequestsFailed                       some items of a list failed
@@ -57,7 +56,6 @@ __all__ = [
     "PluginLoadError",
     "Problem",
     "RequestError",
-    "RequestNotFoundError",
     "RequestsFailed",
     "SetupError",
     "among",
@@ -304,7 +302,7 @@ class BatchRangeError(RequestError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LimitError(RequestError):
-    """A loop, restart or repost went on past its limit.
+    """A request went on past a limit: the parts of its answer that may wait, or the rounds of a loop.
 
     Attributes:
         limit: The limit that was reached. 0 when unknown.
@@ -313,20 +311,6 @@ class LimitError(RequestError):
     code = "limit"
 
     limit: int = 0
-
-
-class RequestNotFoundError(RequestError, KeyError):
-    """`KVStorage` of headrace-flow has no such request.
-
-    Attributes:
-        request_id: The identifier that is unknown.
-    """
-
-    code = "request_not_found"
-
-    def __init__(self, request_id: object = None) -> None:
-        self.request_id = request_id
-        super().__init__(f"no request {request_id!r} in this storage; add() it first")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, PluginLoadError, SetupError
 from headrace.isolation import error_text
-from headrace.keys import BOX, COLOR, DATA, RESERVED, RESULT
+from headrace.keys import DATA, RESERVED, RESULT
 from headrace.plugins import build, resolve
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ __all__ = ["BuiltPart", "Part", "elements_of", "versions_of"]
 
 _INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
 
-_SENT_ALWAYS = {*RESERVED} - {COLOR, BOX, RESULT}
+_SENT_ALWAYS = {*RESERVED} - {RESULT}
 """The reserved keys that go with a request, whatever the backends read."""
 
 

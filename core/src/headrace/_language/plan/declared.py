@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._language.config.problems import format_value
-from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
     from headrace._language.config.sections import NodeKeys
@@ -151,9 +150,6 @@ def range_of(place: int) -> Any:
 
 
 # The keys that backends read and write.
-
-OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
-"""Reserved keys that no request needs to bring: core provides them, or backends do without them."""
 
 ReadKeys = dict["str | None", str]
 """The keys on which an answer may depend, each with the name of a backend that reads it; None where one does not say which."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._language.contract.backend import Backend
-from headrace._language.plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
+from headrace._language.plan.declared import ReadKeys, RequiredKeys, keys_named
 from headrace._language.plan.word import word_of
-from headrace.keys import DATA
+from headrace.keys import DATA, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -56,7 +56,7 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     if children and not _says_reads(made):
         return {DATA: element.name}  # a container that does not say which keys it needs
     reads = keys_named(made, element.options, "reads")
-    own = {key: element.name for key in reads if key == DATA or key not in OPTIONAL}
+    own = {key: element.name for key in reads if key == DATA or key not in RESERVED}
     if not children or (len(children) == 1 and bracket.divides):
         return own  # an item may pass by the only child
     given = {*keys_named(made, element.options, "bracket.gives")}

@@ -16,18 +16,19 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.sections import LinkKeys, Sections
-from headrace._language.plan.declared import OPTIONAL, RequiredKeys
 from headrace._language.plan.element import Element, elements_of, place_of
 from headrace._language.plan.key_use import keys_required_by
 from headrace._language.plan.nodes import NodePlan, with_aliased
 from headrace._language.plan.parameters import check_keys, place_at
 from headrace._run.route import KEPT, closure, pairs_of, parallel
 from headrace._run.settings import Links
+from headrace.keys import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._language.config.problems import Problems
+    from headrace._language.plan.declared import RequiredKeys
 
 
 Pairs = list[tuple[str, str]]
@@ -267,7 +268,7 @@ class _Graph:
                     needs.setdefault(source, "each")
                 there.add(target)
             needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
-            for key in (key for key in needs if key not in there and key not in OPTIONAL):
+            for key in (key for key in needs if key not in there and key not in RESERVED):
                 message = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
                 source = next(iter(link.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
