@@ -71,9 +71,12 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle class, args and attributes. A value that cannot be pickled is replaced by its text.
+        """Pickle class, args and attributes.
 
-        A class that is found by no name, since a function has made it, is replaced by its base. Its code stays.
+        A value that cannot be pickled is replaced by its text.
+
+        A class that is found by no name, since a function has made it, is replaced by its base. Its
+        code stays.
         """
         state = {key: portable(value) for key, value in self.__dict__.items()}
         cls = next(base for base in type(self).__mro__ if portable(base) is base)
@@ -266,14 +269,18 @@ class ContractError(BackendError):
 class InstanceLostError(BackendError):
     """The instance can serve no more (its CUDA context is gone): it gets no further batch.
 
-    A backend raises it in ``forward`` or at the end of a batch. Only another pipeline brings a new instance.
+    A backend raises it in ``forward`` or at the end of a batch. Only another pipeline brings a new
+    instance.
     """
 
     code = "instance_lost"
 
 
 class NoMemoryError(BackendError):
-    """The host or the device had no memory left for the batch. The instance takes further batches."""
+    """The host or the device had no memory left for the batch.
+
+    The instance takes further batches.
+    """
 
     code = "memory"
 
@@ -302,7 +309,9 @@ class BatchRangeError(RequestError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LimitError(RequestError):
-    """A request went on past a limit: the parts of its answer that may wait, or the rounds of a loop.
+    """A request went on past a limit.
+
+    The parts of its answer that may wait, or the rounds of a loop.
 
     Attributes:
         limit: The limit that was reached. 0 when unknown.
@@ -395,9 +404,10 @@ _NO_MEMORY = ("out of memory", "outofmemory", "allocate memory", "enough memory"
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, says that no memory is left, of the host or of a device.
+    """Return whether an error, or a cause of it, says that host or device have no memory left.
 
-    The text counts of a RuntimeError, as torch, JAX and CUDA raise it, and of errors of ONNX Runtime. Other texts may be a sender's.
+    The text counts of a RuntimeError, as torch, JAX and CUDA raise it, and of errors of ONNX
+    Runtime. Other texts may be a sender's.
     """
     for _ in range(5):  # causes may form a circle
         kind, text = type(error), error_text(error).lower()
@@ -410,6 +420,9 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def among(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return the hint for a name that is not among the known names: the nearest one, else ``otherwise``, by default all of them."""
+    """Return the hint for a name that is not among the known names.
+
+    The nearest one, else ``otherwise``, by default all of them.
+    """
     every = f"There are: {', '.join(known) or 'none'}." if otherwise is None else otherwise
     return f"Did you mean {near!r}?" if (near := nearest(name, known)) else every

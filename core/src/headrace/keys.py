@@ -34,9 +34,10 @@ RESULT: Final = "result"
 """Output. Removed on entry; written by backends, read by the caller. A failed request has none."""
 
 REQUEST_SIZE: Final = "request_size"
-"""Weight in batching, an int of at least 1 (default 1). 0 where an array of the request has no row, which weighs 1 too.
-Written by the caller, read by the scheduler and by backends that take several rows in one request. A value that stands for an int (an
-integer of numpy) is replaced by that int on entry."""
+"""Weight in batching, an int of at least 1 (default 1). 0 where an array of the request has no
+row, which weighs 1 too. Written by the caller, read by the scheduler and by backends that take
+several rows in one request. A value that stands for an int (an integer of numpy) is replaced by
+that int on entry."""
 
 REQUEST_ID: Final = "request_id"
 """Identifier of the request, any text. Written by the caller. Kept by maps. Read by probes and by
@@ -51,8 +52,8 @@ NODE_NAME: Final = "node_name"
 where the request enters. A pipeline of one node ignores it."""
 
 RESTART: Final = "restart"
-"""The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and removed
-by ``Restart``. No server takes it from a client."""
+"""The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and
+removed by ``Restart``. No server takes it from a client."""
 
 RESERVED: Final[Mapping[str, str]] = {
     DATA: "input of the current backend",

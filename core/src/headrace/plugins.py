@@ -1,4 +1,6 @@
-"""For tools around plugins: the installed plugins with their states, and one expression without a pipeline.
+"""For tools around plugins.
+
+The installed plugins with their states, and one expression without a pipeline.
 
 A program gets what ``headrace plugins list`` shows so::
 
@@ -10,16 +12,16 @@ A program gets what ``headrace plugins list`` shows so::
             print(plugin.reason, plugin.remedy)
 
 Names, versions and ranges are read from installed metadata. No backend is imported, only the light
-modules with hooks. `Plugin.backend` and `Plugin.load` import what a plugin names, with errors that say
-what to do.
+modules with hooks. `Plugin.backend` and `Plugin.load` import what a plugin names, with errors that
+say what to do.
 
 A test of a backend builds one expression and calls its instances itself, without a queue::
 
     with headrace.plugins.build({"backend": "Scale(factor=3)", "max": 4}) as built:
         outcomes = built.call([{"data": 1}, {"data": 2}])  # an exception or None per request
 
-A backend reads a file of labels, a charset or any other text with `read_lines` or `read_text`, so that one file means the same to
-all of them.
+A backend reads a file of labels, a charset or any other text with `read_lines` or `read_text`, so
+that one file means the same to all of them.
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """List the installed plugins by name, core not among them.
 
     Args:
-        refresh: Whether the metadata are read again, to find plugins installed since the first call.
+        refresh: Whether the metadata are read again, to find plugins installed since the first
+            call.
     """
     if refresh:
         registry.refresh()
@@ -107,8 +110,8 @@ def core() -> Plugin:
 def import_file(path: str | Path) -> ModuleType:
     """Run a Python file as ``import`` of a configuration does, and return its module.
 
-    It is a module of a package of its own folder: its imports find the files beside it first. It is run once, and
-    again when it or one of these has changed.
+    It is a module of a package of its own folder: its imports find the files beside it first. It is
+    run once, and again when it or one of these has changed.
 
     Raises:
         PluginLoadError: There is no such file, or it raised.
@@ -135,9 +138,10 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
 def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
     """Run pipelines on a clock, a timer and a pool of threads apart from all others.
 
-    It holds for pipelines made in the block. The end of the block closes them, without waiting for requests that have
-    not begun. It is for test tools that decide when threads run and what time it is. They end the threads afterwards.
-    See ``headrace_testing.virtual_time``. One such block at a time, in a process.
+    It holds for pipelines made in the block. The end of the block closes them, without waiting for
+    requests that have not begun. It is for test tools that decide when threads run and what time it
+    is. They end the threads afterwards. See ``headrace_testing.virtual_time``. One such block at a
+    time, in a process.
 
     Args:
         clock: Gives the value of ``time.monotonic()`` in the block.
@@ -156,7 +160,8 @@ class BuiltExpression:
 
     Attributes:
         instances: The backends that a node would call, ``instance_num`` of them.
-        root: The backend of the outermost name in the first instance. Another backend may stand around it.
+        root: The backend of the outermost name in the first instance. Another backend may stand
+            around it.
         reads: The keys that the backends read, as their ``init`` has left them.
         needs: The keys without which a request is refused.
     """
@@ -193,7 +198,9 @@ class BuiltExpression:
         return any(instance.liveness.lost for instance in self._scheduled)
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance in the thread that owns it, if any. Give an exception or None per request.
+        """Call an instance in the thread that owns it, if any.
+
+        Give an exception or None per request.
 
         A request that the backend keeps as `headrace.PENDING` is waited for.
         """
@@ -202,14 +209,17 @@ class BuiltExpression:
         return call_directly(self._node.node, self._scheduled[index], batch)
 
     def describe(self) -> dict[str, Any]:
-        """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
+        """Return the tree of the instances, as in ``Pipeline.describe()``.
+
+        Empty without an expression.
+        """
         return self._element.to_dict(self._by_element)
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
         return list(self._blueprint.close())
 
-    def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self needs Python 3.11 when it is asked for
+    def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self: Python 3.11
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -226,8 +236,9 @@ def build(
 
     Args:
         source: A configuration of one node, as for `headrace.pipe`.
-        seen: For a child of a container in another process, what its backends see in their context: its
-            `headrace.isolation.ChildConfig.seen`. No backend gets a thread: the caller makes all calls.
+        seen: For a child of a container in another process, what its backends see in their context:
+            its `headrace.isolation.ChildConfig.seen`. No backend gets a thread: the caller makes
+            all calls.
         probes: Makers of further probes, by name.
 
     Raises:
@@ -261,8 +272,8 @@ def policies(
 ) -> dict[str, tuple[BatchPolicy, DispatchPolicy]]:
     """Make the policies of each node, as a pipeline of this configuration would have them.
 
-    They are new objects, for a test or a simulation that calls them with a clock of its own. For a class
-    that is named for both keys there is one object.
+    They are new objects, for a test or a simulation that calls them with a clock of its own. For a
+    class that is named for both keys there is one object.
 
     Args:
         source: A configuration, as for `headrace.pipe`.

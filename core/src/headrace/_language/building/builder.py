@@ -83,9 +83,9 @@ class Builder(Build):
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:
-        """Wait until nothing is being built any more, close all that was built, and give the errors."""
-        # `cancelled` is set before the lock is taken: the thread that builds holds the lock, perhaps for
-        # minutes, and gives up only when it sees the event.
+        """Wait until nothing is being built, close all that was built, and give the errors."""
+        # `cancelled` is set before the lock is taken: the thread that builds holds the lock,
+        # perhaps for minutes, and gives up only when it sees the event.
         self.cancelled.set()
         with self._builds:
             return self._all.close()

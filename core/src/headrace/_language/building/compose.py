@@ -1,4 +1,7 @@
-"""From a configuration to a blueprint and to the pipeline: the one module that knows both wings of core."""
+"""From a configuration to a blueprint and to the pipeline.
+
+This is the one module that knows both halves of core.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +59,10 @@ def compose(
     progress: ProgressFactory = no_progress,
     seen: Mapping[str, Any] | None = None,
 ) -> Blueprint:
-    """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
+    """Make the blueprint from which a pipeline of this configuration starts.
+
+    Nothing is built yet.
+    """
     builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
     owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
@@ -116,9 +122,10 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
 
 
 def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
-    """Tell whether a request may skip the policies where an instance is idle and no other request waits.
+    """Tell whether a request may skip the policies: an instance is idle and no other request waits.
 
-    A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to say so anew.
+    A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to
+    say so anew.
     """
     own = dispatch.choose is BestFit.choose
     says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))

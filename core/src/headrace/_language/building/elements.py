@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 @cache
 def logger_of(backend: str) -> logging.Logger:
-    """Return the logger of a backend, from a cache: an interrupt inside `getLogger` can leave logging locked."""
+    """Return the logger of a backend, from a cache.
+
+    An interrupt inside `getLogger` can leave logging locked.
+    """
     return logging.getLogger(f"headrace.backend.{backend}")
 
 
@@ -52,7 +55,8 @@ class Build:
         registered: The nodes that are built, as ``node.NAME``.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
-        seen: What backends see in their context, of the instance of another process for which they are built.
+        seen: What backends see in their context, of the instance of another process for which they
+            are built.
     """
 
     plan: Plan
@@ -141,7 +145,8 @@ class ElementBuilder:
         backend._name, backend._liveness = element.name, at.liveness
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
-        # What `init` builds through the context is noted before the backend, so that it is closed after it.
+        # What `init` builds through the context is noted before the backend, so that it is closed
+        # after it.
         late = replace(at, parts=at.parts.add_inner())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
@@ -165,7 +170,7 @@ class ElementBuilder:
     def _take_range(
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> None:
-        """Set the range of a container from its children, unless its ``init`` has set min or max."""
+        """Set the range of a container from its children, unless its ``init`` has set one."""
         if vars(backend).keys() & {"min", "max"}:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
@@ -249,7 +254,7 @@ class ElementBuilder:
     # Backends that own a thread.
 
     def in_thread(self, element: Element, inner: Element, at: BuildSite) -> InThread:
-        """Build ``inner``, which is ``element`` or its child, in a thread that will run and close it."""
+        """Build ``inner``, ``element`` or its child, in a thread that will run and close it."""
         build = self._build_here if inner is element else self.element
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")
         parts = at.parts.add_inner()
@@ -271,7 +276,10 @@ class ElementBuilder:
 
 
 class LateChild:
-    """A child that its container builds in ``init``, or does not build: see `headrace.words.Bracket`."""
+    """A child that its container builds in ``init``, or does not build.
+
+    See `headrace.words.Bracket`.
+    """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
         self.name, (self.min, self.max) = element.name, element.range

@@ -94,8 +94,8 @@ class Document:
 
     Attributes:
         top: The top-level keys.
-        imports: By item of ``import`` and the folder from which a relative path starts, the file that holds
-            it, None for a dict, those of extended files first.
+        imports: By item of ``import`` and the folder from which a relative path starts, the file
+            that holds it, None for a dict, those of extended files first.
         file: The file that the user named, None for a dict.
         environ: The environment, as the configuration reads it.
     """
@@ -116,8 +116,8 @@ def read_document(
         base: The folder from which relative paths in a dict start. None for the working directory.
 
     Raises:
-        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong. It names all
-            of these problems.
+        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong.
+            It names all of these problems.
         TypeError: ``source`` is neither a path nor a mapping, or a file is given a ``base``.
     """
     reader = _Reader()
@@ -147,7 +147,7 @@ class _Reader:
     def file(
         self, path: Path, stack: tuple[Path, ...], by: dict[str, Any], ignore: tuple[str, ...] = ()
     ) -> Document:
-        """Read one file, which is named at the place ``by`` and extended by the files of ``stack``."""
+        """Read one file, named at the place ``by`` and extended by the files of ``stack``."""
         try:
             resolved = path.resolve()
             if resolved in stack:
@@ -177,7 +177,10 @@ class _Reader:
         return self._read.get((resolved, ignore), Document())
 
     def _tables_at(self, path: Path, ignore: tuple[str, ...]) -> tuple[dict[str, Any] | None, Path]:
-        """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
+        """Read a TOML file, or what a plugin reads.
+
+        Return its tables and the folder where relative paths start.
+        """
         try:
             tables = None if path.suffix == ".toml" else tables_of(path, ignore)
         except ConfigError as error:
@@ -243,7 +246,10 @@ class _Reader:
         return document
 
     def _copy(self, part: Any, path: str | None, file: str | None, depth: int) -> Any:
-        """Copy a part of a source, which may hold anything, even itself; report keys that are no texts."""
+        """Copy a part of a source, which may hold anything, even itself.
+
+        Report keys that are no texts.
+        """
         if depth > MAX_DEPTH + 1:
             raise RecursionError
         if isinstance(part, (list, tuple)):
@@ -297,7 +303,7 @@ def _why(path: Path, error: Exception) -> tuple[str, str | None]:
 
 
 def _toml_problem(message: str, text: str) -> dict[str, Any]:
-    """Make the problem of a text that is no TOML, with the place that the parser's message names."""
+    """Make the problem of a text that is no TOML, at the place that the parser names."""
     place = _TOML_PLACE.search(message)
     if place is None:
         return {"message": f"this is no TOML: {message}"}
@@ -312,7 +318,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     elif message.startswith("Invalid value") and place[1]:
         hint = 'A text stands in quotes: "..."; true and false are lower case.'
     elif message.startswith("Unescaped '\\'"):
-        hint = "A path with \\ stands in single quotes, in TOML and in an expression: 'C:\\folder\\file'"
+        quoted = "stands in single quotes, in TOML and in an expression: 'C:\\folder\\file'"
+        hint = f"A path with \\ {quoted}"
     elif text.lstrip()[:1] in ("{", "[") and '": ' in text:
         hint = "JSON? Write it as TOML, or give headrace.pipe the dict that json.load returns."
     elif lines[line - 1][column - 1 :].startswith(":"):
@@ -335,5 +342,5 @@ def _merge(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Writ
 
 
 def _with_base(value: Any, base: Path) -> Any:
-    """Return every text of a value the folder in which it was written, unless it carries one already."""
+    """Give every text of a value the folder in which it was written, unless it has one."""
     return map_leaves(value, lambda part: TextWithBase(part, base) if type(part) is str else part)

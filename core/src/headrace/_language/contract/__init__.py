@@ -1,1 +1,4 @@
-"""The contract with authors of plugins: base classes of backends and policies, contexts, options."""
+"""The contract with authors of plugins.
+
+Base classes of backends and policies, contexts, options.
+"""

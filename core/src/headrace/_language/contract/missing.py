@@ -9,10 +9,12 @@ from headrace._texts import nearest
 
 
 def nearest_file(path: Path) -> str | None:
-    """Give the file beside a missing one that was perhaps meant: of a similar name, or of its name with ``.toml``.
+    """Give the file beside a missing one that was perhaps meant.
 
-    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it. So is a link
-    to nothing.
+    Of a similar name, or of its name with ``.toml``.
+
+    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not
+    show it. So is a link to nothing.
     """
     try:
         files = islice(path.parent.iterdir(), 1000)

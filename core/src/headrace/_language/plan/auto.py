@@ -1,4 +1,7 @@
-"""How many instances ``instance_num = "auto"`` gives a node, and why so many; and which node would gain by more."""
+"""How many instances ``instance_num = "auto"`` gives a node, and why so many.
+
+And which node would gain by more.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +56,12 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
 
 
 def _carried(element: Element, device: str | None, share: int, *, here: bool) -> int | None:
-    """Return how many instances the class of an element carries with a share of threads. None where it does not say.
+    """Return how many instances the class of an element carries with a share of threads.
 
-    One that is built elsewhere, and not ``here``, takes no threads of this process. What it allows counts all the same.
+    None where it does not say.
+
+    One that is built elsewhere, and not ``here``, takes no threads of this process. What it allows
+    counts all the same.
     """
     most = element.cls.most_instances(element.options)
     number = element.cls.auto_instances(element.options, device, share) if here else None
@@ -77,9 +83,9 @@ def _cost_of(element: Element) -> str:
 def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> str | None:
     """Say what would let a node answer more. None where no measurement says so.
 
-    ``cpu_s`` is all that this process has computed, also between batches: divided by the time of the batches it gives the
-    most cores that can have been at work meanwhile. It does not cover a device or other processes, so nothing is said
-    of a node that waits for them.
+    ``cpu_s`` is all that this process has computed, also between batches: divided by the time of
+    the batches it gives the most cores that can have been at work meanwhile. It does not cover a
+    device or other processes, so nothing is said of a node that waits for them.
 
     Args:
         plan: The plan of the pipeline.
@@ -118,6 +124,6 @@ def _busy_s(node: dict[str, Any]) -> float:
 
 
 def _waited(node: NodePlan, shown: dict[str, Any]) -> float:
-    """Return the share of their time that callers have waited for an instance, and not for company in a batch."""
+    """Return the share of their time that callers have waited for an instance, not for a batch."""
     waited_ms = max(0.0, shown["queue_ms"]["mean"] - node.keys.batching_timeout)
     return float(waited_ms / max(waited_ms + shown["forward_ms"]["mean"], 1e-9))

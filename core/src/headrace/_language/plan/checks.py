@@ -1,4 +1,7 @@
-"""Checks of one element where it stands: its bracket, its prefixes, the nodes and keys that it names."""
+"""Checks of one element where it stands.
+
+Its bracket, its prefixes, the nodes and keys that it names.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +76,7 @@ def check_placed(use: Use) -> None:
 
 
 def _check_calls(use: Use) -> None:
-    """Report the nodes that a backend would call, or at which it would let a request go on, and that do not exist."""
+    """Report nodes that do not exist, and that a backend would call or send requests to."""
     element, nodes = use.element, use.planning.shape.nodes
     calls = element.cls.nodes_called(element.options) or ()
     for name in dict.fromkeys([*calls, *element.goes_on_at]):
@@ -86,15 +89,16 @@ def _check_calls(use: Use) -> None:
 
 
 def _check_keys(use: Use) -> None:
-    """Report a container that has to know all keys which its children read, where one of them does not say."""
+    """Report a container that has to know all keys read inside, where a child does not say."""
     element, option = use.element, use.element.cls.bracket.keys_option
     if option is None or getattr(element.options, option, None) is not None:
         return
     silent = keys_read_in(element.children, {}).get(None)
     if silent is not None:
-        message = f"{element.name} has to know which keys of a request are read inside, and {silent} does not say"
-        hint = f"Name them, as {option}=[language]; {option}=[] where that is data alone. A class says it by reads."
-        use.add("missing_option", message, hint=hint)
+        asks = f"{element.name} has to know which keys of a request are read inside"
+        named = f"Name them, as {option}=[language]; {option}=[] where that is data alone."
+        hint = f"{named} A class says it by reads."
+        use.add("missing_option", f"{asks}, and {silent} does not say", hint=hint)
 
 
 def _check_stands_alone(use: Use) -> None:

@@ -1,4 +1,7 @@
-"""What the parts of a plan have in common: nobody changes them once planned, and JSON can hold them."""
+"""What the parts of a plan have in common.
+
+Nobody changes them once planned, and JSON can hold them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What backend classes declare: the range of an element follows from it, and the keys it reads and writes."""
+"""What backend classes declare.
+
+The range of an element follows from it, and the keys it reads and writes.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,8 @@ def no_batch(name: str, found: Range, keys: NodeKeys) -> str:
     return f"no batch fits: {name} takes {takes}, and the node says {says}"
 
 
-# How the ranges of children make the range of a container: planning and building use the same functions.
+# How the ranges of children make the range of a container: planning and building use the same
+# functions.
 
 
 class Ranged(NamedTuple):
@@ -84,7 +88,8 @@ class Ranged(NamedTuple):
     Attributes:
         name: Its name, for errors.
         range: Its range.
-        conditional: Whether a condition stands before it, so that it may get a part of a batch only.
+        conditional: Whether a condition stands before it, so that it may get a part of a batch
+            only.
     """
 
     name: str
@@ -93,18 +98,21 @@ class Ranged(NamedTuple):
 
 
 def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
-    """Return the range (min, max) of a container that runs its children with `run_child`. Max None is unbounded.
+    """Return the range (min, max) of a container that runs its children with `run_child`.
 
-    A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building use
-    it. Children with a max of 1 are run item by item, so they do not count, unless all have a max of 1.
+    Max None is unbounded.
+
+    A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building
+    use it. Children with a max of 1 are run item by item, so they do not count, unless all have a
+    max of 1.
 
     Args:
-        children: The children, each with its ``name``, its ``range``, and whether it is ``conditional``: whether a
-            prefix stands before it, so that it may get a part of the batch.
+        children: The children, each with its ``name``, its ``range``, and whether it is
+            ``conditional``. A prefix stands before such a child, so it may get a part of the batch.
 
     Raises:
-        ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
-            children. The user gets it as an error of the configuration.
+        ValueError: The range is empty, or a child that may get a single item has a min above 1. The
+            text names the children. The user gets it as an error of the configuration.
     """
     _refuse_min([one for one in children if one.conditional])
     counted = [one for one in children if one.range[1] != 1]
@@ -128,7 +136,9 @@ def _refuse_min(ranges: Sequence[Ranged]) -> None:
 
 
 def inside(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of a container that hands its whole batch to each child: the weights that all take.
+    """Give the range of a container that hands its whole batch to each child.
+
+    The weights that all take.
 
     Raises:
         ValueError: The range is empty. The text names the two children.
@@ -152,7 +162,8 @@ def range_of(place: int) -> Any:
 # The keys that backends read and write.
 
 ReadKeys = dict["str | None", str]
-"""The keys on which an answer may depend, each with the name of a backend that reads it; None where one does not say which."""
+"""The keys on which an answer may depend, each with the name of a backend that reads it; None
+where one does not say which."""
 
 RequiredKeys = dict[str, str]
 """The keys that every request needs somewhere, each with the name of a backend that reads it."""
@@ -199,7 +210,7 @@ def _keys_of_type(named: type, *, optional: bool) -> list[str]:
 
 
 def _may_be_missing(named: type, key: str) -> bool:
-    """Tell whether a key is ``NotRequired`` by its annotation, where that is a text not evaluated yet."""
+    """Tell whether a key is ``NotRequired`` by its annotation, where that is still a text."""
     for cls in (named, *getattr(named, "__orig_bases__", ())):
         annotation = getattr(cls, "__annotations__", {}).get(key)
         text = getattr(annotation, "__forward_arg__", annotation)

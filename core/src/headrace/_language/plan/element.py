@@ -237,9 +237,11 @@ class Named:
 
     Attributes:
         name: The name, ``node.x`` for the node ``x``.
-        element: The element from which it is built. None when that is wrong, which has been reported.
+        element: The element from which it is built. None when that is wrong, which has been
+            reported.
         node: The node, whose queue calls wait in. None for an element of an ``IoC``.
-        depth: How many names lead on from one to the next until an instance that names none: calls nest as deep.
+        depth: How many names lead on from one to the next until an instance that names none: calls
+            nest as deep.
     """
 
     name: str
@@ -276,5 +278,8 @@ def prefix_values(prefix: Args | None) -> Prefix:
 
 
 def value_of_expression(value: Any) -> Any:
-    """Return a value of an expression in the form that options read: an expression becomes its text."""
+    """Return a value of an expression in the form that options read.
+
+    An expression becomes its text.
+    """
     return map_leaves(value, lambda part: str(part) if isinstance(part, Call) else part)

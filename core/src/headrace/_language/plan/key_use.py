@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 def required_keys(root: Element, built: Built) -> tuple[str, ...]:
     """Return the keys without which a request is refused on entry.
 
-    That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
-    with several inputs reads the keys that have the names of the inputs.
+    That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a
+    model with several inputs reads the keys that have the names of the inputs.
     """
     keys = keys_required_by(root, built)
     return (DATA,) if DATA in keys else tuple(sorted(keys))
 
 
 def keys_required_by(element: Element, built: Built) -> RequiredKeys:
-    """Return the keys that every request needs when it comes to an element, as far as they are known."""
+    """Return the known keys that every request needs when it comes to an element."""
     if element.referent is not None:
         return keys_required_by(element.referent, built)
     if element.named is not None:
@@ -39,10 +39,10 @@ def keys_required_by(element: Element, built: Built) -> RequiredKeys:
 
 
 def _keys_required(element: Element, built: Built) -> RequiredKeys:
-    """Return what the class, or the built backend, says that it reads, and what all its children need.
+    """Return what the class, or the built backend, reads, and what all its children need.
 
-    A container has to say so in ``init`` (``self.reads = ()`` for just the keys that all its children need). What its
-    `bracket` gives to them no request has to bring.
+    A container has to say so in ``init`` (``self.reads = ()`` for just the keys that all its
+    children need). What its `bracket` gives to them no request has to bring.
     """
     children, bracket = element.children, element.cls.bracket
     if (child := _child_read(element, built)) is not None:
@@ -66,7 +66,7 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
 
 
 def _keys_required_in_turn(element: Element, built: Built) -> RequiredKeys:
-    """Return the keys that the first of children needs of which each gets the result of the one before."""
+    """Return the keys that the first of children needs, where each gets the last result."""
     first, *rest = element.children
     if any(element.prefixes[0]):
         return {DATA: element.name}  # an item that passes by ends with its data as result
@@ -90,7 +90,7 @@ def keys_read_by(element: Element, built: Built) -> ReadKeys:
 
 
 def _keys_read(element: Element, built: Built) -> ReadKeys:
-    """Return what the class, or the built backend, says that it reads, and what its children read."""
+    """Return what the class, or the built backend, reads, and what its children read."""
     keys = keys_read_in(element.children, built)
     if _child_read(element, built) is not None:
         return keys
@@ -114,7 +114,7 @@ def keys_read_in(elements: Iterable[Element], built: Built) -> ReadKeys:
 
 
 def _keys_read_in_turn(element: Element, built: Built) -> ReadKeys:
-    """Return what children read of which each gets the result of the one before, unless a prefix lets an item pass by."""
+    """Return what children read, where each gets the last result or an item passes by."""
     keys: ReadKeys = {}
     passes = True  # whether `data` may still be that of the request
     for child, (flags, named) in zip(element.children, element.prefixes, strict=True):
@@ -126,7 +126,10 @@ def _keys_read_in_turn(element: Element, built: Built) -> ReadKeys:
 
 
 def _child_read(element: Element, built: Built) -> Element | None:
-    """Return the child whose keys are those of an element, as its class or the built backend says; None for none."""
+    """Return the child whose keys are those of an element, as its class or the built backend says.
+
+    None for none.
+    """
     place = element.cls.bracket.keys_of_child
     if place is None and element in built:
         place = built[element].bracket.keys_of_child
@@ -134,7 +137,10 @@ def _child_read(element: Element, built: Built) -> Element | None:
 
 
 def _says_reads(backend: type[Backend] | Backend) -> bool:
-    """Tell whether a class, or a built backend, says what it reads: the default of `Backend` stands for no word of it."""
+    """Tell whether a class, or a built backend, says what it reads.
+
+    The default of `Backend` stands for no word of it.
+    """
     cls = backend if isinstance(backend, type) else type(backend)
     said = (vars(base) for base in (backend, *cls.__mro__) if base is not Backend)
     return any("reads" in names for names in said)

@@ -1,9 +1,9 @@
 """How nodes are linked: what their keys and their expressions say of it, and whether the two agree.
 
-The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A backend may let a request go on at another node
-than these say, which is not possible everywhere. A ``map`` makes a dict with
-exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it reads
-must be among them.
+The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A backend may let a request go
+on at another node than these say, which is not possible everywhere. A ``map`` makes a dict with
+exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it
+reads must be among them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class _Graph:
 
     Attributes:
         links: How each node is linked.
-        reposts: By node, those at which its backends let requests go on, each with the element that does.
+        reposts: By node, those at which its backends let requests go on, each with the element that
+            does.
         complete: Whether all keys could be read.
         before: By node, those that name it in their ``next``, in file order. Set by `check`.
     """
@@ -217,7 +218,10 @@ class _Graph:
     # Checking the keys of nodes together with their expressions.
 
     def add_calls(self) -> None:
-        """Add to the links what the expressions say: the nodes at which requests go on, and those that are called."""
+        """Add to the links what the expressions say.
+
+        The nodes at which requests go on, and those that are called.
+        """
         for name, node in self.nodes.items():
             run = elements_of(node.roots)
             self.reposts[name] = {to: each for each in run for to in each.goes_on_at}
@@ -238,7 +242,8 @@ class _Graph:
             for target, element in targets.items():
                 does = f"{element.name} lets a request go on at {target!r}"
                 if self.links[name].each is not None:
-                    message = f"{does}, and node {name!r} runs once per element, which goes to no other node"
+                    node = f"node {name!r} runs once per element, which goes to no other node"
+                    message = f"{does}, and {node}"
                     hint = "Put it into a node after this one."
                 elif name in apart:
                     message = f"{does}, and node {name!r} stands in one of several branches"
@@ -250,8 +255,8 @@ class _Graph:
     def check_keys_read(self) -> None:
         """Report each key that a node reads first and that the ``map`` before it does not bring.
 
-        Other missing keys are found only when a request runs: those that a later backend reads, and those
-        that a ``map`` takes from a node that has not written them.
+        Other missing keys are found only when a request runs: those that a later backend reads, and
+        those that a ``map`` takes from a node that has not written them.
         """
         # Requests that go on at a node come to it without its map.
         entered = {name for link in self.links.values() for name in link.reposts}
@@ -269,7 +274,8 @@ class _Graph:
                 there.add(target)
             needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
             for key in (key for key in needs if key not in there and key not in RESERVED):
-                message = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
+                reads = f"{needs[key]} of node {name!r} reads {key!r}"
+                message = f"{reads}, and the map before it does not bring it"
                 source = next(iter(link.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
                 self.report(name, "map", message, hint=hint)
@@ -287,7 +293,7 @@ def _twice(names: list[str]) -> list[str]:
 
 
 def cycle_of(before: Mapping[str, list[str]]) -> list[str] | None:
-    """Find nodes that follow each other in a cycle, beginning with the first of them in the file."""
+    """Find nodes that follow each other in a cycle, from the first of them in the file."""
     try:
         TopologicalSorter(before).prepare()
     except CycleError as error:

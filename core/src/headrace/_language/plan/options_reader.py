@@ -1,4 +1,7 @@
-"""Reading ``Name(a=1)``: the options of a backend, a policy or a probe; and finding policies and probes."""
+"""Reading ``Name(a=1)``: the options of a backend, a policy or a probe.
+
+And finding policies and probes.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +73,12 @@ class OptionsReader:
         """Find the options and check them.
 
         Args:
-            given: Values that keys of the node give to the options, with their origins. Args win over them.
+            given: Values that keys of the node give to the options, with their origins. Args win
+                over them.
 
         Returns:
-            The checked options, None when they are wrong (which is reported), and the origin of each value.
+            The checked options, None when they are wrong (which is reported), and the origin of
+            each value.
         """
         arguments, parameters = self._arguments(), self.planning.parameters
         origins = dict.fromkeys(self.keys, "default")
@@ -116,7 +121,8 @@ class OptionsReader:
         if index < len(positional):
             message = f"{name}.Options.positional names {positional[index]!r}, which is no option"
         elif positional:
-            message = f"{name} takes at most {len(positional)} positional ({', '.join(positional)}), got {got}"
+            takes = f"{len(positional)} positional ({', '.join(positional)})"
+            message = f"{name} takes at most {takes}, got {got}"
         self._add("args", message, index, hint=hint)
 
     def _value(self, key: str, found: Found) -> Any:
@@ -189,7 +195,10 @@ class OptionsReader:
 
 
 def hint_for(key: str, keys: Iterable[str]) -> str:
-    """Return the hint for a key that is no option: it is a key of the node, or these options are there."""
+    """Return the hint for a key that is no option.
+
+    It is a key of the node, or these options are there.
+    """
     meant = KEYS_ELSEWHERE.get(key, key)
     if meant in NODE_KEYS:
         return f"{meant!r} is a key of the node: {meant} = ..."
@@ -201,7 +210,9 @@ def hint_for(key: str, keys: Iterable[str]) -> str:
 
 
 class Kind(NamedTuple):
-    """The kinds of things that a key may name as ``Name`` or ``Name(a=1)``: two policies, and the probe.
+    """The kinds of things that a key may name as ``Name`` or ``Name(a=1)``.
+
+    Two policies, and the probe.
 
     Attributes:
         noun: The word for one of the kind, in errors.
@@ -251,7 +262,10 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 def _find_class(
     planning: Planner, kind: Kind, text: str, call: Call | None, given: Given | None = None
 ) -> NamedPlan | None:
-    """Find the class that a text names, read as ``call``, and check its options; report all problems."""
+    """Find the class that a text names, read as ``call``, and check its options.
+
+    Report all problems.
+    """
     offers = [] if call is None else registry.find(call.name, planning.files, kind.hook)
     cls = None if call is None else _class(planning, kind, call, offers)
     if call is None or cls is None:
@@ -327,7 +341,8 @@ def plan_policies(planning: Planner) -> tuple[NamedPlan, NamedPlan] | None:
         and len(dispatch.args)
         and batch.args != dispatch.args
     ):
-        message = f"{dispatch.text!r} stands for both policies and is made once, with other args in batch_policy"
+        once = "stands for both policies and is made once"
+        message = f"{dispatch.text!r} {once}, with other args in batch_policy"
         hint = "Write its args at one of the two."
         planning.problems.add("policy", message, hint=hint, **written.place())
     policy = batch if len(batch.args) else dispatch

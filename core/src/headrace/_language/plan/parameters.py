@@ -1,4 +1,7 @@
-"""Option values: where they are written, which one wins (stated here alone), and which keys no backend has."""
+"""Option values.
+
+Where they are written, which one wins (stated here alone), and which keys no backend has.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +125,9 @@ def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
 def read_expression_of(
     value: Any, source: Source, node: str | None, problems: Problems
 ) -> Call | None:
-    """Parse the value of a key and replace its placeholders; None when it is wrong, which is reported.
+    """Parse the value of a key and replace its placeholders.
+
+    None when it is wrong, which is reported.
 
     A plugin may have put the tree of another key there: it is given as it is.
     """
@@ -159,7 +164,10 @@ def value_written(key: str, node: str, shape: Sections) -> Found | None:
 
 
 def place_at(key: str, node: str, shape: Sections, *, at_key: bool = False) -> dict[str, Any]:
-    """Return the place of a key of a node, or of its value; where it is not written, the place of the node."""
+    """Return the place of a key of a node, or of its value.
+
+    Where it is not written, the place of the node.
+    """
     found = value_written(key, node, shape)
     of_node = {"file": shape.file_of(node), "path": node}
     return of_node if found is None else found.place(at_key=at_key)
@@ -177,13 +185,14 @@ class Parameters:
 
     Attributes:
         asked: The keys that would have set an option of some element.
-        met: By path of a key, the key and why each element with that option does not use its value. None for
-            one that does.
+        met: By path of a key, the key and why each element with that option does not use its value.
+            None for one that does.
         texts: How many expressions of the node have been read.
-        unresolved: How many texts and names of the node could not be understood. A key that no known
-            backend has may belong to one of these, so it is reported only where it looks like a
-            misspelt key of a node.
-        excused: How many brackets of the node lack what cannot be had here: any key may be an option of that.
+        unresolved: How many texts and names of the node could not be understood. A key that no
+            known backend has may belong to one of these, so it is reported only where it looks like
+            a misspelt key of a node.
+        excused: How many brackets of the node lack what cannot be had here: any key may be an
+            option of that.
     """
 
     node: str
@@ -201,7 +210,9 @@ class Parameters:
         return value_written(key, self.node, self.shape)
 
     def find(self, names: Sequence[str], key: str, own: Found | None = None) -> Found | None:
-        """Return the value of an option of an element: this is the rule which of several values wins.
+        """Return the value of an option of an element.
+
+        This is the rule which of several values wins.
 
         The first of these that is written wins. None leaves the option its default:
 
@@ -212,7 +223,8 @@ class Parameters:
         All keys that set the option count as known from now on.
 
         Args:
-            names: The names of the element that may stand before ``::``, without any, keys set nothing.
+            names: The names of the element that may stand before ``::``, without any, keys set
+                nothing.
             key: The key of the option.
             own: The option among the args of the element itself.
         """
@@ -246,7 +258,10 @@ class Parameters:
 
 
 def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems) -> Problems:
-    """Report keys that belong elsewhere, and keys that no backend has; give warnings about overruled keys."""
+    """Report keys that belong elsewhere, and keys that no backend has.
+
+    Give warnings about overruled keys.
+    """
     for one in nodes:
         _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
     if shape.nodes:
@@ -258,7 +273,10 @@ def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems
 
 
 def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
-    """Report the keys whose value no backend has: all that know the option find a value that wins."""
+    """Report the keys whose value no backend has.
+
+    All that know the option find a value that wins.
+    """
     met: dict[str, tuple[Found, list[str | None]]] = {}
     for path, (found, whys) in (item for one in nodes for item in one.met.items()):
         met.setdefault(path, (found, []))[1].extend(whys)
@@ -329,8 +347,9 @@ def _meant(
 ) -> str | None:
     """Return the known key that was probably meant by a key that no backend has, or None.
 
-    For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as well. Where
-    the key may be an option of a backend that is not known, only a nearly equal key of nodes is given.
+    For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as
+    well. Where the key may be an option of a backend that is not known, only a nearly equal key of
+    nodes is given.
     """
     key = str(written.key)
     part = key.rpartition("::")[2]
@@ -356,7 +375,8 @@ def check_keys(
     """Read the keys of ``model`` from the table of a node, else from ``[global]``.
 
     Returns:
-        The checked keys, with the default in place of a wrong value, so that planning can go on, and the
+        The checked keys, with the default in place of a wrong value, so that planning can go on,
+        and the
         origin of each key.
     """
     values: dict[str, Any] = {}
@@ -388,7 +408,9 @@ def with_keys_of(
     place: dict[str, Any],
     problems: Problems,
 ) -> NodeKeys:
-    """Return the keys of a node with those that its batch policy has: as its args, or by ``Name::key``.
+    """Return the keys of a node with those that its batch policy has.
+
+    As its args, or by ``Name::key``.
 
     The range of the node, and what its elements are told, depend on them as well.
     """
@@ -433,7 +455,10 @@ def _report_keys(
 
 
 def nearest_choice(detail: ErrorDetails) -> str | None:
-    """Return the choice of an option that is most like a text which is none of its choices; or None."""
+    """Return the choice of an option that is most like a text which is none of its choices.
+
+    Or None.
+    """
     got, expected = detail["input"], detail.get("ctx", {}).get("expected")
     if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
         return None

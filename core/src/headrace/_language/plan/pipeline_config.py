@@ -58,12 +58,14 @@ class PipelineConfig:
             base: The folder from which relative paths in a dict start, also those under ``extends``
                 and ``import``. Default: the working directory.
             allow_import: Whether the code under ``import`` may run. The environment variable
-                ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known yes.
+                ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known
+                yes.
 
         Raises:
             ConfigError: The configuration is wrong. ``problems`` holds all its problems.
             PluginError: A plugin that reads, fetches or translates it cannot be imported, or fails.
-            TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no dict.
+            TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no
+                dict.
         """
         if isinstance(source, PipelineConfig):
             if base is not None:
@@ -95,10 +97,11 @@ class PipelineConfig:
 
     @staticmethod
     def key_schemas() -> dict[str, dict[str, Any]]:
-        """Return the JSON Schema of every key that is no option of a backend, for editors and forms.
+        """Return the JSON Schema of every key that is no option of a backend.
 
         Returns:
-            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all nodes.
+            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all
+                nodes.
             ``"node_only"``: keys of a node alone. ``"global"``: keys of ``[global]`` alone.
         """
         return key_schemas()
@@ -106,8 +109,8 @@ class PipelineConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, merged from all its files.
 
-        Relative paths stay as written, each relative to its own file: give their folder as ``base`` when the
-        dict is loaded again. (A pickled configuration keeps the folders.)
+        Relative paths stay as written, each relative to its own file: give their folder as ``base``
+        when the dict is loaded again. (A pickled configuration keeps the folders.)
         """
         document = self._document
         plain: dict[str, Any] = {}
@@ -122,7 +125,10 @@ class PipelineConfig:
     def problem_at(
         self, node: str, key: str, code: str, message: str, hint: str | None = None
     ) -> Problem:
-        """Make a problem at the place of a key of a node; at the node where the key is not written."""
+        """Make a problem at the place of a key of a node.
+
+        At the node where the key is not written.
+        """
         place = place_at(key, node, self._shape, at_key=True)
         return with_lines([Problem(code, message, hint=hint, **place)])[0]
 
@@ -133,7 +139,10 @@ class PipelineConfig:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The Python files that were run for it: those under ``import``, and what these import beside them."""
+        """The Python files that were run for it.
+
+        Those under ``import``, and what these import beside them.
+        """
         files = [Path(path) for path, _ in self._plan.files]
         return tuple(Path(run) for file in files for run in package_of(file.parent).files(file))
 
@@ -186,7 +195,8 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
     items = [item for item, _ in document.imports]
     if items and why is not None:
         place = key_place(next(iter(document.imports.values())), "import", "import", items)
-        message = f"the configuration imports {', '.join(items)}, and running its code is not allowed: {why}"
+        imports = f"the configuration imports {', '.join(items)}"
+        message = f"{imports}, and running its code is not allowed: {why}"
         problems.add("import_refused", message, hint=HOW_TO_ALLOW, **place)
         return ()
     tables: dict[str, dict[str, type[Any]]] = {}

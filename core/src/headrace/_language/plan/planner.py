@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 
 
 MAX_TEXTS = 1000
-"""How many parameters one expression may use, those in each other counted as often as they are written out."""
+"""How many parameters one expression may use, those in each other counted as often as they are
+written out."""
 
 
 @dataclass(eq=False)
@@ -62,13 +63,15 @@ class Planner:
         refused: Why code that the configuration names may not be imported. None when it may.
 
     Attributes:
-        reported: All problems that are an error. ``problems`` are others while a branch is only tried.
+        reported: All problems that are an error. ``problems`` are others while a branch is only
+            tried.
         registered: The nodes, as ``node.NAME``. One that is wrong has no element.
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not.
         too_many: Whether an expression uses too many parameters, which has been reported.
         parameters: The parameters of the present node.
-        _unfinished: The nodes whose planning has begun and not ended: one that names one of them needs itself.
+        _unfinished: The nodes whose planning has begun and not ended: one that names one of them
+            needs itself.
     """
 
     shape: Sections
@@ -115,7 +118,10 @@ class Planner:
             return keys, plan_probes(self)
 
     def plan_node(self, name: str) -> None:
-        """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
+        """Plan one node.
+
+        When it is wrong, its name is registered as wrong, so that uses are no errors.
+        """
         self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
         parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
@@ -148,7 +154,7 @@ class Planner:
             give_thread(root)
             for name in called_in_other_threads(root):
                 message = f"{name.name} owns its thread, and is called here in another one"
-                hint = "Leave out the BackgroundThread around the name: the whole instance has a thread."
+                hint = "Leave out the BackgroundThread: the whole instance has a thread."
                 self.add("thread", message, name.call, hint=hint)
         if (why := why_not_callable(instance)) is not None:
             self.add("not_callable", f"{instance.name} {why} and cannot be called", instance.call)
@@ -158,7 +164,7 @@ class Planner:
         return plan
 
     def _keys_of_plugins(self) -> Iterator[Options | None]:
-        """Read the keys of the present node that belong to plugins, once for each class that has some."""
+        """Read the keys of the present node that belong to plugins, once for each class."""
         written = (o for o in registry.offers("node_keys") if self.parameters.key(o.name))
         for offer in {one.path: one for one in written}.values():
             call = Call(offer.name, source=Source(self.node))
@@ -179,7 +185,10 @@ class Planner:
         return self.plan(call, Scope(depth=-1))
 
     def _check_outermost(self, roots: Iterable[Element], runs: Element) -> None:
-        """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
+        """Check that what may only stand outermost in a node, does.
+
+        Nothing in ``runs`` runs before it or after it.
+        """
         special = [e for e in elements_of(roots) if e.cls.place.outermost or e.goes_on_at]
         if not special:
             return
@@ -188,11 +197,13 @@ class Planner:
         last = edges(runs)
         for element in special:
             if element.goes_on_at and element not in last:
-                message = f"{element.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
-                hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
+                why = "a request that goes on elsewhere leaves its node"
+                message = f"{element.name} stands where its node ends or nowhere: {why}"
+                hint = "That is outermost, last in an S there, or in a branch of HasKey there."
                 self.add("word", message, element.call, hint=hint)
             if element.cls.place.outermost and element not in alone:
-                message = f"{element.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
+                why = "what it resumes runs through the node again"
+                message = f"{element.name} stands outermost in its node or nowhere: {why}"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
                 self.add("word", message, element.call, hint=hint)
 
@@ -203,11 +214,12 @@ class Planner:
         for element in here if wanted > 1 else ():
             most = None if element.named else element.cls.most_instances(element.options)
             if most is not None and most < wanted:
-                message = f"{element.name} allows no more than {most} instances in one process: instance_num is {wanted}"
+                allows = f"{element.name} allows no more than {most} instances in one process"
+                message = f"{allows}: instance_num is {wanted}"
                 self.add("instances", message, element.call, hint=f"Write instance_num = {most}.")
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
-        """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
+        """Check that some weight fits the keys of the node and the range of ``root``."""
         low, high = narrow(root.range, plan.keys, alias=plan.alias_of is not None)
         if high is None or low <= high:
             return
@@ -233,8 +245,8 @@ class Planner:
             self._report_unknown(call, scope)
         cls = self.load(call, offers) if offers else None
         if cls is None:
-            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
-            # are no backends that could be planned.
+            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names:
+            # these are no backends that could be planned.
             near = self._nearest(call, scope) if call.phases else None
             inside = call.children[core_word(near or "")._names :]
             self.plan_all((child for child in inside if child.name not in self.shape.nodes), scope)
@@ -316,7 +328,10 @@ class Planner:
         return options is not None and any(cls.needs_thread(options, one) for one in devices)
 
     def _with_name(self, call: Call, option: str) -> Call | None:
-        """Give a call its option that is written as the one name in ``[ ]``; None where something else stands there."""
+        """Give a call its option that is written as the one name in ``[ ]``.
+
+        None where something else stands there.
+        """
         child, *others = call.children
         if others or child.phases or len(child.args) or child.prefix is not None:
             self.add("word", f"{call.name} takes one name in [ ], without ( ) and [ ]", call)
@@ -333,7 +348,8 @@ class Planner:
             problem = registry.unknown(call.name, (), self._nearest(call, scope))
             empty = [file for file, registered in self.files if not registered]
             if empty and problem.suggestion is None:
-                hint = f"{empty[0]} registers nothing: headrace.register({call.name!r}, ...) in it does."
+                does = f"headrace.register({call.name!r}, ...) in it does"
+                hint = f"{empty[0]} registers nothing: {does}."
                 problem = replace(problem, hint=hint)
             self.problems.add_all([replace(problem, **place_of(call))])
 
@@ -359,7 +375,7 @@ class Planner:
 
     @contextmanager
     def within(self, parameters: Parameters) -> Iterator[None]:
-        """Make a node the present one inside the ``with``, where other nodes may be entered in turn."""
+        """Make a node the present one inside the ``with``. Others may be entered in turn."""
         outer, self.parameters = self.parameters, parameters
         try:
             yield
@@ -385,7 +401,10 @@ class Planner:
         self.problems.add(code, message, **{**place_of(call, which), **more})
 
     def load(self, call: Call, offers: Sequence[Offer], noun: str = "backend") -> type[Any] | None:
-        """Give the class that a name means; None where two offer it or it cannot be imported, which is reported."""
+        """Give the class that a name means.
+
+        None where two offer it or it cannot be imported, which is reported.
+        """
         if len(offers) > 1:
             ways = [f"{offer.plugin}:{call.part}" for offer in offers]
             hint = f"Write {' or '.join(ways)}."
@@ -402,14 +421,18 @@ class Planner:
         return None
 
     def read(self, text: Any, source: Source) -> Call | None:
-        """Parse an expression and replace its placeholders; None when it is wrong, which is reported."""
+        """Parse an expression and replace its placeholders.
+
+        None when it is wrong, which is reported.
+        """
         self.parameters.texts += 1
         if self.parameters.texts > MAX_TEXTS:
             self.parameters.unresolved += 1
             if not self.too_many:
                 self.too_many = True
                 message = f"its parameters are used more than {MAX_TEXTS} times"
-                hint = "Parameters that use each other twice double with each level: build less, or write it out."
+                twice = "Parameters that use each other twice double with each level"
+                hint = f"{twice}: build less, or write it out."
                 self.problems.add("nesting", message, hint=hint, file=source.file, path=source.path)
             return None
         call = read_expression_of(text, source, self.known_node, self.problems)
@@ -432,7 +455,7 @@ class Planner:
         return True
 
     def instance_named(self, name: str, scope: Scope) -> Named | None:
-        """Return the instance of an ``IoC`` for which ``name`` stands, or the node, which is planned first."""
+        """Return the instance of an ``IoC`` that ``name`` means, or the node, planned first."""
         for frame in reversed(scope.frames):
             if name in frame:
                 return frame[name]

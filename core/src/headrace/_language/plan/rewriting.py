@@ -1,4 +1,4 @@
-"""What plugins translate into the keys of core before anything is planned, by their hook ``headrace_rewriters``."""
+"""What plugins translate into the keys of core before anything is planned."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ GLOBAL = "global"
 
 
 def rewrite(shape: Sections, files: Files, problems: Problems) -> Sections:
-    """Let plugins translate the keys and words of theirs that a configuration has, each function once.
+    """Let plugins translate their keys and words in a configuration, each function once.
 
-    A word that others have registered as a backend is that backend: rewriters see it with its qualifier.
+    A word that others have registered as a backend is that backend: rewriters see it with its
+    qualifier.
 
     Raises:
         ConfigError: Something has no translation, or two plugins translate the same name.

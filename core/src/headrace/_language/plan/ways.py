@@ -1,4 +1,7 @@
-"""The ways of a batch through a tree of elements: what it passes first and last, what is called, and in which thread."""
+"""The ways of a batch through a tree of elements.
+
+What it passes first and last, what is called, and in which thread.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,10 @@ if TYPE_CHECKING:
 
 
 def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
-    """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
+    """Return the elements that a whole batch passes first (``place`` 0) or last (-1).
 
-    The way ends at a name, with ``threads`` False also at the first element inside that has a thread of its own.
+    The way ends at a name, with ``threads`` False also at the first element inside that has a
+    thread of its own.
     """
     element = root
     while True:
@@ -31,7 +35,10 @@ def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[
 
 
 def edges(root: Element) -> list[Element]:
-    """Return the elements of an expression that give items their outcome there: the outermost, the last of an S, ..."""
+    """Return the elements of an expression that give items their outcome there.
+
+    The outermost, the last of an S, ...
+    """
     *_, last = way = [*way_through(root, -1)]
     if last.cls.bracket.divides and last.named is None:
         way += [edge for child in last.children for edge in edges(child)]
@@ -42,7 +49,7 @@ def edges(root: Element) -> list[Element]:
 
 
 def give_thread(root: Element) -> None:
-    """Put a thread around an expression if a backend in it owns one, and no thread or process is around that yet."""
+    """Put a thread around an expression if a backend in it owns one, and has none yet."""
     root.own_thread |= _needs_thread(root)
 
 

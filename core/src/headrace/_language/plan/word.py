@@ -1,7 +1,7 @@
 """The questions that planner and builder ask a backend class: its answers make it a word.
 
-Planner and builder name no word. They ask the class behind a name. For a plain backend `Word` answers. A word
-of `headrace.words` overrides what is different for it.
+Planner and builder name no word. They ask the class behind a name. For a plain backend `Word`
+answers. A word of `headrace.words` overrides what is different for it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Scope:
         frames: The instances of the enclosing ``IoC``s, outermost first.
         depth: How deep the nesting is.
         reflecting: The parameters that are being reflected.
-        late: Whether a container around it may do without it: then a library that it lacks is told when it is built.
+        late: Whether a container around it may do without it: then a library that it lacks is told
+            when it is built.
     """
 
     frames: tuple[dict[str, Named], ...] = ()
@@ -76,7 +77,8 @@ class Word(Backend):
         errors are found. Children that are names are checked before.
 
         Returns:
-            ``use.element`` with its ``phases``, or another element, when the word only stands for that.
+            ``use.element`` with its ``phases``, or another element, when the word only stands for
+            that.
         """
         use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
         late = use.scope.late or use.element.cls.bracket.late
@@ -99,7 +101,10 @@ class Word(Backend):
         return built
 
     def _prepare(self, building: Any, element: Element, at: Any) -> None:
-        """Take what only the builder can give; called after the children are built and before ``init``."""
+        """Take what only the builder can give.
+
+        Called after the children are built and before ``init``.
+        """
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Refuse: a word that a batch comes to, once it is built, has a ``forward`` of its own."""
@@ -124,7 +129,9 @@ def _load_word(path: str) -> type[Word]:
 
 
 def way_to_called(element: Element) -> list[Element]:
-    """Return an element, the names and wiring words that are followed from it, and the element called in the end.
+    """Return an element, what is followed from it, and the element called in the end.
+
+    Names and wiring words are followed.
 
     The way ends at a name whose calls wait in a queue: a node is called there.
     """
