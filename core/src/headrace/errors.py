@@ -131,8 +131,10 @@ class ConfigError(HeadraceError, ValueError):
     code = "config"
 
     def __init__(self, problems: Sequence[Problem] | Problem | str = ()) -> None:
-        found = Problem("config", problems) if isinstance(problems, str) else problems
-        self.problems: tuple[Problem, ...] = tuple([found] if isinstance(found, Problem) else found)
+        if isinstance(problems, str):
+            problems = Problem("config", problems)
+        several = [problems] if isinstance(problems, Problem) else problems
+        self.problems: tuple[Problem, ...] = tuple(several)
         super().__init__()
 
     def __str__(self) -> str:
@@ -412,8 +414,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     for _ in range(5):  # causes may form a circle
         kind, text = type(error), error_text(error).lower()
         tells = issubclass(kind, RuntimeError) or str(kind.__module__).startswith("onnxruntime")
-        said = tells and any(words in text for words in _NO_MEMORY)
-        if said or issubclass(kind, (MemoryError, NoMemoryError)):
+        says_so = tells and any(words in text for words in _NO_MEMORY)
+        if says_so or issubclass(kind, (MemoryError, NoMemoryError)):
             return True
         error = None if error is None else object.__getattribute__(error, "__cause__")
     return False
@@ -425,4 +427,4 @@ def among(name: str, known: Collection[str], otherwise: str | None = None) -> st
     The nearest one, else ``otherwise``, by default all of them.
     """
     every = f"There are: {', '.join(known) or 'none'}." if otherwise is None else otherwise
-    return f"Did you mean {near!r}?" if (near := nearest(name, known)) else every
+    return f"Did you mean {suggestion!r}?" if (suggestion := nearest(name, known)) else every

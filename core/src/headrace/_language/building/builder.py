@@ -53,10 +53,10 @@ class ComposedNode(BuiltNode):
         plan, described = self.plan, super().describe(following)
         threads = self.elements.build.plan.threads_of(plan.name)
         auto = {} if plan.auto is None else {"auto": plan.auto.why}
-        own = {"expression": plan.expression, **described, "threads": threads, **auto}
+        described_node = {"expression": plan.expression, **described, "threads": threads, **auto}
         built = self.elements.by_element
         trees = zip(("tree", "init"), plan.trees, strict=False)
-        return {**own, **{key: root.to_dict(built) for key, root in trees}}
+        return {**described_node, **{key: root.to_dict(built) for key, root in trees}}
 
     def advice(self, nodes: dict[str, Any], cpu_s: float) -> str | None:
         """Return what would let the node answer more."""
@@ -138,8 +138,8 @@ def _report_who_limits(
     for instance in instances:
         if (most := instance.backend.max) is None or most != instance.max:
             continue
-        those = (built[i] for i in node.instance.walk() if i in built and not i.children)
-        name = next((each._label() for each in those if each.max == most), None)
+        leaves = (built[i] for i in node.instance.walk() if i in built and not i.children)
+        name = next((leaf._label() for leaf in leaves if leaf.max == most), None)
         instance.limit = (name or instance.backend._label(), most)
         if instance.index == 0 and (asked := node.keys.max) is not None and asked > most:
             text = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"

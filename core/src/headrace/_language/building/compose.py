@@ -65,11 +65,11 @@ def compose(
     """
     builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
-    owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
+    owned = [(name, keys) for name, node in plan.nodes.items() for keys in node.own_keys]
     for element in elements_of(plan.expressions) if owned else ():
         with hold_files(element.options):  # what a check compares
             pass
-    builder.behind = [own.check(config, name) for name, own in owned]
+    builder.behind = [keys.check(config, name) for name, keys in owned]
     return Blueprint(
         nodes={name: _node(builder, plan.nodes[name]) for name in plan.order},
         order=tuple(plan.nodes),
@@ -86,13 +86,13 @@ def compose(
 
 
 def _places_of(config: PipelineConfig) -> list[Fetched]:
-    return places_in([one.options for one in elements_of(config._plan.expressions)])
+    return places_in([element.options for element in elements_of(config._plan.expressions)])
 
 
 def _describe_fetched(places: list[Fetched]) -> dict[str, Any]:
     """Return what ``Pipeline.describe()`` says of the files that were fetched."""
-    found = [one.origin() for one in places]
-    return {"fetched": found} if found else {}
+    origins = [place.origin() for place in places]
+    return {"fetched": origins} if origins else {}
 
 
 def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
@@ -127,10 +127,10 @@ def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
     A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to
     say so anew.
     """
-    own = dispatch.choose is BestFit.choose
-    says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))
-    cuts = next(one for one in batch.__mro__ if "cut" in vars(one))
-    return own and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
+    is_default = dispatch.choose is BestFit.choose
+    says = next(base for base in batch.__mro__ if "sends_when_idle" in vars(base))
+    cuts = next(base for base in batch.__mro__ if "cut" in vars(base))
+    return is_default and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
 
 
 def _spreading(make: Callable[[], Any]) -> Any:
@@ -141,7 +141,7 @@ def _spreading(make: Callable[[], Any]) -> Any:
     return policy
 
 
-def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:
+def _make(subject: str, plan: NamedPlan, node: str | None = None) -> Any:
     """Make a policy or a probe.
 
     Raises:
@@ -154,4 +154,4 @@ def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:
     except HeadraceError:
         raise
     except Exception as error:
-        raise SetupError(f"{what} could not be made: {error_text(error)}", node=node) from error
+        raise SetupError(f"{subject} could not be made: {error_text(error)}", node=node) from error

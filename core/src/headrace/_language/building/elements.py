@@ -175,18 +175,18 @@ class ElementBuilder:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
         try:
-            own = of_children(type(backend), ranges, element.prefixes)
+            combined = of_children(type(backend), ranges, element.prefixes)
         except ValueError as error:
             raise self.build_error(str(error), backend._label(), at) from error
-        if own is not None:
-            backend.min, backend.max = own
+        if combined is not None:
+            backend.min, backend.max = combined
             backend._note_range()
 
     def build_error(
-        self, what: str, backend: str, at: BuildSite, hint: str | None = None
+        self, message: str, backend: str, at: BuildSite, hint: str | None = None
     ) -> SetupError:
         """Make the error that says where a backend could not be built."""
-        return SetupError(what, node=self.name, backend=backend, instance=at.index, hint=hint)
+        return SetupError(message, node=self.name, backend=backend, instance=at.index, hint=hint)
 
     def _context(
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
@@ -230,13 +230,14 @@ class ElementBuilder:
         )
 
     def _keys_read(self, element: Element, place: int = 0) -> tuple[tuple[str, ...], str | None]:
-        found = keys_read_by(element.children[place], self.by_element)
-        return tuple(sorted({DATA if key is None else key for key in found})), found.get(None)
+        keys = keys_read_by(element.children[place], self.by_element)
+        return tuple(sorted({DATA if key is None else key for key in keys})), keys.get(None)
 
     def _keys_written(self, element: Element, place: int = 0) -> tuple[str, ...]:
-        every = [(self.by_element.get(one, one.cls), one) for one in element.children[place].walk()]
-        found = (keys_named(of, one.options, "writes", optional=True) for of, one in every)
-        return tuple(sorted(set(chain.from_iterable(found))))
+        inside = element.children[place].walk()
+        made = [(self.by_element.get(part, part.cls), part.options) for part in inside]
+        named = (keys_named(*part, "writes", optional=True) for part in made)
+        return tuple(sorted(set(chain.from_iterable(named))))
 
     # Instances, and names.
 

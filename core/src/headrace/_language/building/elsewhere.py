@@ -115,8 +115,8 @@ def _write(element: Element, base: Path, keys: dict[str, Any]) -> Call:
         (*named, *(_behind(next(prefixes), _write(child, base, keys)) for child in phase))
         for phase in element.phases
     )
-    own = call.args if as_is else Args(named=tuple(args))
-    return call.replace(args=own, phases=phases or call.phases, prefix=None)
+    args_here = call.args if as_is else Args(named=tuple(args))
+    return call.replace(args=args_here, phases=phases or call.phases, prefix=None)
 
 
 def _behind(prefix: Prefix, call: Call) -> Call:

@@ -93,8 +93,9 @@ class CloseStack:
             # Removed only once it is closed: a second `close` finds the rest.
             del self._parts[place:]
         if self._store is not None:
-            own = self._thread or next(reversed(closing.threads[outside:]), None)
-            closing.close(self._store.close, own if own is not None and own.alive else None)
+            thread = self._thread or next(reversed(closing.threads[outside:]), None)
+            alive = thread is not None and thread.alive
+            closing.close(self._store.close, thread if alive else None)
 
 
 class _Closing:

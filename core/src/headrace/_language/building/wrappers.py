@@ -206,5 +206,5 @@ def _failure(backend: Backend, error: Exception) -> Exception:
     """Make the error of the items of a batch at whose end ``error`` was raised."""
     if issubclass(type(error), BackendError):
         return backend._wrap(error)
-    what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
-    return backend._locate(backend_error(what, error))
+    message = f"{backend._label()} raised {error_text(error)} at the end of the batch"
+    return backend._locate(backend_error(message, error))

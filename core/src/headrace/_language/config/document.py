@@ -163,10 +163,10 @@ class _Reader:
                 path, ignore
             )  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
-            own = None if path.is_absolute() else _WHERE
-            own = own if path.suffix == ".toml" else _NO_EXPRESSION
-            own = what_is_read(path) if path.match("*.py:*") else own
-            hint = "A path is relative to the file that extends it." if by else own
+            hint = None if path.is_absolute() else _WHERE
+            hint = hint if path.suffix == ".toml" else _NO_EXPRESSION
+            hint = what_is_read(path) if path.match("*.py:*") else hint
+            hint = "A path is relative to the file that extends it." if by else hint
             by = {**by, "suggestion": nearest_file(path)}
             return self._refuse("no_file", f"no such file: {str(path)!r}", hint, by)
         except (OSError, ValueError, RuntimeError) as error:
@@ -220,18 +220,18 @@ class _Reader:
         """Read the tables of one file or dict, after the files that it extends."""
         document, before = Document(), len(self.problems)
         try:
-            own = self._copy(tables, None, file, 0)
+            copied = self._copy(tables, None, file, 0)
         except RecursionError:
             self.problems.add("nesting", TOO_DEEP, file=file)
             return document
         if len(self.problems) > before:
             return document
-        if "ignore" in own and "extends" not in own:
+        if "ignore" in copied and "extends" not in copied:
             hint = "It names what the reader of an extended file or folder shall not look at."
-            place = key_place(file, "ignore", "ignore", own["ignore"], at_key=True)
+            place = key_place(file, "ignore", "ignore", copied["ignore"], at_key=True)
             self.problems.add("key", "ignore stands beside extends", hint=hint, **place)
-        ignore = tuple(self._texts(own, "ignore", file))
-        for parent in self._texts(own, "extends", file):
+        ignore = tuple(self._texts(copied, "ignore", file))
+        for parent in self._texts(copied, "extends", file):
             place = key_place(file, "extends", "extends", parent)
             try:
                 extended = self.file(base / in_home(located(parent)), stack, place, ignore)
@@ -240,8 +240,8 @@ class _Reader:
                 continue
             document.top = _merge(document.top, extended.top)
             document.imports |= extended.imports
-        document.imports |= {(item, base): file for item in self._texts(own, "import", file)}
-        document.top = _merge(document.top, Table.read(own, base, file).keys)
+        document.imports |= {(item, base): file for item in self._texts(copied, "import", file)}
+        document.top = _merge(document.top, Table.read(copied, base, file).keys)
         document.file, document.environ = file, self.problems.environ
         return document
 
@@ -266,9 +266,9 @@ class _Reader:
                 self.problems.add("key", message, file=file, path=path)
         return copy
 
-    def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
+    def _texts(self, table: dict[str, Any], key: str, file: str | None) -> list[str]:
         """Take the value of a key out of ``own``: a list of texts, or a single text."""
-        value = own.pop(key, None)
+        value = table.pop(key, None)
         if value is None:
             return []
         place = key_place(file, key, key, value)

@@ -231,9 +231,9 @@ def _offset(problem: Problem, piece: str) -> int:
     text, (first, last) = problem.text or "", problem.span or (0, 0)
     if text and (match := re.search(rf"(?<![\w-]){re.escape(text)}", piece)):
         return match.start() + first
-    wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
-    once = wrong != "" and piece.count(wrong, begin) == 1
-    return piece.find(wrong, begin) if once else len(piece) - len(piece[begin:].lstrip())
+    marked, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
+    once = marked != "" and piece.count(marked, begin) == 1
+    return piece.find(marked, begin) if once else len(piece) - len(piece[begin:].lstrip())
 
 
 def quotient(written: Any) -> str | None:

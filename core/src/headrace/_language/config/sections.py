@@ -76,12 +76,12 @@ class NodeKeys(Options):
             return check(value)
         except ValidationError as error:  # it has an error for each kind of value
             text = isinstance(value, str)
-            said = (
+            expected = (
                 f"expected a number or {AUTO!r}"
                 if text
                 else error.errors()[0]["msg"].removeprefix("Value error, ")
             )
-            raise ValueError(said) from None
+            raise ValueError(expected) from None
 
     @field_validator("batch_sizes")
     @classmethod

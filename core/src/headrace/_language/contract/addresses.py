@@ -69,10 +69,10 @@ def hold_files(options: Any) -> Iterator[None]:
 
     Check at the end that those were loaded, where a plugin can.
     """
-    found = places_in([options])
-    for place in found:
+    fetched = places_in([options])
+    for place in fetched:
         place.fetch()
     yield
-    for place in found:
+    for place in fetched:
         if hasattr(place, "check"):
             place.check()

@@ -22,10 +22,10 @@ def nearest_file(path: Path) -> str | None:
     except OSError:
         return None
     alike = [name for name in beside if nearest(path.stem, [Path(name).stem])]
-    near = nearest(path.name, alike) or next(
+    similar = nearest(path.name, alike) or next(
         (name for name in beside if name == f"{path.name}.toml"), None
     )
-    return None if near is None else str(path.with_name(near))
+    return None if similar is None else str(path.with_name(similar))
 
 
 def no_file(path: Path) -> str | None:

@@ -263,9 +263,9 @@ def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator
     for detail in error.errors():
         if detail["type"] == "too_short" and len([*detail["input"]]) >= detail["ctx"]["min_length"]:
             continue  # only without the parts that are wrong, each of which is a problem of its own
-        if isinstance(wrong := detail.get("ctx", {}).get("error"), ConfigError):  # an address
-            about = {"hint": wrong.problems[0].hint}
-            detail |= {"type": "no_file", "msg": wrong.problems[0].message, "ctx": about}
+        if isinstance(cause := detail.get("ctx", {}).get("error"), ConfigError):  # an address
+            about = {"hint": cause.problems[0].hint}
+            detail |= {"type": "no_file", "msg": cause.problems[0].message, "ctx": about}
         message = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
         detail["msg"] = message.replace("Tuple should", "List should")
         key, *inner = detail["loc"] or ("",)

@@ -30,7 +30,7 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     device = node.keys.device if isinstance(node.keys.device, str) else None
     walked = node.instance.walk()
     here = {*node.instance.walk(lambda element: not element.cls.builds_elsewhere)}
-    elements = [each for each in walked if each.named is None and each.options is not None]
+    elements = [e for e in walked if e.named is None and e.options is not None]
     for element in elements:
         if element.cls.stateful:
             return Auto(1, f"{element.name} keeps state between requests")
@@ -38,10 +38,10 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
         return Auto(1, "another node answers for it")
     if device is not None and not device.startswith("cpu"):
         return Auto(1, f"one instance on {device}")
-    carried = {each: _carried(each, device, share, here=each in here) for each in elements}
+    carried = {e: _carried(e, device, share, here=e in here) for e in elements}
     says = {element: number for element, number in carried.items() if number is not None}
     if not says:
-        names = ", ".join(dict.fromkeys(each.name for each in elements if not each.children))
+        names = ", ".join(dict.fromkeys(e.name for e in elements if not e.children))
         hint = "Process[...] gives each instance an interpreter"
         return Auto(1, f"{names} may hold the interpreter lock while it computes: {hint}")
     least = min(says, key=lambda element: says[element])
@@ -49,10 +49,10 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     if number < share:
         return Auto(number, f"{least.name} carries {number}{_cost_of(least)}", short=True)
     wide = any(element.cls.wide for element in here) and threads > 1
-    each = f"{number} of one thread"
+    why = f"{number} of one thread"
     if wide:
-        return Auto(number + 1, f"{each}, and one of {threads} for a request alone", threads)
-    return Auto(number, each)
+        return Auto(number + 1, f"{why}, and one of {threads} for a request alone", threads)
+    return Auto(number, why)
 
 
 def _carried(element: Element, device: str | None, share: int, *, here: bool) -> int | None:
@@ -93,15 +93,15 @@ def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> st
         nodes: The ``nodes`` of ``stats()``.
         cpu_s: The processor time of this process since the pipeline was built.
     """
-    node, own, number = plan.nodes[name], nodes[name], len(nodes[name]["instances"])
-    busy_s, waited = _busy_s(own), _waited(node, own)
+    node, shown, number = plan.nodes[name], nodes[name], len(nodes[name]["instances"])
+    busy_s, waited = _busy_s(shown), _waited(node, shown)
     if busy_s < 5 * number or waited < 0.5:
         return None
     cores, threads = cpu_s * number / busy_s, plan.threads  # which reads files
-    device = any(not (each["device"] or "cpu").startswith("cpu") for each in own["instances"])
-    called = any(_waited(plan.nodes[each], nodes[each]) >= 0.5 for each in node.links.calls)
-    state = any(each.cls.stateful for each in node.instance.walk())
-    children = any(each.cls.builds_elsewhere for each in elements_of(plan.expressions))
+    device = any(not (i["device"] or "cpu").startswith("cpu") for i in shown["instances"])
+    called = any(_waited(plan.nodes[n], nodes[n]) >= 0.5 for n in node.links.calls)
+    state = any(e.cls.stateful for e in node.instance.walk())
+    children = any(e.cls.builds_elsewhere for e in elements_of(plan.expressions))
     holds = not node.batch_policy.cls.sends_when_idle or node.alias_of is not None
     if device or called or state or children or holds or not 0 <= cores <= threads / 2:
         return None
@@ -120,7 +120,7 @@ def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> st
 
 
 def _busy_s(node: dict[str, Any]) -> float:
-    return float(sum(each["busy_s"] for each in node["instances"]))
+    return float(sum(instance["busy_s"] for instance in node["instances"]))
 
 
 def _waited(node: NodePlan, shown: dict[str, Any]) -> float:

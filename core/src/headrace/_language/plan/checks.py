@@ -49,18 +49,19 @@ def check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
     understood = use.element.cls.bracket.prefixes
     for child in use.children:
-        prefix, hint, near = child.prefix or EMPTY, None, None
-        wrong = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]
-        wrong += [f"({key}=)" for key, _ in prefix.named if f"{key}=" not in understood]
-        if wrong:
+        prefix, hint, suggestion = child.prefix or EMPTY, None, None
+        unknown = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]
+        unknown += [f"({key}=)" for key, _ in prefix.named if f"{key}=" not in understood]
+        if unknown:
             knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
-            hint, near = f"It understands {knows or 'none'}.", nearest(wrong[0][1:-1], understood)
-            message = f"{use.element.name} does not understand the prefix {wrong[0]}"
+            hint = f"It understands {knows or 'none'}."
+            suggestion = nearest(unknown[0][1:-1], understood)
+            message = f"{use.element.name} does not understand the prefix {unknown[0]}"
         elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
             message = "(key=...) takes the name of a key"
         else:
             continue
-        use.add("prefix", message, child, span=prefix.span, hint=hint, suggestion=near)
+        use.add("prefix", message, child, span=prefix.span, hint=hint, suggestion=suggestion)
 
 
 # Once they are.
@@ -81,11 +82,11 @@ def _check_calls(use: Use) -> None:
     calls = element.cls.nodes_called(element.options) or ()
     for name in dict.fromkeys([*calls, *element.goes_on_at]):
         if name not in nodes:
-            near = use.planning.problems.nearest(name, nodes)
+            suggestion = use.planning.problems.nearest(name, nodes)
             does = "calls" if name in calls else "lets requests go on at"
             message = f"{element.name} {does} the node {name!r}, and there is none of that name"
-            hint = None if near else f"There is {', '.join(nodes)}."
-            use.add("unknown_instance", message, suggestion=near, hint=hint)
+            hint = None if suggestion else f"There is {', '.join(nodes)}."
+            use.add("unknown_instance", message, suggestion=suggestion, hint=hint)
 
 
 def _check_keys(use: Use) -> None:
@@ -104,11 +105,11 @@ def _check_keys(use: Use) -> None:
 def _check_stands_alone(use: Use) -> None:
     """Report elements in a container that builds elsewhere which another process cannot have."""
     inside = [element for child in use.element.children for element in child.walk()]
-    own = {id(element) for element in inside}
+    inside_ids = {id(element) for element in inside}
     for element in inside:
         hint, target = None, element.referent
         texts = [value for _, value in element.options or () if isinstance(value, str)]
-        outer = element.named is not None and (target is None or id(target) not in own)
+        outer = element.named is not None and (target is None or id(target) not in inside_ids)
         if outer or element.cls.uses_pipeline:
             why = "it reaches for something of the pipeline, which another process does not have"
         elif getattr(source_of(element.cls), "__module__", None) == "__main__":

@@ -45,8 +45,8 @@ def of_children(
     if not children or (combine is None and states_range):
         return None
     conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
-    found = [Ranged(*child, one) for child, one in zip(children, conditional, strict=True)]
-    result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(found)
+    ranged = [Ranged(*child, part) for child, part in zip(children, conditional, strict=True)]
+    result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(ranged)
     return result
 
 
@@ -70,11 +70,12 @@ def narrow(range_: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
     return low, high
 
 
-def no_batch(name: str, found: Range, keys: NodeKeys) -> str:
+def no_batch(name: str, range_: Range, keys: NodeKeys) -> str:
     """Say that no weight fits both the range of a backend and the keys of its node."""
-    said = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
-    says = ", ".join(f"{key} = {format_value(one)}" for key, one in said.items() if one is not None)
-    takes = f"{found[0]} to {found[1] or 'any number'}"
+    written = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
+    keys_here = (f"{key} = {format_value(v)}" for key, v in written.items() if v is not None)
+    says = ", ".join(keys_here)
+    takes = f"{range_[0]} to {range_[1] or 'any number'}"
     return f"no batch fits: {name} takes {takes}, and the node says {says}"
 
 
@@ -114,8 +115,8 @@ def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
         ValueError: The range is empty, or a child that may get a single item has a min above 1. The
             text names the children. The user gets it as an error of the configuration.
     """
-    _refuse_min([one for one in children if one.conditional])
-    counted = [one for one in children if one.range[1] != 1]
+    _refuse_min([child for child in children if child.conditional])
+    counted = [child for child in children if child.range[1] != 1]
     if counted:
         return inside(counted)
     return (1, 1) if children else (1, None)
@@ -124,15 +125,15 @@ def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
 def _of_divided(children: Sequence[Ranged]) -> Range:
     """Return the range of a container that gives each item to one child."""
     _refuse_min(children)
-    return 1, min((one.range[1] for one in children if one.range[1] not in (None, 1)), default=None)
+    return 1, min((c.range[1] for c in children if c.range[1] not in (None, 1)), default=None)
 
 
 def _refuse_min(ranges: Sequence[Ranged]) -> None:
-    for one in ranges:
-        least = one.range[0]
+    for child in ranges:
+        least = child.range[0]
         if least > 1:
-            what = f"{one.name} needs at least {least}, and a branch may get a single item"
-            raise ValueError(what)
+            message = f"{child.name} needs at least {least}, and a branch may get a single item"
+            raise ValueError(message)
 
 
 def inside(ranges: Sequence[Ranged]) -> Range:
@@ -143,9 +144,9 @@ def inside(ranges: Sequence[Ranged]) -> Range:
     Raises:
         ValueError: The range is empty. The text names the two children.
     """
-    lowest = max(ranges, key=lambda one: one.range[0])
+    lowest = max(ranges, key=lambda child: child.range[0])
     low_name, low = lowest.name, lowest.range[0]
-    bounded = [(one.name, one.range[1]) for one in ranges if one.range[1] is not None]
+    bounded = [(child.name, child.range[1]) for child in ranges if child.range[1] is not None]
     if not bounded:
         return low, None
     high_name, high = min(bounded, key=lambda item: item[1])

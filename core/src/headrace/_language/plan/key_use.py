@@ -56,13 +56,13 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     if children and not _says_reads(made):
         return {DATA: element.name}  # a container that does not say which keys it needs
     reads = keys_named(made, element.options, "reads")
-    own = {key: element.name for key in reads if key == DATA or key not in RESERVED}
+    read_here = {key: element.name for key in reads if key == DATA or key not in RESERVED}
     if not children or (len(children) == 1 and bracket.divides):
-        return own  # an item may pass by the only child
+        return read_here  # an item may pass by the only child
     given = {*keys_named(made, element.options, "bracket.gives")}
     first, *others = [keys_required_by(child, built) for child in children]
     shared = {key: first[key] for key in first if all(key in other for other in others)}
-    return {**{key: name for key, name in shared.items() if key not in given}, **own}
+    return {**{key: name for key, name in shared.items() if key not in given}, **read_here}
 
 
 def _keys_required_in_turn(element: Element, built: Built) -> RequiredKeys:
@@ -104,13 +104,13 @@ def _keys_read(element: Element, built: Built) -> ReadKeys:
     if not _says_reads(made):
         return {**keys, None: element.name}
     compared = [values["key"] for _, values in element.prefixes if "key" in values]
-    own = keys_named(made, element.options, "reads", optional=True)
-    return {**keys, **dict.fromkeys([*own, *compared], element.name)}
+    read_here = keys_named(made, element.options, "reads", optional=True)
+    return {**keys, **dict.fromkeys([*read_here, *compared], element.name)}
 
 
 def keys_read_in(elements: Iterable[Element], built: Built) -> ReadKeys:
     """Return all keys on which what any of several elements writes may depend."""
-    return {key: name for each in elements for key, name in keys_read_by(each, built).items()}
+    return {key: name for element in elements for key, name in keys_read_by(element, built).items()}
 
 
 def _keys_read_in_turn(element: Element, built: Built) -> ReadKeys:
@@ -142,5 +142,5 @@ def _says_reads(backend: type[Backend] | Backend) -> bool:
     The default of `Backend` stands for no word of it.
     """
     cls = backend if isinstance(backend, type) else type(backend)
-    said = (vars(base) for base in (backend, *cls.__mro__) if base is not Backend)
-    return any("reads" in names for names in said)
+    named = (vars(base) for base in (backend, *cls.__mro__) if base is not Backend)
+    return any("reads" in names for names in named)

@@ -105,10 +105,10 @@ class OptionsReader:
             arguments[positional[index]] = argument(call, index, value_of_expression(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
-                near = self.planning.problems.nearest(key, self.keys)
+                suggestion = self.planning.problems.nearest(key, self.keys)
                 hint = hint_for(key, self.keys)
                 message = f"{call.name} has no option {key!r}"
-                self._add("unknown_option", message, index, suggestion=near, hint=hint)
+                self._add("unknown_option", message, index, suggestion=suggestion, hint=hint)
             elif key in arguments:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
@@ -125,13 +125,13 @@ class OptionsReader:
             message = f"{name} takes at most {takes}, got {got}"
         self._add("args", message, index, hint=hint)
 
-    def _value(self, key: str, found: Found) -> Any:
+    def _value(self, key: str, written: Found) -> Any:
         try:
-            return found.read(self.planning.problems)
+            return written.read(self.planning.problems)
         except ConfigError:
             self._wrong = True
             self._reported.add(key)
-            return found.value
+            return written.value
 
     def _validate(self, values: dict[str, Any]) -> Options | None:
         bases = {}
@@ -179,19 +179,20 @@ class OptionsReader:
         message, about = detail["msg"], detail.get("ctx", {})
         is_whole = detail["type"] == "no_file" or message.endswith((".", "?"))
         got = "" if is_whole else f", got {format_value(detail['input'])}"
-        said = f"{key}{inner}: {message}{got}" if key else message
+        text = f"{key}{inner}: {message}{got}" if key else message
         written = self._found.get(key or "")
         place = {} if written is None else written.place()
-        near = nearest_choice(detail) or about.get("nearest")
+        suggestion = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
         hint = "Quotes make it a text." if bare else about.get("hint") or quotient(detail["input"])
-        self._add("option", f"{self.call.name}: {said}", suggestion=near, hint=hint, **place)
+        self._add("option", f"{self.call.name}: {text}", suggestion=suggestion, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         ways += " under [global]" if self.planning.known_node is None else " in the node"
-        what = f"{self.call.name} needs the option {key!r}"
-        self._add("missing_option", what, hint=f"Write {ways}, or {self.call.name}({key}=...).")
+        message = f"{self.call.name} needs the option {key!r}"
+        hint = f"Write {ways}, or {self.call.name}({key}=...)."
+        self._add("missing_option", message, hint=hint)
 
 
 def hint_for(key: str, keys: Iterable[str]) -> str:
@@ -245,13 +246,13 @@ class Kind(NamedTuple):
                 return f"{name} is asynchronous, and nobody awaits it"
         if self.base is not None:
             decides = getattr(cls, self.method, None)
-            own = callable(decides) and decides is not getattr(self.base, self.method)
-            return None if own else f"it has no method {self.method}"
+            has_own = callable(decides) and decides is not getattr(self.base, self.method)
+            return None if has_own else f"it has no method {self.method}"
         lacking = [name for name in PROBE_METHODS if not hasattr(cls, name)]
         public = [name for name in dir(cls) if callable(getattr(cls, name)) and name[0] != "_"]
         alike = ((name, get_close_matches(name, lacking, 1, 0.9)) for name in public)
-        wrong = (f"nobody calls {name}; did you mean {near[0]}?" for name, near in alike if near)
-        return next(wrong, None)
+        asks = (f"nobody calls {name}; did you mean {hook[0]}?" for name, hook in alike if hook)
+        return next(asks, None)
 
 
 BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy, "cut")
@@ -312,10 +313,11 @@ def _names_offered(planning: Planner, kind: Kind) -> tuple[list[str], str]:
 
 
 def _report_unknown(planning: Planner, kind: Kind, call: Call) -> None:
-    refused = [one for one in registry.plugins() if not one.usable]
-    unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
+    plugins = registry.plugins()
+    refused = [plugin for plugin in plugins if not plugin.usable]
+    unusable = [f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in refused]
     brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
-    if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
+    if brings is not None and brings not in {plugin.distribution for plugin in plugins}:
         unusable.append(f"{call.part!r} comes with {brings}. {how_to_install(brings)}.")
     known, are = _names_offered(planning, kind)
     more = {"suggestion": nearest(call.part, known), "hint": " ".join([*unusable, are])}
@@ -352,13 +354,14 @@ def plan_policies(planning: Planner) -> tuple[NamedPlan, NamedPlan] | None:
 def _policy(planning: Planner, key: str, kind: Kind) -> NamedPlan | None:
     """Plan a policy, whose options may also be set by the keys of the node of the same name."""
     parameters = planning.parameters
-    found, default = parameters.key(key), NodeKeys.model_fields[key].default
+    written, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
     given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
-    if found is None:
-        call = Call(default, source=Source(f"{planning.node}.{key}"))
-        return _find_class(planning, kind, default, call, given)
-    return _find_class(planning, kind, found.value, planning.read(found.value, found.source), given)
+    if written is None:
+        inner = Call(default, source=Source(f"{planning.node}.{key}"))
+        return _find_class(planning, kind, default, inner, given)
+    call = planning.read(written.value, written.source)
+    return _find_class(planning, kind, written.value, call, given)
 
 
 # Probes.

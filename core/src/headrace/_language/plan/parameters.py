@@ -168,9 +168,9 @@ def place_at(key: str, node: str, shape: Sections, *, at_key: bool = False) -> d
 
     Where it is not written, the place of the node.
     """
-    found = value_written(key, node, shape)
+    written = value_written(key, node, shape)
     of_node = {"file": shape.file_of(node), "path": node}
-    return of_node if found is None else found.place(at_key=at_key)
+    return of_node if written is None else written.place(at_key=at_key)
 
 
 @dataclass(eq=False)
@@ -209,7 +209,7 @@ class Parameters:
         """Return a key of the node itself; see `value_written`."""
         return value_written(key, self.node, self.shape)
 
-    def find(self, names: Sequence[str], key: str, own: Found | None = None) -> Found | None:
+    def find(self, names: Sequence[str], key: str, inline: Found | None = None) -> Found | None:
         """Return the value of an option of an element.
 
         This is the rule which of several values wins.
@@ -226,35 +226,35 @@ class Parameters:
             names: The names of the element that may stand before ``::``, without any, keys set
                 nothing.
             key: The key of the option.
-            own: The option among the args of the element itself.
+            inline: The option among the args of the element itself.
         """
         keys = self._keys(names, key)
-        ranked = [*([own] if own is not None else []), *keys]
+        ranked = [*([inline] if inline is not None else []), *keys]
         if not ranked:
             return None
-        for one in keys:
-            why = None if one is ranked[0] else f"{names[0]} has a value from a nearer place"
-            self.met.setdefault(one.source.path, (one, []))[1].append(why)
+        for found_key in keys:
+            why = None if found_key is ranked[0] else f"{names[0]} has a value from a nearer place"
+            self.met.setdefault(found_key.source.path, (found_key, []))[1].append(why)
         return ranked[0]
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
         """Return the keys of the node, then those of ``[global]``, that set an option."""
         plain = [key] if names and key not in OWN_KEYS else []
         table, shared = self.shape.nodes.get(self.node, {}), self.shape.globals
-        own, of_all = [], []
-        for one in [f"{name}::{key}" for name in names] + plain:
-            self.asked.add(one)
-            if one in table:
-                own.append(key_of(self.node, one, table[one], "node"))
-            if one in shared and one not in NODE_ONLY:
-                of_all.append(key_of("global", one, shared[one], "global"))
-        return own + of_all
+        of_node, of_all = [], []
+        for name_of_key in [f"{name}::{key}" for name in names] + plain:
+            self.asked.add(name_of_key)
+            if name_of_key in table:
+                of_node.append(key_of(self.node, name_of_key, table[name_of_key], "node"))
+            if name_of_key in shared and name_of_key not in NODE_ONLY:
+                of_all.append(key_of("global", name_of_key, shared[name_of_key], "global"))
+        return of_node + of_all
 
     def unused_keys(self) -> list[str]:
         """Return the keys of the node that set no option, as far as planning has come."""
         table = self.shape.nodes.get(self.node, {})
         others = (key_of(self.node, key, table[key], "") for key in table if key not in OWN_KEYS)
-        return [str(found.key) for found in others if found.source.path not in self.met]
+        return [str(written.key) for written in others if written.source.path not in self.met]
 
 
 def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems) -> Problems:
@@ -262,12 +262,12 @@ def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems
 
     Give warnings about overruled keys.
     """
-    for one in nodes:
-        _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
+    for node in nodes:
+        _report_unknown(node.node, shape.nodes.get(node.node, {}), [node], problems)
     if shape.nodes:
         _report_unknown("global", shape.globals, nodes, problems)
     warnings = Problems(problems.environ)
-    if not any(one.excused for one in nodes):  # a backend that is not here may use the key
+    if not any(node.excused for node in nodes):  # a backend that is not here may use the key
         _report_overruled(nodes, warnings)
     return warnings
 
@@ -278,13 +278,14 @@ def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
     All that know the option find a value that wins.
     """
     met: dict[str, tuple[Found, list[str | None]]] = {}
-    for path, (found, whys) in (item for one in nodes for item in one.met.items()):
-        met.setdefault(path, (found, []))[1].extend(whys)
-    for found, whys in met.values():
+    for path, (written, whys) in (item for node in nodes for item in node.met.items()):
+        met.setdefault(path, (written, []))[1].extend(whys)
+    for written, whys in met.values():
         if None not in whys:
-            what = f"nothing uses {found.key!r}: {' and '.join(filter(None, dict.fromkeys(whys)))}"
+            why = " and ".join(filter(None, dict.fromkeys(whys)))
+            message = f"nothing uses {written.key!r}: {why}"
             hint = 'Nearest is ( ) in the expression, then "Name::key", then key, then [global].'
-            warnings.add("unused_option", what, hint=hint, **found.place(at_key=True))
+            warnings.add("unused_option", message, hint=hint, **written.place(at_key=True))
 
 
 def _report_unknown(
@@ -298,8 +299,8 @@ def _report_unknown(
         nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
     used = {path for node in nodes for path in node.met}
-    own = OWN_KEYS.difference(others)
-    others_of = (key_of(owner, key, table[key], owner) for key in table if key not in own)
+    known_here = OWN_KEYS.difference(others)
+    others_of = (key_of(owner, key, table[key], owner) for key in table if key not in known_here)
     strange = [written for written in others_of if written.source.path not in used]
     if not strange:
         return
@@ -328,18 +329,18 @@ def _report_nobody_has(
         return
     with suppress(ConfigError):
         written.read(problems)
-    near = _meant(written, known, problems, incomplete)
-    if near is None and incomplete:
+    suggestion = _meant(written, known, problems, incomplete)
+    if suggestion is None and incomplete:
         return
     message, hint = f"{nobody} has an option {key!r}", None
     options = sorted(option for option in known if option not in OWN_KEYS and "::" not in option)
     if isinstance(written.value, dict):
         hint = "A table is a node only at the top level, with no backend beside it."
     elif key in REPLACED:
-        near, hint = None, REPLACED[key]
-    elif near is None and options:
+        suggestion, hint = None, REPLACED[key]
+    elif suggestion is None and options:
         hint = f"There are: {', '.join(options)}."
-    problems.add("unknown_key", message, suggestion=near, hint=hint, **place)
+    problems.add("unknown_key", message, suggestion=suggestion, hint=hint, **place)
 
 
 def _meant(
@@ -359,8 +360,8 @@ def _meant(
     if part in NODE_KEYS:
         return part
     if incomplete:
-        near = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
-        return near and KEYS_ELSEWHERE.get(part, near)
+        suggestion = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+        return suggestion and KEYS_ELSEWHERE.get(part, suggestion)
     others = NODE_KEYS if isinstance(written.value, dict) else ()  # whose values are no tables
     possible = {*known, "extends", "import"}.difference(others)
     return KEYS_ELSEWHERE.get(part) or problems.nearest(key, possible)
@@ -396,8 +397,8 @@ def check_keys(
         try:
             return model.model_validate(values), origins
         except ValidationError as error:
-            wrong = _report_keys(error, model, places, name, problems)
-            kept = {key: value for key, value in values.items() if key not in wrong}
+            wrong_keys = _report_keys(error, model, places, name, problems)
+            kept = {key: value for key, value in values.items() if key not in wrong_keys}
             values = kept if len(kept) < len(values) else {}
 
 
@@ -438,20 +439,20 @@ def _report_keys(
     problems: Problems,
 ) -> set[str]:
     """Report the wrong keys of a node, and give them."""
-    wrong: set[str] = set()
+    wrong_keys: set[str] = set()
     for detail in value_problems(error, model):
         message = detail["msg"]
         if not detail["loc"]:
             among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
-            wrong.update(among)
+            wrong_keys.update(among)
             problems.add("key", message, **places[among[-1]]() if among else {"path": name})
             continue
         key = str(detail["loc"][0])
-        if key not in wrong:  # one report for all items of a list is enough
+        if key not in wrong_keys:  # one report for all items of a list is enough
             text = f"{message}, got {format_value(detail['input'])}"
             problems.add("key", text, suggestion=nearest_choice(detail), **places[key]())
-        wrong.add(key)
-    return wrong
+        wrong_keys.add(key)
+    return wrong_keys
 
 
 def nearest_choice(detail: ErrorDetails) -> str | None:

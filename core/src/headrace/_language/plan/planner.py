@@ -138,8 +138,9 @@ class Planner:
 
     def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
-        own = tuple(filter(None, self._keys_of_plugins()))
-        for sizes in filter(None, (getattr(options, "batch_sizes", None) for options in own)):
+        plugin_keys = tuple(filter(None, self._keys_of_plugins()))
+        stated = (getattr(options, "batch_sizes", None) for options in plugin_keys)
+        for sizes in filter(None, stated):
             keys = keys.model_copy(update={"batch_sizes": sizes})
             self.parameters.keys, origins["batch_sizes"] = keys, "node"
         if (policies := plan_policies(self)) is not None:
@@ -149,7 +150,7 @@ class Planner:
         init, instance = self.at_key("init"), self.instance()
         if instance is None or policies is None:
             return None
-        plan = NodePlan(self.node, keys, origins, instance, *policies, init, own)
+        plan = NodePlan(self.node, keys, origins, instance, *policies, init, plugin_keys)
         for root in plan.roots:
             give_thread(root)
             for name in called_in_other_threads(root):
@@ -166,7 +167,7 @@ class Planner:
     def _keys_of_plugins(self) -> Iterator[Options | None]:
         """Read the keys of the present node that belong to plugins, once for each class."""
         written = (o for o in registry.offers("node_keys") if self.parameters.key(o.name))
-        for offer in {one.path: one for one in written}.values():
+        for offer in {offer.path: offer for offer in written}.values():
             call = Call(offer.name, source=Source(self.node))
             if (cls := self.load(call, [offer], "key")) is not None:
                 yield OptionsReader(call, cls, self).read()[0]
@@ -247,8 +248,8 @@ class Planner:
         if cls is None:
             # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names:
             # these are no backends that could be planned.
-            near = self._nearest(call, scope) if call.phases else None
-            inside = call.children[core_word(near or "")._names :]
+            suggestion = self._nearest(call, scope) if call.phases else None
+            inside = call.children[core_word(suggestion or "")._names :]
             self.plan_all((child for child in inside if child.name not in self.shape.nodes), scope)
             return None
         return self._backend(call, offers[0], cls, scope)
@@ -325,7 +326,7 @@ class Planner:
         """Ask a class whether it needs a thread of its own on one of the devices of the node."""
         device = self.parameters.keys.device if self.parameters.keys is not None else None
         devices = device if isinstance(device, tuple) else (device,)
-        return options is not None and any(cls.needs_thread(options, one) for one in devices)
+        return options is not None and any(cls.needs_thread(options, device) for device in devices)
 
     def _with_name(self, call: Call, option: str) -> Call | None:
         """Give a call its option that is written as the one name in ``[ ]``.
@@ -359,10 +360,11 @@ class Planner:
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
         here = [*self.registered, *registry.names(self.files)]
-        near = SYNONYMS.get(call.part.lower()) or starting(call.part, [*local, *here])
-        near = near or self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
-        ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
-        return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
+        known = [*local, *here]
+        name = SYNONYMS.get(call.part.lower()) or starting(call.part, known)
+        name = name or self.problems.nearest(call.part, [*known, *KNOWN_ELSEWHERE])
+        ways = [f"{offer.plugin}:{name}" for offer in registry.find(name or "", self.files)]
+        return (self.problems.nearest(call.name, ways) if call.plugin else None) or name
 
     # Names of instances, and reading.
 
