@@ -115,7 +115,6 @@ def test_policies_are_those_that_a_pipeline_would_have():
 def test_the_public_names_are_these_and_the_readme_has_them_all():
     assert sorted(headrace.plugins.__all__) == [
         "BuiltExpression",
-        "Element",
         "KNOWN_BACKENDS",
         "PROBE_METHODS",
         "Plugin",

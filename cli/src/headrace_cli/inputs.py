@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import InputError
-from headrace.plugins import resolve
 from headrace_cli.console import WrongArgument
 
 if TYPE_CHECKING:
@@ -101,8 +100,7 @@ def ports_of(pipeline: headrace.Pipeline) -> dict[str, Any] | None:
     nodes = pipeline.describe()["nodes"]
     behind = {name for node in nodes.values() for name in node["next"]}
     first = next((name for name in nodes if name not in behind), next(iter(nodes)))
-    root = resolve(pipeline.config, node=first)
-    for part in root.walk() if root is not None else ():
+    for part in pipeline.config.plan().nodes[first].tree.walk():
         if not part.children:
             hint = next(iter(getattr(part.made_of, "__annotations__", {}).values()), None)
             if hint in (bytes, "bytes") or re.search(r"\bdata: bytes\b", part.cls.__doc__ or ""):

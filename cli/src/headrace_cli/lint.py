@@ -7,21 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import Problem, among, nearest
-from headrace.keys import BOX, COLOR, CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
+from headrace.keys import CONTEXT, DATA, REQUEST_ID, RESERVED, RESULT
 from headrace_cli.codes import CODES
 from headrace_cli.types import mismatches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.plan import Element, Node, Plan
-    from headrace.plugins import Element as Resolved
-
-    Pairs = list[tuple[Element, Resolved]]
-    """Elements of an expression, each as the plan has it and with its class, parents first."""
-
-_OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
-"""Reserved keys that no backend has to write: a request may bring them, or does without them."""
+    from headrace.plan import Element, NodePlan, Plan
 
 _LONGEST_MS = 600_000
 """The longest timeout that is no slip: ten minutes."""
@@ -42,7 +35,7 @@ def warnings_about(
     plan = config.plan()
     warnings = dict.fromkeys(warning for warning in plan.warnings if not _is_allowed(warning, plan))
     fed = {to for node in plan.nodes.values() for to in node.links.next}
-    elements = {name: _Elements(config, name, node) for name, node in plan.nodes.items()}
+    elements = {name: _Elements(node) for name, node in plan.nodes.items()}
     for name, node in plan.nodes.items():
         if node.alias_of is None:
             pairs = [*_of_keys(name, node), *_of_own_thread(node, elements[name])]
@@ -53,7 +46,7 @@ def warnings_about(
                 *_of_types(elements[name], (built or {}).get(name)),
             ]
             pairs += _of_devices(node, elements[name])
-            allowed = node.keys["allow"].value
+            allowed = node.values["allow"].value
             for code, key, message, hint in pairs:
                 if code not in allowed:
                     warnings[config.problem_at(name, key, code, message, hint or None)] = None
@@ -68,7 +61,7 @@ def warnings_about(
 def _is_allowed(problem: Problem, plan: Plan) -> bool:
     """Return whether the node of a problem has its code in the key ``allow``."""
     node = plan.nodes.get((problem.path or "").partition(".")[0])
-    return node is not None and problem.code in node.keys["allow"].value
+    return node is not None and problem.code in node.values["allow"].value
 
 
 def explained(config: headrace.PipelineConfig) -> dict[str, Any]:
@@ -87,37 +80,31 @@ class _Elements:
         every: Those of all its expressions.
     """
 
-    def __init__(self, config: headrace.PipelineConfig, name: str, node: Node) -> None:
-        def pairs(key: str, root: Element | None) -> Pairs:
-            resolved = root and headrace.plugins.resolve(config, key, name)
-            return (
-                [] if not (root and resolved) else [*zip(root.walk(), resolved.walk(), strict=True)]
-            )
+    def __init__(self, node: NodePlan) -> None:
+        self.tree = node.tree.walk()
+        self.every = [element for tree in node.trees for element in tree.walk()]
 
-        self.tree = pairs("tree", node.tree)
-        others = pairs("init", node.init)
-        self.every = self.tree + others
-
-    def computing(self, *, threads: bool = True) -> Pairs:
+    def computing(self, *, threads: bool = True) -> list[Element]:
         """Return the elements of `tree` that do work of their own, in the order of writing.
 
         Args:
             threads: Whether elements inside ``BackgroundThread`` and ``Process`` are given as well.
         """
-        inside: set[int] = set()
-        pairs: Pairs = []
-        for one, resolved in self.tree:
-            threaded = (resolved.name, one.distribution) == ("BackgroundThread", "headrace")
-            if id(one) in inside or (not threads and (threaded or resolved.cls.builds_elsewhere)):
-                inside.update(map(id, one.children))
-            elif one.instance is None and not one.children and one.distribution != "headrace":
-                pairs.append((one, resolved))
-        return pairs
+        inside: set[Element] = set()
+        computing: list[Element] = []
+        for part in self.tree:
+            core = part.distribution == "headrace"
+            threaded = core and part.backend == "BackgroundThread"
+            if part in inside or (not threads and (threaded or part.cls.builds_elsewhere)):
+                inside.update(part.children)
+            elif part.instance is None and not part.children and not core:
+                computing.append(part)
+        return computing
 
 
-def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
+def _of_keys(name: str, node: NodePlan) -> Iterator[_Warning]:
     """Warn of keys that ask for what the node does not do."""
-    keys, least, instances = node.keys, node.range[0], node.instance_num
+    keys, least, instances = node.values, node.range[0], node.instance_num
     if least > 1 and not keys["batching_timeout"].value and not keys["pad"].value:
         text = (
             f"batches of this node have at least {least} requests, but nothing waits for them or "
@@ -140,10 +127,9 @@ def _of_keys(name: str, node: Node) -> Iterator[_Warning]:
         yield "device_unused", "device", text, hint
 
 
-def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
+def _of_units(node: NodePlan, *, fed: bool) -> Iterator[_Warning]:
     """Warn of times in another unit than milliseconds, and of a bound where no request enters (``fed``)."""
-    keys = node.keys
-    wait_ms, timeout_ms = keys["batching_timeout"].value, keys["timeout_ms"].value
+    wait_ms, timeout_ms = node.keys.batching_timeout, node.keys.timeout_ms
     if 0 < wait_ms < 0.05 or wait_ms > 60_000:  # a batch waits for a moment, not for minutes
         text = f"batching_timeout is in milliseconds: each batch may wait for {wait_ms:g} ms"
         meant = wait_ms * 1000 if wait_ms < 1 else wait_ms / 1000
@@ -154,7 +140,7 @@ def _of_units(node: Node, *, fed: bool) -> Iterator[_Warning]:
             f"timeout_ms is in milliseconds: a request may take {timeout_ms / 60_000:.4g} minutes"
         )
         yield "timeout_unit", "timeout_ms", text, "Write 500 for half a second."
-    if fed and keys["queue_size"].origin == "node":
+    if fed and node.values["queue_size"].origin == "node":
         text = "queue_size bounds the requests that enter here, and these come from another node"
         yield "queue_size_unused", "queue_size", text, "Set it where requests enter."
 
@@ -163,18 +149,16 @@ def _of_types(elements: _Elements, built: Mapping[str, Any] | None) -> Iterator[
     """Warn of a backend of an ``S`` that does not read what the one before it writes."""
     said = [*_walk(built["tree"])] if built else []
     same = len(said) == len(elements.tree)  # a container that builds elsewhere may tell of others
-    told = {id(one): by for (one, _), by in zip(elements.tree, said, strict=False)} if same else {}
-    resolved = {id(one): by for one, by in elements.tree}
-    for part, _ in elements.tree:
+    told = dict(zip(elements.tree, said, strict=True)) if same else {}
+    for part in elements.tree:
         plain = (
             part.name == "S"
-            and not any(part.prefixes)
+            and not part.prefix_texts
             and not any(c.children for c in part.children)
         )
         children = part.children if plain else ()
         for giver, given, taker, wanted in mismatches(
-            [resolved[id(child)] for child in children],
-            [told.get(id(child), {}) for child in children],
+            children, [told.get(child, {}) for child in children]
         ):
             text = f"{taker} reads {wanted}, and {giver} before it gives {given}: requests fail"
             yield "types", "backend", text, "Change their order, or convert between them."
@@ -187,30 +171,31 @@ def _walk(tree: Mapping[str, Any]) -> Iterator[Any]:
         yield from _walk(child)
 
 
-def _of_devices(node: Node, elements: _Elements) -> Iterator[_Warning]:
+def _of_devices(node: NodePlan, elements: _Elements) -> Iterator[_Warning]:
     """Warn of a device that no backend of the node can use: all say that they compute on as many threads as there are."""
-    device, computing = node.keys["device"], elements.computing()
+    device, computing = node.values["device"], elements.computing()
     value = device.value if isinstance(device.value, str) else "cpu"
-    on_cpu = [one.name for one, by in computing if _ignores(value, by)]
+    on_cpu = [element.name for element in computing if _ignores(value, element)]
     if not value.startswith("cpu") and computing and len(on_cpu) == len(computing):
         names = ", ".join(dict.fromkeys(on_cpu))
         what = f"{names}: this node computes on the CPU, whatever device says"
         yield "device_unused", "device", what, "Leave device out."
 
 
-def _ignores(device: str, one: Resolved) -> bool:
+def _ignores(device: str, element: Element) -> bool:
     """Return whether a backend computes on the CPU, also where its node has this device."""
     try:
-        return one.options is not None and one.cls.auto_instances(one.options, device, 2) == 2
+        options = element.options
+        return options is not None and element.cls.auto_instances(options, device, 2) == 2
     except Exception:  # noqa: BLE001 - the author's code may raise anything
         return False
 
 
-def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
+def _of_own_thread(node: NodePlan, elements: _Elements) -> Iterator[_Warning]:
     """Warn of work that stands in the thread of a backend which owns its thread."""
     before: list[str] = []
-    for element, resolved in elements.computing(threads=False) if node.owns_thread else ():
-        if resolved.owns_thread and before:
+    for element in elements.computing(threads=False) if node.owns_thread else ():
+        if element.owns_thread and before:
             names, owner = ", ".join(dict.fromkeys(before)), element.name
             text = (
                 f"{names} before {owner}, which owns its thread, is run by that thread too: on at "
@@ -220,20 +205,20 @@ def _of_own_thread(node: Node, elements: _Elements) -> Iterator[_Warning]:
             yield "work_before_own_thread", "backend", text, hint
             return
         # An element with a file runs a model, and belongs in this node.
-        file = any(isinstance(value, Path) for _, value in resolved.options or ())
-        if not resolved.owns_thread and not file:
+        file = any(isinstance(value, Path) for _, value in element.options or ())
+        if not element.owns_thread and not file:
             before.append(element.name)
 
 
-def _of_cores(node: Node, elements: _Elements, plan: Plan) -> Iterator[_Warning]:
+def _of_cores(node: NodePlan, elements: _Elements, plan: Plan) -> Iterator[_Warning]:
     """Warn of idle cores: one thread at a time runs an instance."""
-    computing, device = elements.computing(), node.keys["device"].value
-    could_use_them = computing and not any(resolved.owns_thread for _, resolved in computing)
+    computing, device = elements.computing(), node.values["device"].value
+    could_use_them = computing and not any(element.owns_thread for element in computing)
     instances = sum(n.instance_num for n in plan.nodes.values() if n.alias_of is None)
     one_alone = node.instance_num == 1 and node.auto is None and device in (None, "cpu")
     one_alone = one_alone and not any(map(_allows_one, elements.tree))
     if could_use_them and one_alone and plan.threads > instances:
-        names = ", ".join(dict.fromkeys(element.name for element, _ in computing))
+        names = ", ".join(dict.fromkeys(element.name for element in computing))
         alone = f"instance_num is 1, so one batch at a time goes through {names}"
         text = f"{alone}, and {plan.threads} cores can be used here"
         number = f'instance_num = "auto", or up to {plan.threads}'
@@ -241,20 +226,20 @@ def _of_cores(node: Node, elements: _Elements, plan: Plan) -> Iterator[_Warning]
         yield "idle_cores", "instance_num", text, hint
 
 
-def _allows_one(pair: tuple[Element, Resolved]) -> bool:
+def _allows_one(element: Element) -> bool:
     """Tell whether a node with an element has one instance at most, or is to have no more."""
-    (element, one), most = pair, None
-    if element.instance is None and one.options is not None:
-        most = one.cls.most_instances(one.options)
-    return most == 1 or one.cls.stateful
+    most = None
+    if element.instance is None and element.options is not None:
+        most = element.cls.most_instances(element.options)
+    return most == 1 or element.stateful
 
 
-def _of_classes(node: Node, elements: _Elements) -> Iterator[_Warning]:
+def _of_classes(node: NodePlan, elements: _Elements) -> Iterator[_Warning]:
     """Warn of what the classes of the backends find suspicious, see `headrace.Backend.lint`."""
-    for element, resolved in elements.tree:
-        if element.instance is None and resolved.options is not None:
+    for element in elements.tree:
+        if element.instance is None and element.options is not None:
             try:
-                texts = [*resolved.cls.lint(resolved.options, node.range[1] or 1)]
+                texts = [*element.cls.lint(element.options, node.range[1] or 1)]
             except Exception as error:  # noqa: BLE001 - the author's code may raise anything
                 from headrace.isolation import error_text
 
@@ -269,7 +254,7 @@ def _of_map(plan: Plan, elements: dict[str, _Elements], name: str) -> Iterator[_
     for node, pairs in plan.nodes[name].links.map.items():
         keys = _keys_at_end(plan, elements, node)
         for source in pairs:
-            if keys is not None and source not in keys and source not in _OPTIONAL:
+            if keys is not None and source not in keys and source not in RESERVED:
                 text = (
                     f"the map takes {source!r} from {node!r}, whose backends do not write it: it "
                     "is there only when the caller's request has it and every map passes it on"
@@ -299,10 +284,10 @@ def _keys_at_end(plan: Plan, elements: dict[str, _Elements], name: str) -> set[s
         run = _run_in(elements, node)
         if run is None:
             return None
-        for element, resolved in run:
-            if element.target is not None or not _says_what_it_writes(resolved):
+        for element in run:
+            if element.target is not None or not _says_what_it_writes(element):
                 return None
-            keys.update(resolved.writes)
+            keys.update(element.writes)
     return keys
 
 
@@ -312,26 +297,25 @@ def _with_aliased(plan: Plan, name: str) -> list[str]:
     return [name] if behind is None else [name, *_with_aliased(plan, behind)]
 
 
-def _run_in(elements: dict[str, _Elements], name: str) -> Pairs | None:
+def _run_in(elements: dict[str, _Elements], name: str) -> list[Element] | None:
     """Return all elements that a request may meet in a node; None where a name leads to one that is not known."""
-    pairs: Pairs = []
+    run: list[Element] = []
     todo = [name]
     for node in todo:
-        own = elements[node].every
-        pairs += own
-        local = {element.name for element, _ in own}
-        for instance in (element.instance for element, _ in own if element.instance is not None):
+        run += elements[node].every
+        local = {element.name for element in elements[node].every}
+        for instance in filter(None, (element.instance for element in elements[node].every)):
             home = instance.removeprefix("node.") if instance.startswith("node.") else instance
             home = home if home in elements else instance.rpartition(".")[0]
             if home in elements and home not in todo:
                 todo.append(home)
             elif home not in elements and instance not in local:
                 return None
-    return pairs
+    return run
 
 
-def _says_what_it_writes(resolved: Resolved) -> bool:
+def _says_what_it_writes(element: Element) -> bool:
     """Tell whether ``writes`` of a class can be relied on: the class states it, or is a plugin's."""
-    classes = (one for one in resolved.cls.__mro__ if one is not headrace.Backend)
-    plugins = not resolved.registered and not resolved.children
-    return plugins or any("writes" in vars(one) for one in classes)
+    classes = (cls for cls in element.cls.__mro__ if cls is not headrace.Backend)
+    plugins = not element.registered and not element.children
+    return plugins or any("writes" in vars(cls) for cls in classes)

@@ -335,5 +335,5 @@ def _window(pipeline: headrace.Pipeline) -> int:
     built = pipeline.describe()["nodes"].values()
     batches: int = sum(node["instance_num"] * (node["range"][1] or LEAST_WINDOW) for node in built)
     asked = pipeline.config.plan().nodes.values()
-    room: int = min(node.keys["queue_size"].value for node in asked)
+    room: int = min(node.keys.queue_size for node in asked)
     return max(1, min(room, max(LEAST_WINDOW, 4 * batches)))

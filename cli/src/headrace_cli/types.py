@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from headrace.plugins import Element as Resolved
+    from headrace.plan import Element
 
 _DTYPES = re.compile(r"\b(?:u?int(?:8|16|32|64)|b?float(?:16|32|64))\b")
 _IMAGES = re.compile(r"\[(?:H, W(?:, [C13])?|C, H, W)\]")
@@ -16,7 +16,7 @@ _IMAGES = re.compile(r"\[(?:H, W(?:, [C13])?|C, H, W)\]")
 
 
 def mismatches(
-    row: Sequence[Resolved], built: Sequence[Mapping[str, Any]] = ()
+    row: Sequence[Element], built: Sequence[Mapping[str, Any]] = ()
 ) -> Iterator[tuple[str, str, str, str]]:
     """Yield each two neighbours of which the second does not read what the first writes, with what that is.
 
@@ -51,7 +51,7 @@ def _only_input(said: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _sides_after(
-    sides: tuple[Any, ...] | None, taker: Resolved, wanted: str, written: str
+    sides: tuple[Any, ...] | None, taker: Element, wanted: str, written: str
 ) -> tuple[Any, ...] | None:
     """Return height and width of a picture behind a backend: those that its options name, or as before; None if unknown."""
     axes = re.search(r"\[(?:[C13], )?(\w+), (\w+)(?:, [C13])?\]", written)
@@ -73,7 +73,7 @@ def _fit_sides(sides: Any, port: Mapping[str, Any]) -> bool:
     return all(side in (None, own) for side, own in zip(taken, sides, strict=True))
 
 
-def _said(one: Resolved, section: str, key: str) -> str:
+def _said(one: Element, section: str, key: str) -> str:
     """Return what the documentation of a class says of a key, its first sentence without marks."""
     text = re.sub(r"\s+", " ", (one.cls.__doc__ or "").partition(f" {section}:")[2])
     text = re.split(r" (?:Writes|Batch):", text)[0]

@@ -16,8 +16,7 @@
     │   │   ├── NoMemoryError                    host or device have no memory left for a batch
     │   │   └── NoResultError                    a backend wrote no ``result``
     │   ├── BatchRangeError                    the weight fits no instance
-    │   ├── LimitError                         a loop went on for too long
-    │   ├── RequestNotFoundError (KeyError)    ``KVStorage`` of headrace-flow has no such request
+    │   ├── LimitError                         an answer or a loop went past its limit
     │   ├── OverloadedError                    the queue is full
     │   └── DeadlineExceededError (TimeoutError)
     ├── RequestsFailed                       some items of a list failed
@@ -57,7 +56,6 @@ __all__ = [
     "PluginLoadError",
     "Problem",
     "RequestError",
-    "RequestNotFoundError",
     "RequestsFailed",
     "SetupError",
     "among",
@@ -73,9 +71,12 @@ class HeadraceError(Exception):
     code: ClassVar[str] = "error"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle class, args and attributes. A value that cannot be pickled is replaced by its text.
+        """Pickle class, args and attributes.
 
-        A class that is found by no name, since a function has made it, is replaced by its base. Its code stays.
+        A value that cannot be pickled is replaced by its text.
+
+        A class that is found by no name, since a function has made it, is replaced by its base. Its
+        code stays.
         """
         state = {key: portable(value) for key, value in self.__dict__.items()}
         cls = next(base for base in type(self).__mro__ if portable(base) is base)
@@ -130,8 +131,10 @@ class ConfigError(HeadraceError, ValueError):
     code = "config"
 
     def __init__(self, problems: Sequence[Problem] | Problem | str = ()) -> None:
-        found = Problem("config", problems) if isinstance(problems, str) else problems
-        self.problems: tuple[Problem, ...] = tuple([found] if isinstance(found, Problem) else found)
+        if isinstance(problems, str):
+            problems = Problem("config", problems)
+        several = [problems] if isinstance(problems, Problem) else problems
+        self.problems: tuple[Problem, ...] = tuple(several)
         super().__init__()
 
     def __str__(self) -> str:
@@ -268,14 +271,18 @@ class ContractError(BackendError):
 class InstanceLostError(BackendError):
     """The instance can serve no more (its CUDA context is gone): it gets no further batch.
 
-    A backend raises it in ``forward`` or at the end of a batch. Only another pipeline brings a new instance.
+    A backend raises it in ``forward`` or at the end of a batch. Only another pipeline brings a new
+    instance.
     """
 
     code = "instance_lost"
 
 
 class NoMemoryError(BackendError):
-    """The host or the device had no memory left for the batch. The instance takes further batches."""
+    """The host or the device had no memory left for the batch.
+
+    The instance takes further batches.
+    """
 
     code = "memory"
 
@@ -304,7 +311,9 @@ class BatchRangeError(RequestError):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LimitError(RequestError):
-    """A loop, restart or repost went on past its limit.
+    """A request went on past a limit.
+
+    The parts of its answer that may wait, or the rounds of a loop.
 
     Attributes:
         limit: The limit that was reached. 0 when unknown.
@@ -313,20 +322,6 @@ class LimitError(RequestError):
     code = "limit"
 
     limit: int = 0
-
-
-class RequestNotFoundError(RequestError, KeyError):
-    """`KVStorage` of headrace-flow has no such request.
-
-    Attributes:
-        request_id: The identifier that is unknown.
-    """
-
-    code = "request_not_found"
-
-    def __init__(self, request_id: object = None) -> None:
-        self.request_id = request_id
-        super().__init__(f"no request {request_id!r} in this storage; add() it first")
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -411,21 +406,25 @@ _NO_MEMORY = ("out of memory", "outofmemory", "allocate memory", "enough memory"
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, says that no memory is left, of the host or of a device.
+    """Return whether an error, or a cause of it, says that host or device have no memory left.
 
-    The text counts of a RuntimeError, as torch, JAX and CUDA raise it, and of errors of ONNX Runtime. Other texts may be a sender's.
+    The text counts of a RuntimeError, as torch, JAX and CUDA raise it, and of errors of ONNX
+    Runtime. Other texts may be a sender's.
     """
     for _ in range(5):  # causes may form a circle
         kind, text = type(error), error_text(error).lower()
         tells = issubclass(kind, RuntimeError) or str(kind.__module__).startswith("onnxruntime")
-        said = tells and any(words in text for words in _NO_MEMORY)
-        if said or issubclass(kind, (MemoryError, NoMemoryError)):
+        says_so = tells and any(words in text for words in _NO_MEMORY)
+        if says_so or issubclass(kind, (MemoryError, NoMemoryError)):
             return True
         error = None if error is None else object.__getattribute__(error, "__cause__")
     return False
 
 
 def among(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return the hint for a name that is not among the known names: the nearest one, else ``otherwise``, by default all of them."""
+    """Return the hint for a name that is not among the known names.
+
+    The nearest one, else ``otherwise``, by default all of them.
+    """
     every = f"There are: {', '.join(known) or 'none'}." if otherwise is None else otherwise
-    return f"Did you mean {near!r}?" if (near := nearest(name, known)) else every
+    return f"Did you mean {suggestion!r}?" if (suggestion := nearest(name, known)) else every

@@ -1,4 +1,6 @@
-"""For tools around plugins: the installed plugins with their states, and one expression without a pipeline.
+"""For tools around plugins.
+
+The installed plugins with their states, and one expression without a pipeline.
 
 A program gets what ``headrace plugins list`` shows so::
 
@@ -10,16 +12,16 @@ A program gets what ``headrace plugins list`` shows so::
             print(plugin.reason, plugin.remedy)
 
 Names, versions and ranges are read from installed metadata. No backend is imported, only the light
-modules with hooks. `Plugin.backend` and `Plugin.load` import what a plugin names, with errors that say
-what to do.
+modules with hooks. `Plugin.backend` and `Plugin.load` import what a plugin names, with errors that
+say what to do.
 
 A test of a backend builds one expression and calls its instances itself, without a queue::
 
     with headrace.plugins.build({"backend": "Scale(factor=3)", "max": 4}) as built:
         outcomes = built.call([{"data": 1}, {"data": 2}])  # an exception or None per request
 
-A backend reads a file of labels, a charset or any other text with `read_lines` or `read_text`, so that one file means the same to
-all of them.
+A backend reads a file of labels, a charset or any other text with `read_lines` or `read_text`, so
+that one file means the same to all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -46,19 +48,17 @@ from headrace.keys import DATA, Request
 
 if TYPE_CHECKING:
     from headrace._language.contract.backend import Backend
-    from headrace._language.contract.options import Options
-    from headrace._language.plan.element import Element as PlannedElement
-    from headrace._language.plan.element import NodePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan
     from headrace._language.plan.pipeline_config import PipelineConfig
     from headrace.blueprint import BatchPolicy, DispatchPolicy
 else:  # for who asks what the annotations mean: their modules import pydantic
-    Backend = BatchPolicy = DispatchPolicy = Options = PipelineConfig = Any
+    Backend = BatchPolicy = DispatchPolicy = Element = PipelineConfig = Any
 
 __all__ = [
     "KNOWN_BACKENDS",
     "PROBE_METHODS",
     "BuiltExpression",
-    "Element",
     "Plugin",
     "build",
     "core",
@@ -89,7 +89,8 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """List the installed plugins by name, core not among them.
 
     Args:
-        refresh: Whether the metadata are read again, to find plugins installed since the first call.
+        refresh: Whether the metadata are read again, to find plugins installed since the first
+            call.
     """
     if refresh:
         registry.refresh()
@@ -109,8 +110,8 @@ def core() -> Plugin:
 def import_file(path: str | Path) -> ModuleType:
     """Run a Python file as ``import`` of a configuration does, and return its module.
 
-    It is a module of a package of its own folder: its imports find the files beside it first. It is run once, and
-    again when it or one of these has changed.
+    It is a module of a package of its own folder: its imports find the files beside it first. It is
+    run once, and again when it or one of these has changed.
 
     Raises:
         PluginLoadError: There is no such file, or it raised.
@@ -137,9 +138,10 @@ def why_unknown(name: str, known: Iterable[str] = ()) -> Problem:
 def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
     """Run pipelines on a clock, a timer and a pool of threads apart from all others.
 
-    It holds for pipelines made in the block. The end of the block closes them, without waiting for requests that have
-    not begun. It is for test tools that decide when threads run and what time it is. They end the threads afterwards.
-    See ``headrace_testing.virtual_time``. One such block at a time, in a process.
+    It holds for pipelines made in the block. The end of the block closes them, without waiting for
+    requests that have not begun. It is for test tools that decide when threads run and what time it
+    is. They end the threads afterwards. See ``headrace_testing.virtual_time``. One such block at a
+    time, in a process.
 
     Args:
         clock: Gives the value of ``time.monotonic()`` in the block.
@@ -153,50 +155,13 @@ def threads_apart(clock: Callable[[], float]) -> Iterator[None]:
                     engine.close(drain=False, timeout=30.0)
 
 
-@dataclass(frozen=True, eq=False)
-class Element:
-    """One name of an expression with its meaning, as the check of the configuration has found it.
-
-    Attributes:
-        name: The backend's name.
-        cls: Its class.
-        options: Its options, validated.
-        distribution, version: The distribution that brings it. For a registered class its module or file,
-            and an empty version.
-        registered: Whether code has registered the class, so that no metadata name it.
-        children: The elements in its bracket.
-        owns_thread: Whether it must run in a thread of its own, with these options on the node's devices.
-        made_of: The function or the plain class of which its class was made, else its class.
-    """
-
-    name: str
-    cls: type[Backend]
-    options: Options | None
-    distribution: str
-    version: str
-    registered: bool
-    children: tuple[Element, ...]
-    owns_thread: bool = False
-    made_of: Any = None
-
-    @property
-    def writes(self) -> tuple[str, ...]:
-        """The keys that its class says it writes, also those that an option names or a TypedDict has."""
-        from headrace._language.plan.declared import keys_named
-
-        return tuple(keys_named(self.cls, self.options, "writes", optional=True))
-
-    def walk(self) -> list[Element]:
-        """Return this element and all below it, parents first."""
-        return [self, *(below for child in self.children for below in child.walk())]
-
-
 class BuiltExpression:
     """The instances of one expression, which are called directly. Made by `build`.
 
     Attributes:
         instances: The backends that a node would call, ``instance_num`` of them.
-        root: The backend of the outermost name in the first instance. Another backend may stand around it.
+        root: The backend of the outermost name in the first instance. Another backend may stand
+            around it.
         reads: The keys that the backends read, as their ``init`` has left them.
         needs: The keys without which a request is refused.
     """
@@ -218,8 +183,8 @@ class BuiltExpression:
         self._scheduled = self._node.node.instances
         self.instances = [cast("Backend", instance.backend) for instance in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`
-        self._element, self._by_element = plan.backend, self._node.elements.by_element
-        root = self._by_element.get(plan.backend)
+        self._element, self._by_element = plan.tree, self._node.elements.by_element
+        root = self._by_element.get(plan.tree)
         self.root: Backend = root or self.instances[0]
         read = keys_read_by(plan.instance, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
@@ -233,7 +198,9 @@ class BuiltExpression:
         return any(instance.liveness.lost for instance in self._scheduled)
 
     def call(self, batch: list[Request], index: int = 0) -> list[Exception | None]:
-        """Call an instance in the thread that owns it, if any. Give an exception or None per request.
+        """Call an instance in the thread that owns it, if any.
+
+        Give an exception or None per request.
 
         A request that the backend keeps as `headrace.PENDING` is waited for.
         """
@@ -242,16 +209,17 @@ class BuiltExpression:
         return call_directly(self._node.node, self._scheduled[index], batch)
 
     def describe(self) -> dict[str, Any]:
-        """Return the tree of the instances, as in ``Pipeline.describe()``; empty without an expression."""
-        from headrace._language.plan.publish import public_element
+        """Return the tree of the instances, as in ``Pipeline.describe()``.
 
-        return public_element(self._element, self._by_element).to_dict()
+        Empty without an expression.
+        """
+        return self._element.to_dict(self._by_element)
 
     def close(self) -> list[Exception]:
         """Close all that was built, newest first; give the errors. A second call does nothing."""
         return list(self._blueprint.close())
 
-    def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self needs Python 3.11 when it is asked for
+    def __enter__(self) -> BuiltExpression:  # noqa: PYI034 - Self: Python 3.11
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -268,8 +236,9 @@ def build(
 
     Args:
         source: A configuration of one node, as for `headrace.pipe`.
-        seen: For a child of a container in another process, what its backends see in their context: its
-            `headrace.isolation.ChildConfig.seen`. No backend gets a thread: the caller makes all calls.
+        seen: For a child of a container in another process, what its backends see in their context:
+            its `headrace.isolation.ChildConfig.seen`. No backend gets a thread: the caller makes
+            all calls.
         probes: Makers of further probes, by name.
 
     Raises:
@@ -281,32 +250,21 @@ def build(
     return BuiltExpression(_config_of(source), seen, probes)
 
 
-def resolve(
-    source: str | Path | Mapping[str, Any] | PipelineConfig,
-    key: str = "backend",
-    node: str | None = None,
-) -> Element | None:
+def resolve(source: str | Path | Mapping[str, Any] | PipelineConfig) -> Element:
     """Return the meaning of one node's expression: classes and checked options. Nothing is built.
 
     Args:
-        source: A configuration, as for `headrace.pipe`.
-        key: The key of the node that holds the expression: ``"backend"``, or ``"tree"`` or ``"init"``, for the
-            expressions of `headrace.plan.Node`, whose elements stand in the same order.
-        node: The node. None for the only one.
+        source: A configuration of one node, as for `headrace.pipe`. `headrace.plan` has those of
+            several.
 
     Returns:
-        The outermost name, None where no instance is built from an expression.
+        The outermost name.
 
     Raises:
         ConfigError: The configuration is wrong.
-        ValueError: The configuration has several nodes, and ``node`` is None.
+        ValueError: The configuration has several nodes.
     """
-    from headrace._language.plan.publish import trees_of
-
-    config = _config_of(source)
-    plan = _only_node(config) if node is None else config._plan.nodes[node]
-    root = plan.backend if key == "backend" else trees_of(plan).get(key)
-    return None if root is None else _element(root)
+    return _only_node(_config_of(source)).tree
 
 
 def policies(
@@ -314,8 +272,8 @@ def policies(
 ) -> dict[str, tuple[BatchPolicy, DispatchPolicy]]:
     """Make the policies of each node, as a pipeline of this configuration would have them.
 
-    They are new objects, for a test or a simulation that calls them with a clock of its own. For a class
-    that is named for both keys there is one object.
+    They are new objects, for a test or a simulation that calls them with a clock of its own. For a
+    class that is named for both keys there is one object.
 
     Args:
         source: A configuration, as for `headrace.pipe`.
@@ -344,16 +302,6 @@ def _only_node(config: PipelineConfig) -> NodePlan:
     if len(names) != 1:
         raise ValueError(f"one node was expected, the configuration has {', '.join(names)}")
     return config._plan.nodes[names[0]]
-
-
-def _element(planned: PlannedElement) -> Element:
-    from headrace._language.registry.backends import source_of
-
-    offer, registered = planned.offer, planned.offer.cls is not None
-    children = tuple(map(_element, planned.children))
-    by = (offer.distribution, offer.version)
-    about = (*by, registered, children, planned.owns_thread, source_of(planned.cls))
-    return Element(offer.name, planned.cls, planned.options, *about)
 
 
 def library(name: str, install: str, purpose: str = "") -> Any:

@@ -4,11 +4,10 @@ import subprocess
 import sys
 
 import headrace_tensors
-from headrace.keys import DeviceStream
 from headrace_tensors import LOST_DEVICE, BatchAxisOptions
 
 NAMES = """
-BatchAxisOptions CONTENTS Crop DATATYPES DeviceArray EngineAdapter Item LOST_DEVICE LostDevice Padding Port RowRunner RowSizes RowVerdict STRING Signature Steps TensorOptions TorchView UnbatchedOptions __version__
+BatchAxisOptions CONTENTS Crop DATATYPES DeviceArray DeviceStream EngineAdapter Item LOST_DEVICE LostDevice Padding Port RowRunner RowSizes RowVerdict STRING Signature Steps TensorOptions TorchView UnbatchedOptions __version__
 array_of_numbers batch_axis_hint batch_length bf16_bits bf16_values check_axes check_equal_axes check_followed check_padding check_rows choose_keys compare_rows concatenate counted_rows
 cropped cut_groups enter export_capsule find_crops gather group_items host_array invented_inputs is_lost is_plain join_elements joined lost_device marks_of named_results
 numpy_dtype order_behind order_behind_torch pad_values padded padded_shape padded_shapes padding_fits prepare_padding prove_crops read_capsule read_elements read_item read_warm_up
@@ -113,7 +112,7 @@ def test_the_errors_of_a_lost_device():
 
 
 def test_the_members_of_the_stream_that_plugins_share():
-    members = {name for name in vars(DeviceStream) if not name.startswith("_")}
+    members = {name for name in vars(headrace_tensors.DeviceStream) if not name.startswith("_")}
     assert members == {"handle", "close"}
 
 

@@ -6,8 +6,7 @@ import threading
 
 import pytest
 
-from headrace.errors import RequestNotFoundError
-from headrace_flow import KVStorage
+from headrace_flow import KVStorage, RequestNotFoundError
 
 
 def test_values_are_kept_per_request():

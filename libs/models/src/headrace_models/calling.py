@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from headrace import keys, plugins
+from headrace import keys
 from headrace.errors import InputError
 
 if TYPE_CHECKING:
@@ -59,13 +59,12 @@ class Beside:
 
 def called_by(config: PipelineConfig) -> set[str]:
     """Return the models that the options of a configuration name: see `models_here`."""
-    todo = [plugins.resolve(config, node=node) for node in config.nodes]
+    todo = [node.tree for node in config.plan().nodes.values()]
     names: set[str] = set()
     while todo:
         element = todo.pop()
-        if element is not None:
-            todo += element.children
-            names.update(getattr(element.cls, "called_models", lambda _: ())(element.options))
+        todo += element.children
+        names.update(getattr(element.cls, "called_models", lambda _: ())(element.options))
     return names
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, PluginLoadError, SetupError
 from headrace.isolation import error_text
-from headrace.keys import BOX, COLOR, DATA, RESERVED, RESULT
+from headrace.keys import DATA, RESERVED, RESULT
 from headrace.plugins import build, resolve
 
 if TYPE_CHECKING:
@@ -21,22 +21,21 @@ if TYPE_CHECKING:
 
     from headrace.isolation import ChildConfig
     from headrace.keys import Request
-    from headrace.plugins import BuiltExpression, Element
+    from headrace.plan import Element
+    from headrace.plugins import BuiltExpression
     from headrace_process.exchange import Outcomes
 
 __all__ = ["BuiltPart", "Part", "elements_of", "versions_of"]
 
 _INTO_A_MODULE = "into a module, or into a file that the configuration names under `import`."
 
-_SENT_ALWAYS = {*RESERVED} - {COLOR, BOX, RESULT}
+_SENT_ALWAYS = {*RESERVED} - {RESULT}
 """The reserved keys that go with a request, whatever the backends read."""
 
 
 def elements_of(child: ChildConfig) -> list[Element]:
     """Return the names in a child with their classes and checked options, parents first."""
-    root = resolve(child.config)
-    assert root is not None  # noqa: S101 - its only node has a backend
-    return root.walk()
+    return resolve(child.config).walk()
 
 
 def versions_of(elements: Iterable[Element]) -> dict[str, str]:
@@ -68,7 +67,7 @@ class Part:
         files = {*map(str, config.files)}
         try:
             self._registered = {
-                own.name: (_import_path(own.made_of), getattr(own.cls, "batched", False) is True)
+                own.backend: (_import_path(own.made_of), getattr(own.cls, "batched", False) is True)
                 for own in elements
                 if own.registered and own.distribution not in files
             }

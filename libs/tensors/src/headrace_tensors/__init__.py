@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from headrace_tensors.comparing import RowVerdict, compare_rows, sizes_to_compare
     from headrace_tensors.device_arrays import DeviceArray
     from headrace_tensors.dlpack import export_capsule, read_capsule
-    from headrace_tensors.entering import enter, marks_of, order_behind, wait_for_callers
+    from headrace_tensors.entering import (
+        DeviceStream,
+        enter,
+        marks_of,
+        order_behind,
+        wait_for_callers,
+    )
     from headrace_tensors.grouping import cut_groups, group_items, refuse_ragged
     from headrace_tensors.host_arrays import (
         array_of_numbers,
@@ -90,6 +96,7 @@ __all__ = [
     "BatchAxisOptions",
     "Crop",
     "DeviceArray",
+    "DeviceStream",
     "EngineAdapter",
     "Item",
     "LostDevice",
@@ -171,7 +178,7 @@ _HOME = {
     "comparing": "RowVerdict compare_rows sizes_to_compare",
     "device_arrays": "DeviceArray",
     "dlpack": "export_capsule read_capsule",
-    "entering": "enter marks_of order_behind wait_for_callers",
+    "entering": "DeviceStream enter marks_of order_behind wait_for_callers",
     "grouping": "cut_groups group_items refuse_ragged",
     "host_arrays": "array_of_numbers host_array is_plain numpy_dtype refuse_masked",
     "joining": "concatenate gather joined rows_apart",

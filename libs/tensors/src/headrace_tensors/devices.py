@@ -64,9 +64,9 @@ def check_devices(config: headrace.PipelineConfig) -> None:
     for name in TopologicalSorter(givers).static_order():
         data = dict.fromkeys(lying for giver in givers[name] for lying in left[giver])
         node = nodes[name].alias_of or name
-        tree, resolved = nodes[node].tree, headrace.plugins.resolve(config, "tree", node)
+        tree = nodes[node].tree
         left[name] = [
-            _Way(name, headrace.InitContext(device=device), refused).behind(tree, resolved, lying)
+            _Way(name, headrace.InitContext(device=device), refused).behind(tree, lying)
             for device, lying in product(_devices_of(nodes[node]), data or [None])
         ]
     if refused:
@@ -76,7 +76,7 @@ def check_devices(config: headrace.PipelineConfig) -> None:
 
 def _devices_of(node: Any) -> list[str | None]:
     """Return the devices of the instances of a node."""
-    device = node.keys["device"].value
+    device = node.values["device"].value
     used = device[: node.instance_num] if isinstance(device, list) else [device]
     return [text and re.sub(r"^cuda$", "cuda:0", text.strip().lower()) for text in used]
 
@@ -110,34 +110,33 @@ class _Way(NamedTuple):
     context: headrace.InitContext
     refused: dict[tuple[str, str], None]
 
-    def behind(self, part: Any, resolved: Any, data: Any, built: Any = None) -> Any:
+    def behind(self, part: Any, data: Any, built: Any = None) -> Any:
         """Return where the result of an element lies.
 
         Args:
             part: The element, of `headrace.plan`.
-            resolved: The same with its class, of `headrace.plugins`.
             data: Where its data lie.
             built: What an ``IoC`` around it has built, by name. None: nothing is around it.
         """
         if part.instance is not None:
-            resolved = (built or {}).get(part.instance)
-        if resolved is None or any(part.prefixes):
+            part = (built or {}).get(part.instance)
+        if part is None or part.prefix_texts:
             return None
-        word = part.distribution == "headrace" and resolved.name in _HAND_ON
-        says = hands_on if word else getattr(resolved.cls, "devices", None)
-        if (devices := says and says(resolved.options, self.context)) is None:
+        word = part.distribution == "headrace" and part.backend in _HAND_ON
+        says = hands_on if word else getattr(part.cls, "devices", None)
+        if (devices := says and says(part.options, self.context)) is None:
             return None
-        label = f"{resolved.name} of node {self.node!r}"
-        keys = getattr(resolved.options, "inputs", None) or {"": "data"}
+        label = f"{part.backend} of node {self.node!r}"
+        keys = getattr(part.options, "inputs", None) or {"": "data"}
         takes_it = not devices.takes or data is None or data[0] in devices.takes
         if "data" in keys.values() and not takes_it:
             takes = " or ".join(dict.fromkeys(devices.takes))
             text = f"{label} takes arrays on {takes}, and {data[1]} leaves them on {data[0]}: requests fail"
             self.refused[self.node, text] = None
-        children = [*zip(part.children, resolved.children, strict=False)]  # a name has none
-        if resolved.name == "IoC":
-            before = (element for child in resolved.children[:-1] for element in child.walk())
+        children = part.children
+        if part.backend == "IoC":
+            before = (element for child in children[:-1] for element in child.walk())
             built, children = {element.name: element for element in before}, children[-1:]
         for child in children:
-            data = self.behind(*child, data, built)
+            data = self.behind(child, data, built)
         return data if devices.gives is None else (devices.gives, label)

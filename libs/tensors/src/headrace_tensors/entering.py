@@ -12,7 +12,7 @@ import ctypes
 import functools
 import sys
 from ctypes import byref
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from headrace.errors import BackendError, InputError, InstanceLostError
 from headrace_tensors.lost import is_lost
@@ -28,6 +28,7 @@ __all__ = [
     "LEGACY",
     "PER_THREAD",
     "DefaultStream",
+    "DeviceStream",
     "Mark",
     "device_context",
     "enter",
@@ -37,6 +38,28 @@ __all__ = [
     "torch_stream",
     "wait_for_callers",
 ]
+
+
+class DeviceStream(Protocol):
+    """The stream of an instance on a device, which backends of several plugins share.
+
+    It is in ``context.store.instance`` under ``("cuda.stream", ordinal)``, where ``ordinal`` is the
+    number of the CUDA device. The first backend of the instance that needs it makes it, by
+    ``context.store.instance.get_or_create``. The others queue their work on it, so that it runs in
+    their order without a wait. The store closes it with the instance. It is recognised by these
+    two members, never by its class.
+
+    Attributes:
+        handle: The ``cudaStream_t`` as an int. 0 is the default stream.
+    """
+
+    @property
+    def handle(self) -> int:
+        """The ``cudaStream_t`` as an int."""
+
+    def close(self) -> None:
+        """Wait for what is queued, and destroy the stream. Called once, after the backends were closed."""
+
 
 LEGACY: Final = 1
 """The handle of the legacy default stream of CUDA; 0 is the same stream."""

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from headrace_flow.repost import Repost, Restart
     from headrace_flow.script import Script, call, part
     from headrace_flow.stateful import StateFul
-    from headrace_flow.storage import KVStorage
+    from headrace_flow.storage import KVStorage, RequestNotFoundError
 
 __version__ = "0.1.0"
 
@@ -64,6 +64,7 @@ __all__ = [
     "Random",
     "Recv",
     "Repost",
+    "RequestNotFoundError",
     "Restart",
     "Script",
     "Send",
@@ -92,7 +93,7 @@ _HOME = {
     "repost": "Repost Restart",
     "script": "Script call part",
     "stateful": "StateFul",
-    "storage": "KVStorage",
+    "storage": "KVStorage RequestNotFoundError",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _HOME)

@@ -218,8 +218,8 @@ def _options(tree: Any) -> Iterator[str]:
         with suppress(ConfigError, PluginError):
             if offered:
                 yield from offered[0].backend(one.part).Options.model_fields
-            elif (element := resolve({"backend": one.part})) is not None:
-                yield from element.cls.Options.model_fields
+            else:
+                yield from resolve({"backend": one.part}).cls.Options.model_fields
 
 
 def _why_absent(tree: Any) -> str | None:

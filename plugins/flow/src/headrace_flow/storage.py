@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.errors import RequestNotFoundError
+from headrace.errors import RequestError
 
-__all__ = ["KVStorage"]
+__all__ = ["KVStorage", "RequestNotFoundError"]
+
+
+class RequestNotFoundError(RequestError, KeyError):
+    """`KVStorage` has no such request.
+
+    Attributes:
+        request_id: The identifier that is unknown.
+    """
+
+    code = "request_not_found"
+
+    def __init__(self, request_id: object = None) -> None:
+        self.request_id = request_id
+        super().__init__(f"no request {request_id!r} in this storage; add() it first")
 
 
 class KVStorage:

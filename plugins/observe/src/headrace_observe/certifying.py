@@ -63,7 +63,7 @@ def runner_of(config: headrace.PipelineConfig, **building: Any) -> Iterator[Runn
         with headrace.plugins.build(config) as built:
             (low, high), first = nodes[0].range, built.instances[0]
             ends = [end for end in (high, first.max) if end is not None]
-            chosen = nodes[0].keys["batch_sizes"].value
+            chosen = nodes[0].values["batch_sizes"].value
             sizes = _sizes(max(low, first.min), min(ends, default=None), chosen)
 
             def call(batch: list[dict[str, Any]], instance: int) -> Answers:

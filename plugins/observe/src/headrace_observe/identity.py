@@ -146,11 +146,11 @@ def _text_of(config: headrace.PipelineConfig, plan: Plan) -> str:
         if isinstance(table, Mapping) and "batch_sizes" in table
     }
     nodes = [
-        [name, node.expression, node.links.to_dict(), _values(node.keys)]
+        [name, node.expression, node.to_dict()["links"], _values(node.values)]
         for name, node in plan.nodes.items()
     ]
     elements = [
-        [part.name, len(part.children), part.prefixes, _values(part.options)]
+        [part.name, len(part.children), part.prefix_texts, _values(part.values)]
         for tree in _trees(plan)
         for part in tree.walk()
     ]
@@ -181,7 +181,7 @@ def _files_of(plan: Plan) -> Iterator[Path]:
         value.value
         for tree in _trees(plan)
         for part in tree.walk()
-        for value in part.options.values()
+        for value in part.values.values()
     ]
     while left:
         value = left.pop(0)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import headrace
-    from headrace.plan import Node
+    from headrace.plan import NodePlan
 
 __all__ = [
     "LONGEST_NAME",
@@ -86,7 +86,7 @@ class Change(NamedTuple):
     state: str
 
 
-def side_by_side(node: Node) -> int:
+def side_by_side(node: NodePlan) -> int:
     """Return how many instances of a node run side by side, without the one that serves a request alone."""
     return node.instance_num - node.wide
 
@@ -108,9 +108,9 @@ class NodeFacts(NamedTuple):
     next: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, node: Node) -> NodeFacts:
+    def of(cls, node: NodePlan) -> NodeFacts:
         """Return the facts of a node of a plan."""
-        keys = {key: value.value for key, value in node.keys.items()}
+        keys = {key: value.value for key, value in node.values.items()}
         waits = keys["batching_timeout"] > 0 or keys["batch_policy"] not in (None, "greedy")
         room = keys["queue_size"] if keys["queue_full"] == "wait" else None
         waits = bool(waits or keys["batch_sizes"] or node.range[0] > 1)

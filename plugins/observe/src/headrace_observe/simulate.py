@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from headrace.blueprint import BatchPolicy
-    from headrace.plan import Element, Node
+    from headrace.plan import Element, NodePlan
     from headrace_observe.bench import LoadSpec
     from headrace_observe.measurement import Point
     from headrace_observe.service_times import ServiceTimes
@@ -101,9 +101,9 @@ STAND_IN_KEYS = (*_COPIED, *("instance_num", "carries", "min", "max", "next", "o
 """All keys that a stand-in may have beside its backend."""
 
 
-def _stand_in(node: Node, before: Sequence[str], kept: Iterable[str]) -> dict[str, Any]:
+def _stand_in(node: NodePlan, before: Sequence[str], kept: Iterable[str]) -> dict[str, Any]:
     """Return the table of a node with the same keys of batching and queues, whose backend takes the times of batches."""
-    table = {key: node.keys[key].value for key in _COPIED}
+    table = {key: node.values[key].value for key in _COPIED}
     table = {key: value for key, value in table.items() if value is not None}
     table["backend"] = f"BackgroundThread[{BACKEND}]" if node.owns_thread else BACKEND
     table["instance_num"], (table["min"], table["max"]) = side_by_side(node), node.range
@@ -141,7 +141,7 @@ def _check_like(name: str, policy: BatchPolicy, like: Sequence[Mapping[str, Any]
             raise InputError(text) from error
 
 
-def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
+def _refuse(name: str, node: NodePlan, nodes: Mapping[str, NodePlan]) -> None:
     found = [] if node.init is None else ["init"]
     found += ["Repost"] if node.links.reposts else []
     found += [one.name for one in node.tree.walk() if _calls_a_node(one, nodes)]
@@ -153,13 +153,13 @@ def _refuse(name: str, node: Node, nodes: Mapping[str, Node]) -> None:
         )
 
 
-def _calls_a_node(element: Element, nodes: Mapping[str, Node]) -> bool:
+def _calls_a_node(element: Element, nodes: Mapping[str, NodePlan]) -> bool:
     """Return whether an element of a tree calls a node."""
     instance = element.instance or ""
     return instance.startswith("node.") or instance.rpartition(".")[0] in nodes
 
 
-def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> dict[str, Flow]:
+def _by_counts(nodes: Mapping[str, NodePlan], times: Mapping[str, ServiceTimes]) -> dict[str, Flow]:
     """Return how requests go on at each node. What depends on data comes from the measurement of the times.
 
     That is the share of requests that run at a node with ``or``, the mean number of elements at a node with
@@ -190,12 +190,12 @@ def _by_counts(nodes: Mapping[str, Node], times: Mapping[str, ServiceTimes]) -> 
             if nodes[target].links.otherwise:
                 ran = _count(times, name) if links.otherwise else came(name)
                 more["without_result"] = _count(times, target) / ran if ran else 0.0
-        edges[name] = Flow(side_by_side(node), bool(node.keys["pad"].value), **more)
+        edges[name] = Flow(side_by_side(node), bool(node.keys.pad), **more)
     return edges
 
 
 def _by_data(
-    node: Node, times: Mapping[str, ServiceTimes], came: Callable[[str], float]
+    node: NodePlan, times: Mapping[str, ServiceTimes], came: Callable[[str], float]
 ) -> dict[str, Any]:
     """Return the mean steps, or elements, of a request at a node where data decide that."""
     name, word = node.links.name, _iterates(node)
@@ -205,15 +205,15 @@ def _by_data(
     mean = _count(times, name) / all_of_them
     if word is None:
         return {"elements": mean}
-    return {"steps": max(1.0, mean), "steps_most": word.options["limit"].value}
+    return {"steps": max(1.0, mean), "steps_most": word.values["limit"].value}
 
 
-def _depends_on_data(node: Node) -> bool:
+def _depends_on_data(node: NodePlan) -> bool:
     """Return whether the data of a request decide how often the node runs for it."""
     return node.links.otherwise or node.links.each is not None or _iterates(node) is not None
 
 
-def _iterates(node: Node) -> Element | None:
+def _iterates(node: NodePlan) -> Element | None:
     """Return the word with which a node runs requests step by step; None for none."""
     found = (one for one in node.tree.walk() if one.name.rpartition(":")[2] == "Iterate")
     return next((one for one in found if one.distribution == "headrace-flow"), None)

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace import InitContext
-    from headrace.keys import DeviceStream
-    from headrace_tensors import Port, Signature
+    from headrace_tensors import DeviceStream, Port, Signature
 
 __all__ = ["Place", "place_of", "sizes_to_capture", "stream_options"]
 

@@ -3,7 +3,7 @@
 All elements of this plugin in an instance share one `Place` per device and thread. On CUDA the place makes the
 instance's stream current in its thread, so that every call of torch there goes to that stream, and
 it waits for the stream once at the end of each batch. Other plugins find the stream in
-``context.store.instance`` under ``("cuda.stream", ordinal)``, a `headrace.keys.DeviceStream`.
+``context.store.instance`` under ``("cuda.stream", ordinal)``, a `headrace_tensors.DeviceStream`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from headrace import InitContext
-    from headrace.keys import DeviceStream, Request
+    from headrace.keys import Request
+    from headrace_tensors import DeviceStream
     from headrace_tensors.entering import AnyMark
     from headrace_torch.rows import Row
 

@@ -67,7 +67,7 @@ def probe(subject: Subject, blocked: tuple[str, ...] = (), *, build: bool = True
         Broken: The process ended neither normally nor by an error of the backend.
     """
     registered = [element for element in subject.element.walk() if element.registered]
-    backends = [_found(element.name, element.cls) for element in registered]
+    backends = [_found(element.backend, element.cls) for element in registered]
     asked = {
         "module": subject.cls.__module__,
         "backends": backends,

@@ -292,7 +292,7 @@ def describe(subject: Subject, verdicts: tuple[Verdict, ...]) -> Certificate:
     name, distribution, version = kit.expression, "", ""
     with contextlib.suppress(Exception):  # the rule `resolves` reports the problem
         element = subject.element
-        name, distribution, version = element.name, element.distribution, element.version
+        name, distribution, version = element.backend, element.distribution, element.version
     given = dict(kit.options)
     with contextlib.suppress(Exception):  # of make_options, which that rule reports as well
         given = subject.options

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace import Backend, PipelineConfig
     from headrace.keys import Request
-    from headrace.plugins import Element
+    from headrace.plan import Element
     from headrace_testing.conformance.base import BackendConformance
 
 DISTINCT = 17
@@ -131,7 +131,8 @@ class Subject:
     @cached_property
     def element(self) -> Element:
         """The outermost name of the expression."""
-        element = headrace.plugins.resolve(self.config, self._key)
+        (node,) = self.config.plan().nodes.values()
+        element = node.init if self._key == "init" else node.tree
         if element is None:
             raise Broken(f"{self.kit.expression!r} names no backend that an instance is built from")
         return element

@@ -16,7 +16,6 @@ from headrace._language.expression.nesting import with_room
 from headrace._language.plan.auto import advice_for
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
-from headrace._language.plan.publish import public_element, trees_of
 from headrace._run.blueprint import BuiltNode
 from headrace._run.instance import Instance
 from headrace.errors import SetupError
@@ -26,7 +25,8 @@ if TYPE_CHECKING:
 
     from headrace._language.config.sections import NodeKeys
     from headrace._language.contract.backend import Backend
-    from headrace._language.plan.element import Element, NodePlan, PipelinePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan, Plan
     from headrace._run.node import Node
 
     Schedule: TypeAlias = Callable[[Sequence[Instance]], Node]
@@ -53,10 +53,10 @@ class ComposedNode(BuiltNode):
         plan, described = self.plan, super().describe(following)
         threads = self.elements.build.plan.threads_of(plan.name)
         auto = {} if plan.auto is None else {"auto": plan.auto.why}
-        own = {"expression": plan.expression, **described, "threads": threads, **auto}
+        described_node = {"expression": plan.expression, **described, "threads": threads, **auto}
         built = self.elements.by_element
-        trees = trees_of(plan).items()
-        return {**own, **{key: public_element(root, built).to_dict() for key, root in trees}}
+        trees = zip(("tree", "init"), plan.trees, strict=False)
+        return {**described_node, **{key: root.to_dict(built) for key, root in trees}}
 
     def advice(self, nodes: dict[str, Any], cpu_s: float) -> str | None:
         """Return what would let the node answer more."""
@@ -74,7 +74,7 @@ class Builder(Build):
         behind: What is called once all are. See `headrace.hookspecs.headrace_node_keys`.
     """
 
-    def __init__(self, plan: PipelinePlan) -> None:
+    def __init__(self, plan: Plan) -> None:
         super().__init__(plan, ChildConfig)
         self.nodes: dict[str, ComposedNode] = {}
         self.behind: list[Callable[[], object] | None] = []
@@ -83,9 +83,9 @@ class Builder(Build):
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:
-        """Wait until nothing is being built any more, close all that was built, and give the errors."""
-        # `cancelled` is set before the lock is taken: the thread that builds holds the lock, perhaps for
-        # minutes, and gives up only when it sees the event.
+        """Wait until nothing is being built, close all that was built, and give the errors."""
+        # `cancelled` is set before the lock is taken: the thread that builds holds the lock,
+        # perhaps for minutes, and gives up only when it sees the event.
         self.cancelled.set()
         with self._builds:
             return self._all.close()
@@ -123,7 +123,7 @@ class Builder(Build):
         alias = next((backend for backend in backends if isinstance(backend, Alias)), None)
         needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
         running.need(needs)
-        links = self.plan.links[node.name]
+        links = node.links
         called = NodeCall(running, links if links.each is not None else None)
         self.registered[f"node.{node.name}"] = called
         closing = [inner.close for inner in builder.instance_parts]
@@ -139,8 +139,8 @@ def _report_who_limits(
     for instance in instances:
         if (most := instance.backend.max) is None or most != instance.max:
             continue
-        those = (built[i] for i in node.instance.walk() if i in built and not i.children)
-        name = next((each._label() for each in those if each.max == most), None)
+        leaves = (built[i] for i in node.instance.walk() if i in built and not i.children)
+        name = next((leaf._label() for leaf in leaves if leaf.max == most), None)
         instance.limit = (name or instance.backend._label(), most)
         if instance.index == 0 and (asked := node.keys.max) is not None and asked > most:
             text = "node %r: max = %s, and %s takes at most %s: no batch has more. Write max = %s"

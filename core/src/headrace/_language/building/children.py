@@ -29,10 +29,11 @@ def run_child(
     pad: bool,
     apart: bool = False,
 ) -> None:
-    """Run a child on the items at some places of a batch, and write their outcomes into ``outcomes``.
+    """Run a child on the items at some places of a batch, and write into ``outcomes``.
 
-    A child with a max of 1 is called item by item. A part of the batch below the child's min is filled up with
-    ``pad``, otherwise each of its items fails with a BatchRangeError. No item's error is raised.
+    A child with a max of 1 is called item by item. A part of the batch below the child's min is
+    filled up with ``pad``, otherwise each of its items fails with a BatchRangeError. No item's
+    error is raised.
 
     Args:
         child: One of ``context.children``.
@@ -40,8 +41,8 @@ def run_child(
         places: The places of the items in ``batch``, without failed ones. No places are no call.
         outcomes: One exception or None per item of ``batch``. Only those at ``places`` are written.
         pad: Whether copies may fill the part up, as ``context.batch.pad`` says.
-        apart: Whether this is a thread of the container's own, and the items are its own dicts, without a caller.
-            Parts of an answer are dropped.
+        apart: Whether this is a thread of the container's own, and the items are its own dicts,
+            without a caller. Parts of an answer are dropped.
     """
     call = _call_apart if apart else _call_child
     some = call(child, [batch[i] for i in places], pad=pad) if places else None
@@ -82,7 +83,10 @@ def _call_child(child: Backend, batch: list[Request], *, pad: bool) -> Outcomes:
 
 
 def _too_few(batch: Sequence[Request], child: Backend, *, pad: bool) -> BatchRangeError:
-    """Make the error of an item of a batch below the min of ``child``; with ``pad`` copies do not help either."""
+    """Make the error of an item of a batch below the min of ``child``.
+
+    With ``pad`` copies do not help either.
+    """
     name, weight, least, most = child._label(), weight_of(batch), child.min, child.max
     why = "the other items of the batch failed or went another way"
     also = f"; copies of what is left give no weight of {least} to {most}" if pad else ""
@@ -94,8 +98,8 @@ def _too_few(batch: Sequence[Request], child: Backend, *, pad: bool) -> BatchRan
 def fill_up(batch: Sequence[Request], child: Backend) -> list[Request] | None:
     """Return a batch with copies of its items at the end, within the range of a child.
 
-    For a container that calls a child itself. `run_child` does so on its own. The copies have no ``result``. Drop
-    their outputs.
+    For a container that calls a child itself. `run_child` does so on its own. The copies have no
+    ``result``. Drop their outputs.
 
     Args:
         batch: The items, of less weight than the child's min.
@@ -126,8 +130,8 @@ def select(
         places: The places to look at, in this order.
         takes: Called with each request there, without failed ones.
         outcomes: One exception or None per item of ``batch``.
-        fillers: False leaves out the copies of ``pad``. Use it in a container that does more than compute a ``result``, such
-            as send the item somewhere.
+        fillers: False leaves out the copies of ``pad``. Use it in a container that does more than
+            compute a ``result``, such as send the item somewhere.
     """
     taken: list[int] = []
     for i in places:

@@ -1,4 +1,7 @@
-"""From a configuration to a blueprint and to the pipeline: the one module that knows both wings of core."""
+"""From a configuration to a blueprint and to the pipeline.
+
+This is the one module that knows both halves of core.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from headrace.errors import ConfigError, HeadraceError, PluginError, SetupError
 
 if TYPE_CHECKING:
     from headrace._language.contract.addresses import Fetched
-    from headrace._language.plan.element import NamedPlan, NodePlan
+    from headrace._language.plan.nodes import NamedPlan, NodePlan
 
 
 def pipe(
@@ -56,20 +59,23 @@ def compose(
     progress: ProgressFactory = no_progress,
     seen: Mapping[str, Any] | None = None,
 ) -> Blueprint:
-    """Make the blueprint from which a pipeline of this configuration starts; nothing is built yet."""
+    """Make the blueprint from which a pipeline of this configuration starts.
+
+    Nothing is built yet.
+    """
     builder, plan = Builder(config._plan), config._plan
     builder.progress, builder.seen = progress, seen
-    owned = [(name, own) for name, node in plan.nodes.items() for own in node.own_keys]
-    for element in elements_of(plan.roots) if owned else ():
+    owned = [(name, keys) for name, node in plan.nodes.items() for keys in node.own_keys]
+    for element in elements_of(plan.expressions) if owned else ():
         with hold_files(element.options):  # what a check compares
             pass
-    builder.behind = [own.check(config, name) for name, own in owned]
+    builder.behind = [keys.check(config, name) for name, keys in owned]
     return Blueprint(
-        nodes={name: _node(builder, node) for name, node in plan.nodes.items()},
-        order=tuple(plan.links),
+        nodes={name: _node(builder, plan.nodes[name]) for name in plan.order},
+        order=tuple(plan.nodes),
         probes={
             probe.text: partial(_make, f"the probe {probe.text} of {probe.distribution}", probe)
-            for probe in plan.probes
+            for probe in plan.probe_plans
         },
         listen=partial(setattr, builder.commons, "probes"),
         store=builder.commons.store,
@@ -80,13 +86,13 @@ def compose(
 
 
 def _places_of(config: PipelineConfig) -> list[Fetched]:
-    return places_in([one.options for one in elements_of(config._plan.roots)])
+    return places_in([element.options for element in elements_of(config._plan.expressions)])
 
 
 def _describe_fetched(places: list[Fetched]) -> dict[str, Any]:
     """Return what ``Pipeline.describe()`` says of the files that were fetched."""
-    found = [one.origin() for one in places]
-    return {"fetched": found} if found else {}
+    origins = [place.origin() for place in places]
+    return {"fetched": origins} if origins else {}
 
 
 def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
@@ -98,7 +104,7 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
         batch = partial(_spreading, batch)
     keys = node.keys
     return NodeBlueprint(
-        links=builder.plan.links[node.name],
+        links=node.links,
         build=partial(builder.node, node.name),
         batch_policy=batch,
         dispatch_policy=dispatch if node.dispatch_policy.cls is not node.batch_policy.cls else None,
@@ -116,14 +122,15 @@ def _node(builder: Builder, node: NodePlan) -> NodeBlueprint:
 
 
 def _may_skip(batch: type[Any], dispatch: type[Any]) -> bool:
-    """Tell whether a request may skip the policies where an instance is idle and no other request waits.
+    """Tell whether a request may skip the policies: an instance is idle and no other request waits.
 
-    A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to say so anew.
+    A class allows that with ``sends_when_idle``. A subclass that has a ``cut`` of its own has to
+    say so anew.
     """
-    own = dispatch.choose is BestFit.choose
-    says = next(one for one in batch.__mro__ if "sends_when_idle" in vars(one))
-    cuts = next(one for one in batch.__mro__ if "cut" in vars(one))
-    return own and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
+    is_default = dispatch.choose is BestFit.choose
+    says = next(base for base in batch.__mro__ if "sends_when_idle" in vars(base))
+    cuts = next(base for base in batch.__mro__ if "cut" in vars(base))
+    return is_default and ("sends_when_idle" in vars(batch) or issubclass(says, cuts))
 
 
 def _spreading(make: Callable[[], Any]) -> Any:
@@ -134,7 +141,7 @@ def _spreading(make: Callable[[], Any]) -> Any:
     return policy
 
 
-def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:
+def _make(subject: str, plan: NamedPlan, node: str | None = None) -> Any:
     """Make a policy or a probe.
 
     Raises:
@@ -147,4 +154,4 @@ def _make(what: str, plan: NamedPlan, node: str | None = None) -> Any:
     except HeadraceError:
         raise
     except Exception as error:
-        raise SetupError(f"{what} could not be made: {error_text(error)}", node=node) from error
+        raise SetupError(f"{subject} could not be made: {error_text(error)}", node=node) from error

@@ -16,7 +16,6 @@ from headrace._language.building.wrappers import BatchEnd, InThread
 from headrace._language.contract.backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._language.plan.declared import keys_named, of_children
 from headrace._language.plan.key_use import keys_read_by
-from headrace._language.plan.role import role_of
 from headrace._language.plan.ways import edges
 from headrace._language.plan.word import Word, word_of
 from headrace._run.current import deadline_here, enter_result_of
@@ -32,16 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace._language.config.sections import NodeKeys
-    from headrace._language.plan.element import (
-        Element,
-        NodePlan,
-        PipelinePlan,
-    )
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan, Plan
 
 
 @cache
 def logger_of(backend: str) -> logging.Logger:
-    """Return the logger of a backend, from a cache: an interrupt inside `getLogger` can leave logging locked."""
+    """Return the logger of a backend, from a cache.
+
+    An interrupt inside `getLogger` can leave logging locked.
+    """
     return logging.getLogger(f"headrace.backend.{backend}")
 
 
@@ -56,10 +55,11 @@ class Build:
         registered: The nodes that are built, as ``node.NAME``.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
-        seen: What backends see in their context, of the instance of another process for which they are built.
+        seen: What backends see in their context, of the instance of another process for which they
+            are built.
     """
 
-    plan: PipelinePlan
+    plan: Plan
     child_of: Callable[[ElementBuilder, Element, BuildSite], Any]
     commons: PipelineState = field(default_factory=PipelineState)
     registered: dict[str, Backend] = field(default_factory=dict)
@@ -119,7 +119,7 @@ class ElementBuilder:
         prepared = partial(self.build.child_of, self) if elsewhere else self.child
         if element.cls.bracket.late:
             prepared = partial(LateChild, self)
-        if role_of(element.cls)._in_turn and not any(p or n for p, n in element.prefixes):
+        if word_of(element.cls)._in_turn and not any(p or n for p, n in element.prefixes):
             self.followed_by |= {a: b.cls for a, b in pairwise(inner)}
         return self.backend(element, tuple([prepared(child, at) for child in inner]), at)
 
@@ -145,7 +145,8 @@ class ElementBuilder:
         backend._name, backend._liveness = element.name, at.liveness
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
-        # What `init` builds through the context is noted before the backend, so that it is closed after it.
+        # What `init` builds through the context is noted before the backend, so that it is closed
+        # after it.
         late = replace(at, parts=at.parts.add_inner())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
@@ -169,23 +170,23 @@ class ElementBuilder:
     def _take_range(
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> None:
-        """Set the range of a container from its children, unless its ``init`` has set min or max."""
+        """Set the range of a container from its children, unless its ``init`` has set one."""
         if vars(backend).keys() & {"min", "max"}:
             return
         ranges = [(child._label(), (child.min, child.max)) for child in children]
         try:
-            own = of_children(type(backend), ranges, element.prefixes)
+            combined = of_children(type(backend), ranges, element.prefixes)
         except ValueError as error:
             raise self.build_error(str(error), backend._label(), at) from error
-        if own is not None:
-            backend.min, backend.max = own
+        if combined is not None:
+            backend.min, backend.max = combined
             backend._note_range()
 
     def build_error(
-        self, what: str, backend: str, at: BuildSite, hint: str | None = None
+        self, message: str, backend: str, at: BuildSite, hint: str | None = None
     ) -> SetupError:
         """Make the error that says where a backend could not be built."""
-        return SetupError(what, node=self.name, backend=backend, instance=at.index, hint=hint)
+        return SetupError(message, node=self.name, backend=backend, instance=at.index, hint=hint)
 
     def _context(
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
@@ -230,13 +231,14 @@ class ElementBuilder:
         )
 
     def _keys_read(self, element: Element, place: int = 0) -> tuple[tuple[str, ...], str | None]:
-        found = keys_read_by(element.children[place], self.by_element)
-        return tuple(sorted({DATA if key is None else key for key in found})), found.get(None)
+        keys = keys_read_by(element.children[place], self.by_element)
+        return tuple(sorted({DATA if key is None else key for key in keys})), keys.get(None)
 
     def _keys_written(self, element: Element, place: int = 0) -> tuple[str, ...]:
-        every = [(self.by_element.get(one, one.cls), one) for one in element.children[place].walk()]
-        found = (keys_named(of, one.options, "writes", optional=True) for of, one in every)
-        return tuple(sorted(set(chain.from_iterable(found))))
+        inside = element.children[place].walk()
+        made = [(self.by_element.get(part, part.cls), part.options) for part in inside]
+        named = (keys_named(*part, "writes", optional=True) for part in made)
+        return tuple(sorted(set(chain.from_iterable(named))))
 
     # Instances, and names.
 
@@ -254,7 +256,7 @@ class ElementBuilder:
     # Backends that own a thread.
 
     def in_thread(self, element: Element, inner: Element, at: BuildSite) -> InThread:
-        """Build ``inner``, which is ``element`` or its child, in a thread that will run and close it."""
+        """Build ``inner``, ``element`` or its child, in a thread that will run and close it."""
         build = self._build_here if inner is element else self.element
         thread = OwnThread(f"headrace-{self.name}-{at.index or 0}")
         parts = at.parts.add_inner()
@@ -276,7 +278,10 @@ class ElementBuilder:
 
 
 class LateChild:
-    """A child that its container builds in ``init``, or does not build: see `headrace.words.Bracket`."""
+    """A child that its container builds in ``init``, or does not build.
+
+    See `headrace.words.Bracket`.
+    """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
         self.name, (self.min, self.max) = element.name, element.range

@@ -1,4 +1,7 @@
-"""Children that another process builds: a container with ``builds_elsewhere`` is given their configurations."""
+"""Children that another process builds.
+
+A container with ``builds_elsewhere`` is given their configurations.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from headrace._language.building.elements import ElementBuilder, fields_of
 from headrace._language.contract.options import keys_of
 from headrace._language.expression.tree import Args, Call
+from headrace._language.plan.data import plain_copy
 from headrace._language.plan.pipeline_config import PipelineConfig
-from headrace._language.plan.publish import plain_copy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class ChildConfig:
-    """One child of a container with ``builds_elsewhere``, which another process builds from its `config`.
+    """One child of a container with ``builds_elsewhere``, built elsewhere from its `config`.
 
     Attributes:
         name: The child's name, as written.
-        min, max: The child's range in weights, both included, as its classes state it. ``max`` None for
-            unbounded. The child may have another range once it is built.
-        instances: How many instances of the node are built together, each with such a child of its own. 0 where
-            the container is built alone.
+        min, max: The child's range in weights, both included, as its classes state it. ``max`` None
+            for unbounded. The child may have another range once it is built.
+        instances: How many instances of the node are built together, each with such a child of its
+            own. 0 where the container is built alone.
         origin: Equal for the children of those instances.
         liveness: Shows the kernel whether the instance can serve, see `Liveness`.
-        asked: The methods of a probe for which runs of the child's backends are to be reported. Empty where
-            nobody listens.
+        asked: The methods of a probe for which runs of the child's backends are to be reported.
+            Empty where nobody listens.
     """
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
@@ -43,14 +46,19 @@ class ChildConfig:
         self.asked = tuple(builder.measuring.methods_reported(element))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what belongs to the node: a copy has no `origin` and `liveness`, and cannot be asked for `seen`."""
-        return vars(self) | dict(config=self.config, origin=None, liveness=None, _builder=None)  # noqa: C408
+        """Leave out what belongs to the node.
+
+        A copy has no `origin` and `liveness`, and cannot be asked for `seen`.
+        """
+        left_out = dict.fromkeys(("origin", "liveness", "_builder"))
+        return {**vars(self), "config": self.config, **left_out}
 
     @cached_property
     def config(self) -> PipelineConfig:
-        """The configuration of a node with the child as its backend, which bears the name of this node.
+        """The configuration of a node with the name of this one, and the child as its backend.
 
-        It holds the options that count here. It can be pickled, and is checked again where it is unpickled.
+        It holds the options that count here. It can be pickled, and is checked again where it is
+        unpickled.
 
         Raises:
             ConfigError: The child cannot be written as a configuration.
@@ -66,15 +74,18 @@ class ChildConfig:
         return PipelineConfig.load(source, base=base, allow_import=plan.allow_import)
 
     def seen(self, index: int) -> dict[str, Any]:
-        """Return what the child's backends see in their context for an instance: ``seen`` of `headrace.plugins.build`."""
+        """Return what the child's backends see in their context for an instance.
+
+        It is ``seen`` of `headrace.plugins.build`.
+        """
         return fields_of(self._builder.node, index)
 
     def report(self, runs: Iterable[Any]) -> None:
         """Let probes and ``stats()`` know of runs in the other process.
 
         Args:
-            runs: Per run the method of the probe, the path of the backend below the child, and what the method is
-                given after that path.
+            runs: Per run the method of the probe, the path of the backend below the child, and what
+                the method is given after that path.
         """
         self._builder.measuring.report(self.origin, self._index, runs)
 
@@ -83,7 +94,10 @@ class ChildConfig:
 
 
 def _write(element: Element, base: Path, keys: dict[str, Any]) -> Call:
-    """Return an element as it is written by itself, and add to ``keys`` what keys and ``[global]`` have given it here."""
+    """Return an element as it is written by itself.
+
+    Add to ``keys`` what keys and ``[global]`` have given it here.
+    """
     call, fields = element.call, keys_of(element.cls.Options)
     # In another file other folders count than those of the first.
     as_is, args = call.source.base == base, list[tuple[str, Any]]()
@@ -101,8 +115,8 @@ def _write(element: Element, base: Path, keys: dict[str, Any]) -> Call:
         (*named, *(_behind(next(prefixes), _write(child, base, keys)) for child in phase))
         for phase in element.phases
     )
-    own = call.args if as_is else Args(named=tuple(args))
-    return call.replace(args=own, phases=phases or call.phases, prefix=None)
+    args_here = call.args if as_is else Args(named=tuple(args))
+    return call.replace(args=args_here, phases=phases or call.phases, prefix=None)
 
 
 def _behind(prefix: Prefix, call: Call) -> Call:
@@ -111,7 +125,7 @@ def _behind(prefix: Prefix, call: Call) -> Call:
 
 
 def _as_text(value: Any) -> Any:
-    """Return a value as a text of a configuration is written, in which a ``$`` may begin a placeholder."""
+    """Return a value as it is written, where a ``$`` may begin a placeholder."""
     if isinstance(value, Mapping):
         return {str(key): _as_text(part) for key, part in value.items()}
     if isinstance(value, (list, tuple, frozenset, set)):

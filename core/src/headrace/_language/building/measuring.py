@@ -10,7 +10,8 @@ if TYPE_CHECKING:
 
     from headrace._language.building.parts import PipelineState
     from headrace._language.contract.backend import Backend
-    from headrace._language.plan.element import Element, NodePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan
 
     Run = Callable[..., Any]
     Report = tuple[str, str, tuple[Any, ...]]
@@ -44,7 +45,7 @@ class Measuring:
 
     def __init__(self, node: NodePlan, commons: PipelineState) -> None:
         self._commons = commons
-        self._node, self._paths = node.name, paths_of(node.backend)
+        self._node, self._paths = node.name, paths_of(node.tree)
 
     def span(self, element: Element, index: int) -> Callable[[str, float, float, str], None] | None:
         """Return the ``context.span`` of the backend of an element; None where no probe listens."""

@@ -1,4 +1,7 @@
-"""`BuildSite` says where the builder stands; `CloseStack` closes what was built, in the right order and thread."""
+"""`BuildSite` says where the builder stands.
+
+`CloseStack` closes what was built, in the right order and thread.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +32,8 @@ class CloseStack:
 
     Args:
         store: The store that the parts share, closed after all of them. None for none.
-        thread: The thread in which the store is closed. With None, that is the first own thread among the
-            parts, without one, the thread that calls `close`.
+        thread: The thread in which the store is closed. With None, that is the first own thread
+            among the parts, without one, the thread that calls `close`.
     """
 
     def __init__(self, store: Shared | None = None, thread: OwnThread | None = None) -> None:
@@ -39,7 +42,10 @@ class CloseStack:
         self._thread = thread
 
     def add(self, part: Part, thread: OwnThread | None = None) -> None:
-        """Add a part that will be closed in ``thread``; with None, in the thread that calls `close`."""
+        """Add a part that will be closed in ``thread``.
+
+        With None, in the thread that calls `close`.
+        """
         self._parts.append((part, thread))
 
     def add_inner(self, store: Shared | None = None, thread: OwnThread | None = None) -> CloseStack:
@@ -52,8 +58,8 @@ class CloseStack:
         """Close all, newest first. Give the errors. A second call does nothing.
 
         Raises:
-            BaseException: An interrupt (Ctrl-C), once all is closed. The parts that own a thread are then
-                closed in it without this call waiting for them.
+            BaseException: An interrupt (Ctrl-C), once all is closed. The parts that own a thread
+                are then closed in it without this call waiting for them.
         """
         closing = _Closing()
         try:
@@ -70,11 +76,12 @@ class CloseStack:
         if self._parts:
             first, _ = self._parts[0]
             if isinstance(first, OwnThread) and first.alive:
-                # A build that was given up may go on in this thread. An empty job that has run says that
-                # the build has ended and all its parts are noted here.
+                # A build that was given up may go on in this thread. An empty job that has run says
+                # that the build has ended and all its parts are noted here.
                 closing.close(_nothing, first)
         for place in reversed(range(len(self._parts))):
-            # None is left at this place where another thread closed it while this one hung in a part before.
+            # None is left at this place where another thread closed it while this one hung in a
+            # part before.
             for part, thread in self._parts[place : place + 1]:
                 if isinstance(part, CloseStack):
                     part._close(closing)
@@ -86,8 +93,9 @@ class CloseStack:
             # Removed only once it is closed: a second `close` finds the rest.
             del self._parts[place:]
         if self._store is not None:
-            own = self._thread or next(reversed(closing.threads[outside:]), None)
-            closing.close(self._store.close, own if own is not None and own.alive else None)
+            thread = self._thread or next(reversed(closing.threads[outside:]), None)
+            alive = thread is not None and thread.alive
+            closing.close(self._store.close, thread if alive else None)
 
 
 class _Closing:
@@ -105,7 +113,10 @@ class _Closing:
         self.interrupt: BaseException | None = None
 
     def close(self, stop: Callable[[], None], thread: OwnThread | None) -> None:
-        """Call ``stop()`` in ``thread``, None for this one; after Ctrl-C, do not wait for the thread."""
+        """Call ``stop()`` in ``thread``, None for this one.
+
+        After Ctrl-C, do not wait for the thread.
+        """
         try:
             if thread is None:
                 stop()

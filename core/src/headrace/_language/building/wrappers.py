@@ -1,10 +1,13 @@
-"""Backends that stand around another one and are called in its place: a thread, a dependency, the end of a batch.
+"""Backends that stand around another one and are called in its place.
 
-Functions that backends gave to ``context.batch.at_end`` are called at the end of a batch. One `BatchEnd`
-belongs to all that one thread runs as a whole: an instance, the inside of a `BackgroundThread`. Its functions are called when that whole has returned. Where requests of a batch leave
-earlier, at an *exit* (a hand-over to another node, thread or queue), the functions are called before the
-hand-over as well. Where no backend registers a function, nothing is put around a backend and no exit is
-changed.
+A thread, a dependency, the end of a batch.
+
+Functions that backends gave to ``context.batch.at_end`` are called at the end of a batch. One
+`BatchEnd` belongs to all that one thread runs as a whole: an instance, the inside of a
+`BackgroundThread`. Its functions are called when that whole has returned. Where requests of a batch
+leave earlier, at an *exit* (a hand-over to another node, thread or queue), the functions are called
+before the hand-over as well. Where no backend registers a function, nothing is put around a backend
+and no exit is changed.
 """
 
 from __future__ import annotations
@@ -84,8 +87,10 @@ class BatchEnd:
     """The functions that are called at the end of each batch that one thread runs as a whole.
 
     Attributes:
-        functions: The functions in the order of their calls, each with the backend that registered it.
-        rested: What the callers of the batch before sleep on. They are woken before the functions wait for a device.
+        functions: The functions in the order of their calls, each with the backend that registered
+            it.
+        rested: What the callers of the batch before sleep on. They are woken before the functions
+            wait for a device.
         launch_s: How long it takes at least until the functions are called.
         is_watched: Whether the timer will call `look`.
     """
@@ -119,7 +124,9 @@ class BatchEnd:
         self._exits.append((backend, element))
 
     def around(self, built: Backend, root: Element) -> Backend:
-        """Return a backend that runs ``built`` and then the functions. ``built`` itself where there are none.
+        """Return a backend that runs ``built`` and then the functions.
+
+        ``built`` itself where there are none.
 
         Args:
             built: The backend around which the batch end stands.
@@ -134,7 +141,7 @@ class BatchEnd:
         return WithBatchEnd(built, self)
 
     def run(self, forward: Callable[..., Outcomes], batch: list[Request], *args: Any) -> Outcomes:
-        """Call ``forward`` with a batch, and then the functions, unless the last exit has called them."""
+        """Call ``forward`` with a batch, then the functions that the last exit has not called."""
         self._called, self._errors = False, []
         begun = time.perf_counter()
         try:
@@ -142,8 +149,8 @@ class BatchEnd:
         finally:
             self.launch_s = min(time.perf_counter() - begun, 1.02 * self.launch_s)
             self.wake()
-            # The functions are called after Ctrl-C as well: a device may still work on the requests, and
-            # must have ended before the callers get them back.
+            # The functions are called after Ctrl-C as well: a device may still work on the
+            # requests, and must have ended before the callers get them back.
             if not self._called:
                 self._call()
             errors, self._errors = self._errors, []
@@ -199,5 +206,5 @@ def _failure(backend: Backend, error: Exception) -> Exception:
     """Make the error of the items of a batch at whose end ``error`` was raised."""
     if issubclass(type(error), BackendError):
         return backend._wrap(error)
-    what = f"{backend._label()} raised {error_text(error)} at the end of the batch"
-    return backend._locate(backend_error(what, error))
+    message = f"{backend._label()} raised {error_text(error)} at the end of the batch"
+    return backend._locate(backend_error(message, error))

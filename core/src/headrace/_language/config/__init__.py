@@ -1,1 +1,4 @@
-"""The configuration as tables of texts: read, merged and sorted by node; names have no meaning yet."""
+"""The configuration as tables of texts: read, merged and sorted by node.
+
+Names have no meaning yet.
+"""

@@ -94,8 +94,8 @@ class Document:
 
     Attributes:
         top: The top-level keys.
-        imports: By item of ``import`` and the folder from which a relative path starts, the file that holds
-            it, None for a dict, those of extended files first.
+        imports: By item of ``import`` and the folder from which a relative path starts, the file
+            that holds it, None for a dict, those of extended files first.
         file: The file that the user named, None for a dict.
         environ: The environment, as the configuration reads it.
     """
@@ -116,8 +116,8 @@ def read_document(
         base: The folder from which relative paths in a dict start. None for the working directory.
 
     Raises:
-        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong. It names all
-            of these problems.
+        ConfigError: Files cannot be read or are no TOML, or ``extends`` and ``import`` are wrong.
+            It names all of these problems.
         TypeError: ``source`` is neither a path nor a mapping, or a file is given a ``base``.
     """
     reader = _Reader()
@@ -147,7 +147,7 @@ class _Reader:
     def file(
         self, path: Path, stack: tuple[Path, ...], by: dict[str, Any], ignore: tuple[str, ...] = ()
     ) -> Document:
-        """Read one file, which is named at the place ``by`` and extended by the files of ``stack``."""
+        """Read one file, named at the place ``by`` and extended by the files of ``stack``."""
         try:
             resolved = path.resolve()
             if resolved in stack:
@@ -163,10 +163,10 @@ class _Reader:
                 path, ignore
             )  # a link such as /dev/stdin may resolve to no path
         except FileNotFoundError:
-            own = None if path.is_absolute() else _WHERE
-            own = own if path.suffix == ".toml" else _NO_EXPRESSION
-            own = what_is_read(path) if path.match("*.py:*") else own
-            hint = "A path is relative to the file that extends it." if by else own
+            hint = None if path.is_absolute() else _WHERE
+            hint = hint if path.suffix == ".toml" else _NO_EXPRESSION
+            hint = what_is_read(path) if path.match("*.py:*") else hint
+            hint = "A path is relative to the file that extends it." if by else hint
             by = {**by, "suggestion": nearest_file(path)}
             return self._refuse("no_file", f"no such file: {str(path)!r}", hint, by)
         except (OSError, ValueError, RuntimeError) as error:
@@ -177,7 +177,10 @@ class _Reader:
         return self._read.get((resolved, ignore), Document())
 
     def _tables_at(self, path: Path, ignore: tuple[str, ...]) -> tuple[dict[str, Any] | None, Path]:
-        """Read a TOML file, or what a plugin reads. Return its tables and the folder where relative paths start."""
+        """Read a TOML file, or what a plugin reads.
+
+        Return its tables and the folder where relative paths start.
+        """
         try:
             tables = None if path.suffix == ".toml" else tables_of(path, ignore)
         except ConfigError as error:
@@ -217,18 +220,18 @@ class _Reader:
         """Read the tables of one file or dict, after the files that it extends."""
         document, before = Document(), len(self.problems)
         try:
-            own = self._copy(tables, None, file, 0)
+            copied = self._copy(tables, None, file, 0)
         except RecursionError:
             self.problems.add("nesting", TOO_DEEP, file=file)
             return document
         if len(self.problems) > before:
             return document
-        if "ignore" in own and "extends" not in own:
+        if "ignore" in copied and "extends" not in copied:
             hint = "It names what the reader of an extended file or folder shall not look at."
-            place = key_place(file, "ignore", "ignore", own["ignore"], at_key=True)
+            place = key_place(file, "ignore", "ignore", copied["ignore"], at_key=True)
             self.problems.add("key", "ignore stands beside extends", hint=hint, **place)
-        ignore = tuple(self._texts(own, "ignore", file))
-        for parent in self._texts(own, "extends", file):
+        ignore = tuple(self._texts(copied, "ignore", file))
+        for parent in self._texts(copied, "extends", file):
             place = key_place(file, "extends", "extends", parent)
             try:
                 extended = self.file(base / in_home(located(parent)), stack, place, ignore)
@@ -237,13 +240,16 @@ class _Reader:
                 continue
             document.top = _merge(document.top, extended.top)
             document.imports |= extended.imports
-        document.imports |= {(item, base): file for item in self._texts(own, "import", file)}
-        document.top = _merge(document.top, Table.read(own, base, file).keys)
+        document.imports |= {(item, base): file for item in self._texts(copied, "import", file)}
+        document.top = _merge(document.top, Table.read(copied, base, file).keys)
         document.file, document.environ = file, self.problems.environ
         return document
 
     def _copy(self, part: Any, path: str | None, file: str | None, depth: int) -> Any:
-        """Copy a part of a source, which may hold anything, even itself; report keys that are no texts."""
+        """Copy a part of a source, which may hold anything, even itself.
+
+        Report keys that are no texts.
+        """
         if depth > MAX_DEPTH + 1:
             raise RecursionError
         if isinstance(part, (list, tuple)):
@@ -260,9 +266,9 @@ class _Reader:
                 self.problems.add("key", message, file=file, path=path)
         return copy
 
-    def _texts(self, own: dict[str, Any], key: str, file: str | None) -> list[str]:
+    def _texts(self, table: dict[str, Any], key: str, file: str | None) -> list[str]:
         """Take the value of a key out of ``own``: a list of texts, or a single text."""
-        value = own.pop(key, None)
+        value = table.pop(key, None)
         if value is None:
             return []
         place = key_place(file, key, key, value)
@@ -297,7 +303,7 @@ def _why(path: Path, error: Exception) -> tuple[str, str | None]:
 
 
 def _toml_problem(message: str, text: str) -> dict[str, Any]:
-    """Make the problem of a text that is no TOML, with the place that the parser's message names."""
+    """Make the problem of a text that is no TOML, at the place that the parser names."""
     place = _TOML_PLACE.search(message)
     if place is None:
         return {"message": f"this is no TOML: {message}"}
@@ -312,7 +318,8 @@ def _toml_problem(message: str, text: str) -> dict[str, Any]:
     elif message.startswith("Invalid value") and place[1]:
         hint = 'A text stands in quotes: "..."; true and false are lower case.'
     elif message.startswith("Unescaped '\\'"):
-        hint = "A path with \\ stands in single quotes, in TOML and in an expression: 'C:\\folder\\file'"
+        quoted = "stands in single quotes, in TOML and in an expression: 'C:\\folder\\file'"
+        hint = f"A path with \\ {quoted}"
     elif text.lstrip()[:1] in ("{", "[") and '": ' in text:
         hint = "JSON? Write it as TOML, or give headrace.pipe the dict that json.load returns."
     elif lines[line - 1][column - 1 :].startswith(":"):
@@ -335,5 +342,5 @@ def _merge(known: dict[str, Written], new: dict[str, Written]) -> dict[str, Writ
 
 
 def _with_base(value: Any, base: Path) -> Any:
-    """Return every text of a value the folder in which it was written, unless it carries one already."""
+    """Give every text of a value the folder in which it was written, unless it has one."""
     return map_leaves(value, lambda part: TextWithBase(part, base) if type(part) is str else part)

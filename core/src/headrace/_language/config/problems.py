@@ -1,8 +1,8 @@
 """Collecting problems, so that all are reported together, each with its line of a file.
 
-The TOML parser gives values without their places. So, once there is a problem, a file is searched for the
-lines that begin a table or a key, which needs no second parser: a value stands between its key and the next
-such line.
+The TOML parser gives values without their places. So, once there is a problem, a file is searched
+for the lines that begin a table or a key, which needs no second parser: a value stands between its
+key and the next such line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ _LEAST_SECRET = 4
 
 
 class Environment(dict[str, str]):
-    """The environment as one configuration reads it: by the value of each variable that it names, its placeholder."""
+    """The environment as one configuration reads it.
+
+    It holds the placeholder of each variable that is named, by its value.
+    """
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of a variable."""
@@ -49,7 +52,10 @@ class Environment(dict[str, str]):
         return Environment, ()
 
     def hide(self, problem: Problem) -> Problem:
-        """Return a problem with placeholders in place of values: these may be secrets, and errors are logged."""
+        """Return a problem with placeholders in place of values.
+
+        These may be secrets, and errors are logged.
+        """
 
         def mask(text: str) -> str:
             for value in sorted(self, key=len, reverse=True):
@@ -64,7 +70,9 @@ class Environment(dict[str, str]):
 
 
 class Problems:
-    """The problems found so far, which show no value of ``environ``. A problem that is reported twice for the same place counts once.
+    """The problems found so far, which show no value of ``environ``.
+
+    A problem that is reported twice for the same place counts once.
 
     Of two equal problems the one that has a suggestion is kept.
     """
@@ -80,7 +88,10 @@ class Problems:
         return iter(self._found.values())
 
     def add(self, code: str, message: str, **place: Any) -> None:
-        """Add one problem; its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`."""
+        """Add one problem.
+
+        Its place, ``suggestion`` and ``hint`` are those of `headrace.errors.Problem`.
+        """
         self._take(Problem(code, message, **place))
 
     def add_all(self, problems: Iterable[Problem], **place: Any) -> None:
@@ -100,7 +111,8 @@ class Problems:
     def nearest(self, name: str, known: Iterable[str]) -> str | None:
         """Return the known name most like a wrong one. None once there are many problems.
 
-        Each comparison takes time, and a user with a hundred problems corrects the first ones first.
+        Each comparison takes time, and a user with a hundred problems corrects the first ones
+        first.
         """
         return nearest(name, known) if len(self) < SUGGESTED else None
 
@@ -108,8 +120,7 @@ class Problems:
         """Raise one error with all problems, if there are any.
 
         Raises:
-            SetupError: The configuration is right, but this machine lacks the backends that it names.
-            ConfigError: There is any other problem.
+            ConfigError: There is a problem.
         """
         if self._found:
             raise ConfigError(with_lines(self))
@@ -118,7 +129,9 @@ class Problems:
 def key_place(
     file: str | None, path: str, key: str, value: Any, *, at_key: bool = False
 ) -> dict[str, Any]:
-    """Return the place of a key for a problem: its line as TOML has it, and the wrong part of that line.
+    """Return the place of a key for a problem.
+
+    That is its line as TOML has it, and the wrong part of that line.
 
     Args:
         file: The file that holds the key, None for a dict.
@@ -157,7 +170,8 @@ _LONG_TEXT = re.compile(r'"""|' + "'''")
 
 
 _Pieces = dict[str, tuple[int, int, str]]
-"""By path of a key: the offset of its line, the offset of the next key's line, and the text of the file."""
+"""By path of a key: the offset of its line, the offset of the next key's line, and the text of
+the file."""
 
 
 def with_lines(problems: Iterable[Problem]) -> tuple[Problem, ...]:
@@ -192,7 +206,8 @@ def _pieces_of(file: str) -> _Pieces:
     pieces = [
         (key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=bool(starts))
     ]
-    # Of two tables with the same name the first one counts, and `map` stands where `map.a = ...` does.
+    # Of two tables with the same name the first one counts, and `map` stands where `map.a = ...`
+    # does.
     dotted = [(key[: m.start()], where) for key, where in pieces for m in re.finditer("[.]", key)]
     return dict(reversed([*pieces, *dotted]))
 
@@ -202,7 +217,7 @@ def _plain_name(name: str) -> str:
 
 
 def _with_line(problem: Problem, path: str, pieces: _Pieces) -> Problem:
-    """Give a problem the line of its key, else of the same key at the top of the file, else of its table."""
+    """Give a problem the line of its key, else of that key at the top, else of its table."""
     node, _, key = path.partition(".")
     for start, end, text in (pieces[name] for name in (path, key, node) if name in pieces):
         at = _offset(problem, text[start:end]) + start
@@ -212,13 +227,13 @@ def _with_line(problem: Problem, path: str, pieces: _Pieces) -> Problem:
 
 
 def _offset(problem: Problem, piece: str) -> int:
-    """Find the text of a problem in the lines of its key, else the wrong part of it, else where the value begins."""
+    """Find the text of a problem in the lines of its key, else its wrong part, else the value."""
     text, (first, last) = problem.text or "", problem.span or (0, 0)
     if text and (match := re.search(rf"(?<![\w-]){re.escape(text)}", piece)):
         return match.start() + first
-    wrong, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
-    once = wrong != "" and piece.count(wrong, begin) == 1
-    return piece.find(wrong, begin) if once else len(piece) - len(piece[begin:].lstrip())
+    marked, begin = text[first:last].strip('"'), piece.find("=") + 1 if first else 0
+    once = marked != "" and piece.count(marked, begin) == 1
+    return piece.find(marked, begin) if once else len(piece) - len(piece[begin:].lstrip())
 
 
 def quotient(written: Any) -> str | None:

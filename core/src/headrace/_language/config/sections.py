@@ -1,4 +1,7 @@
-"""The shape of a configuration: the keys of nodes and of ``[global]``, and which key belongs where."""
+"""The shape of a configuration.
+
+It has the keys of nodes and of ``[global]``, and which key belongs where.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ AUTO: Final = "auto"
 
 
 class NodeKeys(Options):
-    """The keys that configure a node itself; the options of its backends stand beside them in a table."""
+    """The keys that configure a node itself.
+
+    The options of its backends stand beside them in a table.
+    """
 
     backend: str | None = Field(None, description="The expression of what an instance computes.")
     instance_num: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = Field(
@@ -70,12 +76,12 @@ class NodeKeys(Options):
             return check(value)
         except ValidationError as error:  # it has an error for each kind of value
             text = isinstance(value, str)
-            said = (
+            expected = (
                 f"expected a number or {AUTO!r}"
                 if text
                 else error.errors()[0]["msg"].removeprefix("Value error, ")
             )
-            raise ValueError(said) from None
+            raise ValueError(expected) from None
 
     @field_validator("batch_sizes")
     @classmethod
@@ -113,8 +119,8 @@ class GlobalKeys(Options):
         5.0,
         ge=0,
         le=1e9,
-        description="How long a request waits until circles of calls that wait for each other are looked for, "
-        "seconds; 0 for never.",
+        description="How long a request waits until circles of calls that wait for each other are "
+        "looked for, seconds; 0 for never.",
     )
 
 
@@ -123,12 +129,16 @@ _Sources = Annotated[dict[_Name, _Targets], Field(min_length=1)]
 _EXPECTED = {
     "next": "expected the names of nodes",
     "each": "expected 'key' or 'key:target'",
-    "map": 'expected a table of sources and targets, map.a = {result = "data"}, or "a[result:data]"',
+    "map": "expected a table of sources and targets, "
+    'map.a = {result = "data"}, or "a[result:data]"',
 }
 
 
 class LinkKeys(Options):
-    """The keys that link a node to others, as written; `headrace._language.plan.links` parses their values."""
+    """The keys that link a node to others, as written.
+
+    `headrace._language.plan.links` parses their values.
+    """
 
     next: str | tuple[str, ...] = Field(
         (), description="The nodes that come after this one: a, or a,b, or a list."
@@ -161,7 +171,8 @@ TOP_KEYS = ("extends", "ignore", "import", "global")
 NODE_KEYS = tuple(NodeKeys.model_fields)
 GLOBAL_KEYS = tuple(GlobalKeys.model_fields)
 EXPRESSION_KEYS = ("backend", "init", "batch_policy", "dispatch_policy", "probes")
-"""Keys whose value is an expression or a list of expressions; the parser replaces their placeholders."""
+"""Keys whose value is an expression or a list of expressions; the parser replaces their
+placeholders."""
 
 LINK_KEYS = tuple(keys_of(LinkKeys))
 NODE_ONLY = ("next", "map", "or", "each")
@@ -170,14 +181,17 @@ NODE_ONLY = ("next", "map", "or", "each")
 _NAMES_ELSEWHERE = {
     "max": "batch batch_size max_batch max_batch_size",
     "batch_sizes": "preferred_batch_size preferred_batch_sizes",
-    "instance_num": "workers num_workers workers_per_device instances num_instances instance_count instance_group replicas num_replicas",
-    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms batch_wait_timeout_s max_queue_delay max_queue_delay_ms max_queue_delay_microseconds max_latency_ms max_wait_ms",
+    "instance_num": "workers num_workers workers_per_device instances num_instances "
+    "instance_count instance_group replicas num_replicas",
+    "batching_timeout": "batch_timeout batch_timeout_ms batching_timeout_ms batch_wait_timeout_s "
+    "max_queue_delay max_queue_delay_ms max_queue_delay_microseconds max_latency_ms max_wait_ms",
     "device": "gpu gpus cuda accelerator",
     "queue_size": "max_queue_size max_queued_requests queue_length",
     "timeout_ms": "timeout deadline_ms default_timeout_microseconds",
 }
 KEYS_ELSEWHERE = {name: key for key, names in _NAMES_ELSEWHERE.items() for name in names.split()}
-"""The names of node keys in other systems, and here: suggested for a key that is an option of no backend."""
+"""The names of node keys in other systems, and here: suggested for a key that is an option of no
+backend."""
 
 
 def key_schemas() -> dict[str, dict[str, Any]]:

@@ -1,1 +1,4 @@
-"""What a backend is and is given: `backend`, `groups` and `options` are what authors read, `checked` and `shared` stand behind."""
+"""The contract with authors of plugins.
+
+Base classes of backends and policies, contexts, options.
+"""

@@ -1,4 +1,7 @@
-"""Files that are named by an address, as ``hf://org/name/model.onnx``: which there are, and what fetches them."""
+"""Files that are named by an address, as ``hf://org/name/model.onnx``.
+
+This module knows which there are, and what fetches them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,9 @@ def _place_of(path: Path) -> Fetched | None:
 
 
 def origin_of(path: Path) -> dict[str, Any] | None:
-    """Return address, revision and digest of a file that was fetched, or of one in such a folder; None for other files.
+    """Return address, revision and digest of a file that was fetched, or of one in such a folder.
+
+    None for other files.
 
     Of what is not here yet it is the address alone.
     """
@@ -60,11 +65,14 @@ def places_in(options: Iterable[Any]) -> list[Fetched]:
 
 @contextmanager
 def hold_files(options: Any) -> Iterator[None]:
-    """Have all files here that options name by addresses; check at the end that those were loaded, where a plugin can."""
-    found = places_in([options])
-    for place in found:
+    """Have all files here that options name by addresses.
+
+    Check at the end that those were loaded, where a plugin can.
+    """
+    fetched = places_in([options])
+    for place in fetched:
         place.fetch()
     yield
-    for place in found:
+    for place in fetched:
         if hasattr(place, "check"):
             place.check()

@@ -66,75 +66,87 @@ class Backend(Checked):
                         raise InputError(key="data", expected="a number", got=repr(data))
                     request["result"] = data * self.factor
 
-    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``. Declare all other
-    keys in `reads` and `writes`. Do not change an object you read: others may hold it too. A value you write owns its
-    memory, so never write a view into a buffer you use again. A value in CPU memory is finished when `forward`
-    returns. A value in device memory is finished at the end of the batch: see ``context.batch.at_end``.
+    **Requests** are dicts (see `headrace.keys`). A backend reads ``data`` and writes ``result``.
+    Declare all other keys in `reads` and `writes`. Do not change an object you read: others may
+    hold it too. A value you write owns its memory, so never write a view into a buffer you use
+    again. A value in CPU memory is finished when `forward` returns. A value in device memory is
+    finished at the end of the batch: see ``context.batch.at_end``.
 
-    **Errors.** For a wrong request raise `headrace.errors.InputError` with the key, the expected value and the value
-    you got. In `init` raise `headrace.errors.SetupError` if you cannot build the model, or if an option does not fit
-    it. Any other exception of `init` becomes a SetupError, and an ImportError a MissingDependencyError. Any other
-    exception of `forward` becomes the cause of a BackendError. A `headrace.errors.InstanceLostError` takes the
-    instance out of service.
+    **Errors.** For a wrong request raise `headrace.errors.InputError` with the key, the expected
+    value and the value you got. In `init` raise `headrace.errors.SetupError` if you cannot build
+    the model, or if an option does not fit it. Any other exception of `init` becomes a SetupError,
+    and an ImportError a MissingDependencyError. Any other exception of `forward` becomes the cause
+    of a BackendError. A `headrace.errors.InstanceLostError` takes the instance out of service.
 
-    **Life.** Headrace makes an instance without arguments, so ``__init__`` has no parameters. It calls `init` and
-    `warm_up` once, `forward` any number of times, and `close` once. After a failed `init` it calls nothing more.
+    **Life.** Headrace makes an instance without arguments, so ``__init__`` has no parameters. It
+    calls `init` and `warm_up` once, `forward` any number of times, and `close` once. After a failed
+    `init` it calls nothing more.
 
-    **Threads.** One thread at a time runs an instance, but not always the same thread, unless `owns_thread` is True
-    or `needs_thread` says so.
-    Do not rely on thread-locals, and leave them unchanged. Context variables are the instance's own: `forward` sees
-    none of a caller, and leaves them unchanged too. Several instances run side by side, so make the objects they
-    share thread-safe.
+    **Threads.** One thread at a time runs an instance, but not always the same thread, unless
+    `owns_thread` is True or `needs_thread` says so. Do not rely on thread-locals, and leave them
+    unchanged. Context variables are the instance's own: `forward` sees none of a caller, and leaves
+    them unchanged too. Several instances run side by side, so make the objects they share
+    thread-safe.
 
-    **Entry.** A class may have a function ``enter(request)``: a staticmethod, a classmethod, or a plain function. It
-    is for knowledge of the caller's thread, such as its current stream. It runs there once per request, as the
-    request comes in, wherever the class stands in a pipeline (except inside a container that `builds_elsewhere`). It
-    must neither block nor change the request. `forward` reads its return value as ``context.request.entered(request)``. Its
-    exception fails this request alone. With a parameter ``*, call=None`` it also gets a dict, which is empty as a call
-    begins, and the same for all requests of a list.
+    **Entry.** A class may have a function ``enter(request)``: a staticmethod, a classmethod, or a
+    plain function. It is for knowledge of the caller's thread, such as its current stream. It runs
+    there once per request, as the request comes in, wherever the class stands in a pipeline (except
+    inside a container that `builds_elsewhere`). It must neither block nor change the request.
+    `forward` reads its return value as ``context.request.entered(request)``. Its exception fails
+    this request alone. With a parameter ``*, call=None`` it also gets a dict, which is empty as a
+    call begins, and the same for all requests of a list.
 
-    **Imports.** Import the library that computes in `init`, not at the top of the module. So ``headrace check`` works
-    where the library is not installed.
+    **Imports.** Import the library that computes in `init`, not at the top of the module. So
+    ``headrace check`` works where the library is not installed.
 
-    **Names.** The private names of this class (``_state``, ``_name``, ``_index``, ...) belong to core. Choose others in
-    your subclass. The conformance kit checks this, and all you say about your class.
+    **Names.** The private names of this class (``_state``, ``_name``, ``_index``, ...) belong to
+    core. Choose others in your subclass. The conformance kit checks this, and all you say about
+    your class.
 
-    **Docstring.** ``headrace plugins info`` shows it. Its sections Reads, Writes, Batch, Raises and Source give dtypes,
-    shapes and units. The conformance kit compares them with the facts.
+    **Docstring.** ``headrace plugins info`` shows it. Its sections Reads, Writes, Batch, Raises and
+    Source give dtypes, shapes and units. The conformance kit compares them with the facts.
 
-    A plain class with `forward` is enough for ``headrace.register("Name", cls)``. A distribution offers a class in the
-    entry-point group ``headrace.backends``. To run a backend, call the object itself: ``backend(batch)`` checks state
-    and range, and gives one outcome per item. Containers call their children (``context.children``) so, and pass on
-    only the items without an error. To test one backend, call ``backend.init(Scale.Options(factor=3),
-    headrace.InitContext())`` before, and `close` after.
+    A plain class with `forward` is enough for ``headrace.register("Name", cls)``. A distribution
+    offers a class in the entry-point group ``headrace.backends``. To run a backend, call the object
+    itself: ``backend(batch)`` checks state and range, and gives one outcome per item. Containers
+    call their children (``context.children``) so, and pass on only the items without an error. To
+    test one backend, call ``backend.init(Scale.Options(factor=3), headrace.InitContext())`` before,
+    and `close` after.
 
     Attributes:
         Options: The typed options, a subclass of `headrace.Options`. Unknown keys are refused.
-        min, max: The batch range in weights (see ``request_size``), both included. ``max`` None means unbounded. `init`
-            may set them. With a ``max`` of 1 items come one at a time, whatever their weight. `forward` never gets a
-            batch outside the range.
-        owns_thread: True when `init`, every `forward` and `close` must run in one thread of the backend's own.
-        rerun: True when `forward` has no side effects, so that the items of a failed batch may be tried one by one.
-            Leave it False if you overwrite a key you read.
-        keeps: True when it returns `headrace.PENDING`, or calls ``context.request.on_end``, ``finish`` or ``resume``, which
-            are refused without it. At its node no caller runs a request past the queue, which costs up to twice the
-            time of a call while an instance is idle.
-        reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands for the key that an
-            option names, or for all keys of a list or table. You may give a TypedDict class in place of the tuple. If
-            only `init` knows the keys (the inputs of a model), set these on the instance. A class without ``reads`` of
-            its own leaves open which keys it reads beside ``data``. A container states only its own keys.
-        takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any number.
-        builds_elsewhere: True for a container with children in another place, such as another process. Then
-            ``context.children`` are configurations that can be pickled, of which `headrace.plugins.build` makes the
-            backends there. Names inside the container cannot stand for instances outside of it. `describe` may give
-            ``children``, the trees described there. What they say stands in the tree of the container.
-        stateful: True when answers depend on earlier requests to this process, so that later ones must reach the same
-            process.
-        wide: True when an instance with more threads is quicker. With ``instance_num = "auto"`` the node then has one with all
-            threads, which serves a request that finds the node idle.
-        uses_pipeline: True when it hands something over by ``context.store.pipeline``. Such a class is refused in a container
-            that `builds_elsewhere`. The functions of ``context.batch.at_end`` are called before its `forward`.
-        bracket: For a container: what stands in ``[ ]``, beside `takes`. A `headrace.words.Bracket`.
+        min, max: The batch range in weights (see ``request_size``), both included. ``max`` None
+            means unbounded. `init` may set them. With a ``max`` of 1 items come one at a time,
+            whatever their weight. `forward` never gets a batch outside the range.
+        owns_thread: True when `init`, every `forward` and `close` must run in one thread of the
+            backend's own.
+        rerun: True when `forward` has no side effects, so that the items of a failed batch may be
+            tried one by one. Leave it False if you overwrite a key you read.
+        keeps: True when it returns `headrace.PENDING`, or calls ``context.request.on_end``,
+            ``finish`` or ``resume``, which are refused without it. At its node no caller runs a
+            request past the queue, which costs up to twice the time of a call while an
+            instance is idle.
+        reads, writes: The keys of a request that `forward` reads and writes. ``"{option}"`` stands
+            for the key that an option names, or for all keys of a list or table. You may give a
+            TypedDict class in place of the tuple. If only `init` knows the keys (the inputs of a
+            model), set these on the instance. A class without ``reads`` of its own leaves open
+            which keys it reads beside ``data``. A container states only its own keys.
+        takes: How many children stand in ``[ ]``: a number, or (least, most) with most None for any
+            number.
+        builds_elsewhere: True for a container with children in another place, such as another
+            process. Then ``context.children`` are configurations that can be pickled, of which
+            `headrace.plugins.build` makes the backends there. Names inside the container cannot
+            stand for instances outside of it. `describe` may give ``children``, the trees described
+            there. What they say stands in the tree of the container.
+        stateful: True when answers depend on earlier requests to this process, so that later ones
+            must reach the same process.
+        wide: True when an instance with more threads is quicker. With ``instance_num = "auto"`` the
+            node then has one with all threads, which serves a request that finds the node idle.
+        uses_pipeline: True when it hands something over by ``context.store.pipeline``. Such a class
+            is refused in a container that `builds_elsewhere`. The functions of
+            ``context.batch.at_end`` are called before its `forward`.
+        bracket: For a container: what stands in ``[ ]``, beside `takes`. A
+            `headrace.words.Bracket`.
         place: For a backend that may not stand or be called everywhere. A `headrace.words.Place`.
     """
 
@@ -158,11 +170,14 @@ class Backend(Checked):
 
     @classmethod
     def lint(cls, options: Any, largest_batch: int) -> Iterable[str | Problem]:
-        """Return what is legal here but suspicious, a sentence each. Nothing is built, no heavy library imported.
+        """Return what is legal here but suspicious, a sentence each.
 
-        ``headrace check`` and ``headrace explain`` show it as warnings: what a model file says of itself, or options
-        that are seldom meant together. A `headrace.errors.Problem` brings a code, which the key ``allow`` of a node
-        silences, and a hint. A sentence has the code ``backend_warning``. The default returns nothing.
+        Nothing is built, no heavy library imported.
+
+        ``headrace check`` and ``headrace explain`` show it as warnings: what a model file says of
+        itself, or options that are seldom meant together. A `headrace.errors.Problem` brings a
+        code, which the key ``allow`` of a node silences, and a hint. A sentence has the code
+        ``backend_warning``. The default returns nothing.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
@@ -172,22 +187,25 @@ class Backend(Checked):
 
     @classmethod
     def needs_thread(cls, options: Any, device: str | None) -> bool:
-        """Return whether an instance must run in a thread of its own, where that hangs on options or device.
+        """Return whether an instance must run in a thread of its own, by options or device.
 
         The default returns `owns_thread`. If that is True, nobody asks.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
-            device: A device that the node's key ``device`` gives to its instances, as in `InitContext`.
+            device: A device that the node's key ``device`` gives to its instances, as in
+                `InitContext`.
         """
         return cls.owns_thread
 
     @classmethod
     def most_instances(cls, options: Any) -> int | None:
-        """Return how many instances a node with this class may have. None, the default, for any number.
+        """Return how many instances a node with this class may have.
 
-        A node that asks for more is refused before anything is built, and ``"auto"`` gives no more. In a process of its own
-        an instance is alone.
+        None, the default, for any number.
+
+        A node that asks for more is refused before anything is built, and ``"auto"`` gives no more.
+        In a process of its own an instance is alone.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
@@ -196,25 +214,31 @@ class Backend(Checked):
 
     @classmethod
     def auto_instances(cls, options: Any, device: str | None, threads: int) -> int | None:
-        """Return how many instances ``instance_num = "auto"`` gives a node with this class. None, the default: it does not know.
+        """Return how many instances ``instance_num = "auto"`` gives a node with this class.
 
-        A class that computes on the CPU without the interpreter lock returns ``threads``, one that computes on a device 1. The
-        node has the least that its classes return, and one instance where all return None.
+        None, the default: it does not know.
+
+        A class that computes on the CPU without the interpreter lock returns ``threads``, one that
+        computes on a device 1. The node has the least that its classes return, and one instance
+        where all return None.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
-            device: The node's key ``device``, which is None or begins with ``cpu``: of another device a node has one instance.
-                ``headrace check`` asks for other devices, too. It warns of one for which the class still returns ``threads``.
+            device: The node's key ``device``, which is None or begins with ``cpu``: of another
+                device a node has one instance. ``headrace check`` asks for other devices, too. It
+                warns of one for which the class still returns ``threads``.
             threads: The node's share of ``[global] threads``.
         """
         return None
 
     @classmethod
     def nodes_called(cls, options: Any) -> Iterable[str] | None:
-        """Return the nodes that this class calls by ``context.request.call``, as far as the options say. None where it calls none.
+        """Return the nodes that this class calls by ``context.request.call``.
 
-        Each is checked before anything is built: an unknown one is an error with the nearest name. Requests enter at the
-        node that calls. The default returns None.
+        They are known as far as the options say. None where it calls none.
+
+        Each is checked before anything is built: an unknown one is an error with the nearest name.
+        Requests enter at the node that calls. The default returns None.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
@@ -223,24 +247,28 @@ class Backend(Checked):
 
     @staticmethod
     def check_pipeline(config: Any) -> None:
-        """Refuse a configuration as a whole, such as nodes that are linked as your classes cannot be.
+        """Refuse a configuration as a whole, such as links that your classes cannot have.
 
-        Called when a configuration without problems names the class, once if several classes share the function. Nothing
-        is built. The default refuses nothing.
+        Called when a configuration without problems names the class, once if several classes share
+        the function. Nothing is built. The default refuses nothing.
 
         Args:
             config: The `headrace.PipelineConfig`.
 
         Raises:
-            ConfigError: It is wrong. `headrace.PipelineConfig.problem_at` gives a problem its place.
+            ConfigError: It is wrong. `headrace.PipelineConfig.problem_at` gives a problem its
+                place.
         """
 
     @classmethod
     def goes_on_at(cls, options: Any) -> Iterable[str]:
-        """Return the nodes at which this class lets requests go on by ``context.request.resume(handle, node)``. None by default.
+        """Return the nodes at which this class lets requests go on.
 
-        Each is checked before anything is built. Such a class stands where its node ends: outermost, last in an ``S``
-        there, or in a branch of ``HasKey`` there. In no node with ``each``, and in none of several branches.
+        It does so by ``context.request.resume(handle, node)``. There are none by default.
+
+        Each is checked before anything is built. Such a class stands where its node ends:
+        outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. In no node with
+        ``each``, and in none of several branches.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
@@ -252,28 +280,30 @@ class Backend(Checked):
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
-            context: Where this instance stands, and what it may use: its device, threads, children, and the
-                store that the node's instances share. See `headrace.InitContext`.
+            context: Where this instance stands, and what it may use: its device, threads, children,
+                and the store that the node's instances share. See `headrace.InitContext`.
 
         Raises:
-            SetupError: The backend cannot be built. ``hint`` says what to do. Any other exception becomes a
-                SetupError, an ImportError becomes a MissingDependencyError.
+            SetupError: The backend cannot be built. ``hint`` says what to do. Any other exception
+                becomes a SetupError, an ImportError becomes a MissingDependencyError.
         """
 
     def forward(self, batch: list[Request]) -> Outcomes:
         """Write ``result`` into each request of ``batch``.
 
-        The range has been checked and the batch is never empty. The dicts may be changed, but not the
-        list. The requests may come from different callers.
+        The range has been checked and the batch is never empty. The dicts may be changed, but not
+        the list. The requests may come from different callers.
 
         Returns:
-            None when all went well, else a list with an exception or None per item: this is the one way to
-            fail single items. In place of an exception stands `headrace.PENDING` for an item that the backend answers
+            None when all went well, else a list with an exception or None per item: this is the one
+                way to
+            fail single items. In place of an exception stands `headrace.PENDING` for an item that
+            the backend answers
             later. Any other value is a ContractError for all items.
 
         Raises:
-            Exception: Any exception fails the whole batch. Where `rerun` is True, the items are then run
-                one by one, so that only the wrong ones fail.
+            Exception: Any exception fails the whole batch. Where `rerun` is True, the items are
+                then run one by one, so that only the wrong ones fail.
         """
         if self.place.not_callable is not None:
             hint = "It belongs in the init of a node."
@@ -283,12 +313,14 @@ class Backend(Checked):
     def warm_up(self) -> None:
         """Run once after `init`, before the pipeline is ready. The default does nothing.
 
-        It is for work that would otherwise slow down the first batch: a run on zeros, memory, compilation.
-        An exception fails the setup.
+        It is for work that would otherwise slow down the first batch: a run on zeros, memory,
+        compilation. An exception fails the setup.
         """
 
     def describe(self) -> dict[str, Any]:
-        """Describe what was really built: provider, precision, shapes. The dict can be written as JSON.
+        """Describe what was really built: provider, precision, shapes.
+
+        The dict can be written as JSON.
 
         It stands under ``built`` in `headrace.Pipeline.describe`. The default gives an empty dict.
         """
@@ -356,33 +388,39 @@ def _never() -> bool:
 class InitContext:
     """The place of an instance of a backend, and the things it may use in ``init``.
 
-    Most backends need the plain fields alone. Each group is for some of them, and says so. Outside of a pipeline every
-    field has a default, so ``headrace.InitContext()`` is enough for a test. Give a group by its class:
-    ``headrace.InitContext(batch=headrace.InitContext.Batch(max=4))``. Fields are only ever added.
+    Most backends need the plain fields alone. Each group is for some of them, and says so. Outside
+    of a pipeline every field has a default, so ``headrace.InitContext()`` is enough for a test.
+    Give a group by its class: ``headrace.InitContext(batch=headrace.InitContext.Batch(max=4))``.
+    Fields are only ever added.
 
     Attributes:
         node_name: The node, ``"main"`` when the configuration has no tables.
         instance_index: The index of this instance among those of the node, from 0.
         instance_num: How many instances the node has.
-        device: The device that the node's key ``device`` gives to this instance, as text (``"cuda:0"``).
-            None when unset.
-        threads: How many threads this instance may use for its computation, at least 1: its share of
-            ``[global] threads``. Pass it to the library.
-        children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them: ``child(batch)``.
-            Headrace closes them. For a class that `builds_elsewhere` each is a `headrace.isolation.ChildConfig`.
+        device: The device that the node's key ``device`` gives to this instance, as text
+            (``"cuda:0"``). None when unset.
+        threads: How many threads this instance may use for its computation, at least 1: its share
+            of ``[global] threads``. Pass it to the library.
+        children: The backends in ``[ ]``, built and initialised, in the order of writing. Call them
+            as ``child(batch)``. Headrace closes them. For a class that `builds_elsewhere` each
+            is a `headrace.isolation.ChildConfig`.
         logger: A logger named after the backend. It has no handler of its own.
-        progress: ``progress(total, unit)`` gives a context manager for long work. It yields a function, which you call
-            with the number of units done since the last call. ``total`` may be None. ``headrace run`` shows a bar on a
-            terminal.
-        cancelled: Tells whether the caller gave up, so that long work can end early. Ask between steps, and raise.
-        span: None, or, while a probe listens, ``span(name, started, ended, track)``. It reports work inside the backend
-            or on a device, from ``started`` to ``ended`` in seconds of ``time.monotonic()``. ``track`` names the place
-            of the work, as ``"cuda:0"``. Measure only where this is not None.
-        allow_import: False when the configuration may not import code. Then refuse to load code by path (a module, a
-            plugin library) as well.
-        batch: For models of fixed shapes and results in device memory: the node's keys, and the end of a batch. A `Batch`.
+        progress: ``progress(total, unit)`` gives a context manager for long work. It yields a
+            function, which you call with the number of units done since the last call. ``total``
+            may be None. ``headrace run`` shows a bar on a terminal.
+        cancelled: Tells whether the caller gave up, so that long work can end early. Ask between
+            steps, and raise.
+        span: None, or, while a probe listens, ``span(name, started, ended, track)``. It reports
+            work inside the backend or on a device, from ``started`` to ``ended`` in seconds of
+            ``time.monotonic()``. ``track`` names the place of the work, as ``"cuda:0"``. Measure
+            only where this is not None.
+        allow_import: False when the configuration may not import code. Then refuse to load code by
+            path (a module, a plugin library) as well.
+        batch: For models of fixed shapes and results in device memory: the node's keys, and the end
+            of a batch. A `Batch`.
         store: For objects that you share with other instances, elements or nodes. A `Stores`.
-        request: For answers in parts or later, and calls of other nodes: what to ask of one request. A `Requests`.
+        request: For answers in parts or later, and calls of other nodes: what to ask of one
+            request. A `Requests`.
         expression: For containers: what stands around the backend. An `Expression`.
         health: For backends that compute with a server: whether it can be reached. A `Health`.
     """

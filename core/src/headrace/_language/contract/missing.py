@@ -9,10 +9,12 @@ from headrace._texts import nearest
 
 
 def nearest_file(path: Path) -> str | None:
-    """Give the file beside a missing one that was perhaps meant: of a similar name, or of its name with ``.toml``.
+    """Give the file beside a missing one that was perhaps meant.
 
-    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not show it. So is a link
-    to nothing.
+    Of a similar name, or of its name with ``.toml``.
+
+    A name that cannot be printed, such as one that is no UTF-8, is left out: an error could not
+    show it. So is a link to nothing.
     """
     try:
         files = islice(path.parent.iterdir(), 1000)
@@ -20,10 +22,10 @@ def nearest_file(path: Path) -> str | None:
     except OSError:
         return None
     alike = [name for name in beside if nearest(path.stem, [Path(name).stem])]
-    near = nearest(path.name, alike) or next(
+    similar = nearest(path.name, alike) or next(
         (name for name in beside if name == f"{path.name}.toml"), None
     )
-    return None if near is None else str(path.with_name(near))
+    return None if similar is None else str(path.with_name(similar))
 
 
 def no_file(path: Path) -> str | None:

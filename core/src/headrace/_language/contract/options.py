@@ -43,7 +43,9 @@ except Exception as error:  # noqa: BLE001 - a stranger's entry_points.txt may r
 
 
 class TextWithBase(str):
-    """A text from a table to which several files have contributed: it keeps the folder of its own file.
+    """A text from a table to which several files have contributed.
+
+    It keeps the folder of its own file.
 
     Attributes:
         base: The folder from which a relative path in it starts.
@@ -53,7 +55,7 @@ class TextWithBase(str):
 
     base: Path
 
-    def __new__(cls, text: str, base: Path) -> TextWithBase:  # noqa: PYI034 - Self needs Python 3.11
+    def __new__(cls, text: str, base: Path) -> TextWithBase:  # noqa: PYI034 - Self: Python 3.11
         """Make a text with its folder."""
         made = super().__new__(cls, text)
         made.base = base
@@ -105,12 +107,15 @@ def path_as_text(value: Any) -> Any:
 
 
 def in_home(path: str | os.PathLike[str]) -> Path:
-    """Return a path whose leading ``~`` is the home folder; where that is unknown, the path as it is written."""
-    return Path(os.path.expanduser(path))  # noqa: PTH111 - the method of Path raises where it is unknown
+    """Return a path whose leading ``~`` is the home folder.
+
+    Where that is unknown, the path as it is written.
+    """
+    return Path(os.path.expanduser(path))  # noqa: PTH111 - that of Path may raise
 
 
 def _against_base(path: Path, info: ValidationInfo) -> Path:
-    """Resolve ``path`` against the folder of the file in which it is written (``~`` is the home folder)."""
+    """Resolve ``path`` against the folder of its file (``~`` is the home folder)."""
     return Path((info.context or {}).get("base", "")) / in_home(path)
 
 
@@ -132,19 +137,23 @@ def _existing(path: Path, info: ValidationInfo) -> Path:
 
 
 FilePath = Annotated[Path, BeforeValidator(_to_read), AfterValidator(_existing)]
-"""An option that names a file to read, which must exist: relative to the file in which it is written.
+"""An option that names a file to read, which must exist: relative to the file in which it is
+written.
 
-It may be an address, as ``hf://org/name/model.onnx``. Then ``init`` gets the path to which the file was fetched.
+It may be an address, as ``hf://org/name/model.onnx``. Then ``init`` gets the path to which the file
+was fetched.
 """
 
 OutputPath = Annotated[Path, BeforeValidator(_with_own_base), AfterValidator(_against_base)]
-"""An option that names a file or folder to write, which need not exist: relative like `FilePath`."""
+"""An option that names a file or folder to write, which need not exist: relative like
+`FilePath`."""
 
 
 class Options(BaseModel):
     """Base of the ``Options`` of every backend, policy and probe: frozen, unknown keys refused.
 
-    It is a pydantic model. Each field has a type, limits if there are any, a default unless you must set it, and a ``description`` with its unit::
+    It is a pydantic model. Each field has a type, limits if there are any, a default unless you
+    must set it, and a ``description`` with its unit::
 
         class Options(headrace.Options):
             positional = ("size",)
@@ -153,14 +162,16 @@ class Options(BaseModel):
             model: headrace.FilePath | None = pydantic.Field(None, description="A file, or none.")
 
     Values are read as pydantic reads them, except that a bool is no number and NaN is no value. A
-    `headrace.FilePath` is relative to its configuration file and must exist. A `headrace.OutputPath`
-    need not exist. Check fields that depend on each other in a ``model_validator``, and raise
-    ValueError there. Give a field that imports code a validator, and refuse it if
-    ``info.context["allow_import"]`` is False. All this happens before anything is built. Node keys (``max``,
-    ``device``, ...) are never options. A backend finds them in its `headrace.InitContext`.
+    `headrace.FilePath` is relative to its configuration file and must exist. A
+    `headrace.OutputPath` need not exist. Check fields that depend on each other in a
+    ``model_validator``, and raise ValueError there. Give a field that imports code a validator, and
+    refuse it if ``info.context["allow_import"]`` is False. All this happens before anything is
+    built. Node keys (``max``, ``device``, ...) are never options. A backend finds them in its
+    `headrace.InitContext`.
 
     Attributes:
-        positional: The fields for positional args of an expression, in order. With ``positional = ("key",)``, ``HasKey(mask)`` means ``HasKey(key=mask)``.
+        positional: The fields for positional args of an expression, in order. With ``positional =
+            ("key",)``, ``HasKey(mask)`` means ``HasKey(key=mask)``.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
@@ -183,8 +194,8 @@ class Options(BaseModel):
         """Let pydantic read a field, and refuse a bool that became a number, and NaN."""
         context = info.context or {}
         if context.get("of") is cls:
-            # Only a field of the options themselves says in which file its value was written. The fields of
-            # a model nested in it are read after this, and use the same folder.
+            # Only a field of the options themselves says in which file its value was written. The
+            # fields of a model nested in it are read after this, and use the same folder.
             context["base"] = context.get("bases", {}).get(info.field_name, Path())
         got = value if _has_nan(value) else handler(value)
         if _bool_became_number(value, got):
@@ -244,17 +255,17 @@ _WORDS = {
 def value_problems(error: ValidationError, options: type[BaseModel]) -> Iterator[ErrorDetails]:
     """Return the problems of options in the words of a configuration, once per value.
 
-    For an option that may have several types, pydantic gives the problem of each type. If it can be known
-    which type the value was meant to have, only the problem of that type is given, otherwise all of them in
-    one text.
+    For an option that may have several types, pydantic gives the problem of each type. If it can be
+    known which type the value was meant to have, only the problem of that type is given, otherwise
+    all of them in one text.
     """
     of_unions: dict[str, list[ErrorDetails]] = {}
     for detail in error.errors():
         if detail["type"] == "too_short" and len([*detail["input"]]) >= detail["ctx"]["min_length"]:
             continue  # only without the parts that are wrong, each of which is a problem of its own
-        if isinstance(wrong := detail.get("ctx", {}).get("error"), ConfigError):  # an address
-            about = {"hint": wrong.problems[0].hint}
-            detail |= {"type": "no_file", "msg": wrong.problems[0].message, "ctx": about}
+        if isinstance(cause := detail.get("ctx", {}).get("error"), ConfigError):  # an address
+            about = {"hint": cause.problems[0].hint}
+            detail |= {"type": "no_file", "msg": cause.problems[0].message, "ctx": about}
         message = _WORDS.get(detail["type"], detail["msg"]).removeprefix("Value error, ")
         detail["msg"] = message.replace("Tuple should", "List should")
         key, *inner = detail["loc"] or ("",)

@@ -1,4 +1,4 @@
-"""The base classes of policies with the options that a configuration gives them, and the default policies."""
+"""The base classes of policies with options, and the default policies."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class _HasOptions:
 class BatchPolicy(_HasOptions, _run.BatchPolicy):
     """Decides when a batch is formed.
 
-    A subclass defines `cut` and perhaps ``Options``, kept as ``self.options``. `cut` is
-    called under the lock of the node: it must be quick, change nothing but its own object, and call nothing
-    of the pipeline. An error fails all waiting requests with a ContractError. No batch leaves the
-    range of its instance. ::
+    A subclass defines `cut` and perhaps ``Options``, kept as ``self.options``. `cut` is called
+    under the lock of the node: it must be quick, change nothing but its own object, and call
+    nothing of the pipeline. An error fails all waiting requests with a ContractError. No batch
+    leaves the range of its instance. ::
 
         class Pairs(BatchPolicy):  # two at a time, and a single one after a second
             def cut(self, queue, instance, now):
@@ -35,12 +35,13 @@ class BatchPolicy(_HasOptions, _run.BatchPolicy):
 
     Attributes:
         Options: Its options. Their names are keys of the node.
-        sends_when_idle: True when a request may skip the queue if it finds a free instance, an empty queue
-            and nothing to wait for. It speaks of the `cut` of this class: a subclass with a `cut` of its
-            own has to state it again. With a dispatch policy other than the default no request skips. The policy is
-            not asked for a request that skips, whether it was called, submitted or awaited.
-        picks: True when the policy picks the requests of a batch, not only their number. `cut` then sees
-            the first 256 requests, each with its ``trait``. None skips the queue.
+        sends_when_idle: True when a request may skip the queue if it finds a free instance, an
+            empty queue and nothing to wait for. It speaks of the `cut` of this class: a subclass
+            with a `cut` of its own has to state it again. With a dispatch policy other than the
+            default no request skips. The policy is not asked for a request that skips, whether it
+            was called, submitted or awaited.
+        picks: True when the policy picks the requests of a batch, not only their number. `cut` then
+            sees the first 256 requests, each with its ``trait``. None skips the queue.
     """
 
 
@@ -61,9 +62,9 @@ class DispatchPolicy(_HasOptions, _run.DispatchPolicy):
 class BestFit(DispatchPolicy, _run.BestFit):
     """The default dispatch policy: the instance that fits best, and the least loaded among equals.
 
-    Of the free instances whose range holds the waiting weight it chooses the wide one, else the one with the smallest ``max``.
-    If more waits than any of them takes, the one with the largest ``max``. If less waits than any of them
-    takes, the one with the smallest ``min``.
+    Of the free instances whose range holds the waiting weight it chooses the wide one, else the one
+    with the smallest ``max``. If more waits than any of them takes, the one with the largest
+    ``max``. If less waits than any of them takes, the one with the smallest ``min``.
     """
 
 
@@ -90,15 +91,18 @@ class Sized(BatchPolicy, _run.Sized):
 
 
 class Greedy(Sized, _run.Greedy):
-    """The default batch policy: an idle node sends at once, and batches grow while instances are busy.
+    """The default batch policy.
 
-    While another instance runs, a free one waits for more requests until its ``max`` is reached, the
-    oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes`` it cuts the
-    largest size that is filled, with ``pad`` the smallest size that holds all waiting requests. Its name is
-    ``batch_policy = "greedy"``.
+    An idle node sends at once, and batches grow while instances are busy.
+
+    While another instance runs, a free one waits for more requests until its ``max`` is reached,
+    the oldest request has waited ``batching_timeout``, or the pipeline closes. With ``batch_sizes``
+    it cuts the largest size that is filled, with ``pad`` the smallest size that holds all waiting
+    requests. Its name is ``batch_policy = "greedy"``.
 
     Attributes:
-        spreads: Whether free instances wait for no more than they need, and share what waits. ``instance_num = "auto"`` sets it.
+        spreads: Whether free instances wait for no more than they need, and share what waits.
+            ``instance_num = "auto"`` sets it.
     """
 
     class Options(Sized.Options):

@@ -1,4 +1,7 @@
-"""How every part of Headrace reads a text file: configurations, labels, charsets, lists, keys, arrivals."""
+"""How every part of Headrace reads a text file.
+
+Configurations, labels, charsets, lists, keys, arrivals.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,8 @@ def read_text(path: str | os.PathLike[str]) -> str:
 def read_lines(path: str | os.PathLike[str]) -> list[str]:
     r"""Return the lines of a text file, empty ones too: number n of the file is ``[n - 1]``.
 
-    A line ends with ``\n`` or ``\r\n`` and with no other character, and the last one may lack its end. Nothing
-    else is removed from a line.
+    A line ends with ``\n`` or ``\r\n`` and with no other character, and the last one may lack its
+    end. Nothing else is removed from a line.
 
     Raises:
         OSError: The file cannot be read.

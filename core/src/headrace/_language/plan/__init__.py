@@ -1,1 +1,1 @@
-"""From a configuration to a checked plan, in which every name has its meaning, options and range."""
+"""From a configuration to a checked plan: each name has a meaning, options and a range."""

@@ -1,4 +1,7 @@
-"""How many instances ``instance_num = "auto"`` gives a node, and why so many; and which node would gain by more."""
+"""How many instances ``instance_num = "auto"`` gives a node, and why so many.
+
+And which node would gain by more.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.sections import AUTO
-from headrace._language.plan.element import Auto, elements_of
+from headrace._language.plan.element import elements_of
+from headrace._language.plan.nodes import Auto
 
 if TYPE_CHECKING:
-    from headrace._language.plan.element import Element, NodePlan, PipelinePlan
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan, Plan
 
 
-def settle_auto(plan: PipelinePlan) -> None:
+def settle_auto(plan: Plan) -> None:
     """Work out what the nodes with ``instance_num = "auto"`` have."""
     for node in plan.nodes.values():
         if node.keys.instance_num == AUTO:
@@ -25,7 +30,7 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     device = node.keys.device if isinstance(node.keys.device, str) else None
     walked = node.instance.walk()
     here = {*node.instance.walk(lambda element: not element.cls.builds_elsewhere)}
-    elements = [each for each in walked if each.named is None and each.options is not None]
+    elements = [e for e in walked if e.named is None and e.options is not None]
     for element in elements:
         if element.cls.stateful:
             return Auto(1, f"{element.name} keeps state between requests")
@@ -33,10 +38,10 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
         return Auto(1, "another node answers for it")
     if device is not None and not device.startswith("cpu"):
         return Auto(1, f"one instance on {device}")
-    carried = {each: _carried(each, device, share, here=each in here) for each in elements}
+    carried = {e: _carried(e, device, share, here=e in here) for e in elements}
     says = {element: number for element, number in carried.items() if number is not None}
     if not says:
-        names = ", ".join(dict.fromkeys(each.name for each in elements if not each.children))
+        names = ", ".join(dict.fromkeys(e.name for e in elements if not e.children))
         hint = "Process[...] gives each instance an interpreter"
         return Auto(1, f"{names} may hold the interpreter lock while it computes: {hint}")
     least = min(says, key=lambda element: says[element])
@@ -44,16 +49,19 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     if number < share:
         return Auto(number, f"{least.name} carries {number}{_cost_of(least)}", short=True)
     wide = any(element.cls.wide for element in here) and threads > 1
-    each = f"{number} of one thread"
+    why = f"{number} of one thread"
     if wide:
-        return Auto(number + 1, f"{each}, and one of {threads} for a request alone", threads)
-    return Auto(number, each)
+        return Auto(number + 1, f"{why}, and one of {threads} for a request alone", threads)
+    return Auto(number, why)
 
 
 def _carried(element: Element, device: str | None, share: int, *, here: bool) -> int | None:
-    """Return how many instances the class of an element carries with a share of threads. None where it does not say.
+    """Return how many instances the class of an element carries with a share of threads.
 
-    One that is built elsewhere, and not ``here``, takes no threads of this process. What it allows counts all the same.
+    None where it does not say.
+
+    One that is built elsewhere, and not ``here``, takes no threads of this process. What it allows
+    counts all the same.
     """
     most = element.cls.most_instances(element.options)
     number = element.cls.auto_instances(element.options, device, share) if here else None
@@ -72,12 +80,12 @@ def _cost_of(element: Element) -> str:
 # What would let a node answer more, for ``stats()``.
 
 
-def advice_for(plan: PipelinePlan, name: str, nodes: dict[str, Any], cpu_s: float) -> str | None:
+def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> str | None:
     """Say what would let a node answer more. None where no measurement says so.
 
-    ``cpu_s`` is all that this process has computed, also between batches: divided by the time of the batches it gives the
-    most cores that can have been at work meanwhile. It does not cover a device or other processes, so nothing is said
-    of a node that waits for them.
+    ``cpu_s`` is all that this process has computed, also between batches: divided by the time of
+    the batches it gives the most cores that can have been at work meanwhile. It does not cover a
+    device or other processes, so nothing is said of a node that waits for them.
 
     Args:
         plan: The plan of the pipeline.
@@ -85,15 +93,15 @@ def advice_for(plan: PipelinePlan, name: str, nodes: dict[str, Any], cpu_s: floa
         nodes: The ``nodes`` of ``stats()``.
         cpu_s: The processor time of this process since the pipeline was built.
     """
-    node, own, number = plan.nodes[name], nodes[name], len(nodes[name]["instances"])
-    busy_s, waited = _busy_s(own), _waited(node, own)
+    node, shown, number = plan.nodes[name], nodes[name], len(nodes[name]["instances"])
+    busy_s, waited = _busy_s(shown), _waited(node, shown)
     if busy_s < 5 * number or waited < 0.5:
         return None
     cores, threads = cpu_s * number / busy_s, plan.threads  # which reads files
-    device = any(not (each["device"] or "cpu").startswith("cpu") for each in own["instances"])
-    called = any(_waited(plan.nodes[each], nodes[each]) >= 0.5 for each in plan.links[name].calls)
-    state = any(each.cls.stateful for each in node.instance.walk())
-    children = any(each.cls.builds_elsewhere for each in elements_of(plan.roots))
+    device = any(not (i["device"] or "cpu").startswith("cpu") for i in shown["instances"])
+    called = any(_waited(plan.nodes[n], nodes[n]) >= 0.5 for n in node.links.calls)
+    state = any(e.cls.stateful for e in node.instance.walk())
+    children = any(e.cls.builds_elsewhere for e in elements_of(plan.expressions))
     holds = not node.batch_policy.cls.sends_when_idle or node.alias_of is not None
     if device or called or state or children or holds or not 0 <= cores <= threads / 2:
         return None
@@ -112,10 +120,10 @@ def advice_for(plan: PipelinePlan, name: str, nodes: dict[str, Any], cpu_s: floa
 
 
 def _busy_s(node: dict[str, Any]) -> float:
-    return float(sum(each["busy_s"] for each in node["instances"]))
+    return float(sum(instance["busy_s"] for instance in node["instances"]))
 
 
 def _waited(node: NodePlan, shown: dict[str, Any]) -> float:
-    """Return the share of their time that callers have waited for an instance, and not for company in a batch."""
+    """Return the share of their time that callers have waited for an instance, not for a batch."""
     waited_ms = max(0.0, shown["queue_ms"]["mean"] - node.keys.batching_timeout)
     return float(waited_ms / max(waited_ms + shown["forward_ms"]["mean"], 1e-9))

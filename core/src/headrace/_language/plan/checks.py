@@ -1,4 +1,7 @@
-"""Checks of one element where it stands: its bracket, its prefixes, the nodes and keys that it names."""
+"""Checks of one element where it stands.
+
+Its bracket, its prefixes, the nodes and keys that it names.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +49,19 @@ def check_prefixes(use: Use) -> None:
     """Report the prefixes before the children that their container does not understand."""
     understood = use.element.cls.bracket.prefixes
     for child in use.children:
-        prefix, hint, near = child.prefix or EMPTY, None, None
-        wrong = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]
-        wrong += [f"({key}=)" for key, _ in prefix.named if f"{key}=" not in understood]
-        if wrong:
+        prefix, hint, suggestion = child.prefix or EMPTY, None, None
+        unknown = [str(Args((v,))) for v in prefix.positional if {"*", v}.isdisjoint(understood)]
+        unknown += [f"({key}=)" for key, _ in prefix.named if f"{key}=" not in understood]
+        if unknown:
             knows = ", ".join("any flag" if p == "*" else f"({p})" for p in understood)
-            hint, near = f"It understands {knows or 'none'}.", nearest(wrong[0][1:-1], understood)
-            message = f"{use.element.name} does not understand the prefix {wrong[0]}"
+            hint = f"It understands {knows or 'none'}."
+            suggestion = nearest(unknown[0][1:-1], understood)
+            message = f"{use.element.name} does not understand the prefix {unknown[0]}"
         elif any(not isinstance(value, str) for key, value in prefix.named if key == "key"):
             message = "(key=...) takes the name of a key"
         else:
             continue
-        use.add("prefix", message, child, span=prefix.span, hint=hint, suggestion=near)
+        use.add("prefix", message, child, span=prefix.span, hint=hint, suggestion=suggestion)
 
 
 # Once they are.
@@ -73,38 +77,39 @@ def check_placed(use: Use) -> None:
 
 
 def _check_calls(use: Use) -> None:
-    """Report the nodes that a backend would call, or at which it would let a request go on, and that do not exist."""
+    """Report nodes that do not exist, and that a backend would call or send requests to."""
     element, nodes = use.element, use.planning.shape.nodes
     calls = element.cls.nodes_called(element.options) or ()
     for name in dict.fromkeys([*calls, *element.goes_on_at]):
         if name not in nodes:
-            near = use.planning.problems.nearest(name, nodes)
+            suggestion = use.planning.problems.nearest(name, nodes)
             does = "calls" if name in calls else "lets requests go on at"
             message = f"{element.name} {does} the node {name!r}, and there is none of that name"
-            hint = None if near else f"There is {', '.join(nodes)}."
-            use.add("unknown_instance", message, suggestion=near, hint=hint)
+            hint = None if suggestion else f"There is {', '.join(nodes)}."
+            use.add("unknown_instance", message, suggestion=suggestion, hint=hint)
 
 
 def _check_keys(use: Use) -> None:
-    """Report a container that has to know all keys which its children read, where one of them does not say."""
+    """Report a container that has to know all keys read inside, where a child does not say."""
     element, option = use.element, use.element.cls.bracket.keys_option
     if option is None or getattr(element.options, option, None) is not None:
         return
     silent = keys_read_in(element.children, {}).get(None)
     if silent is not None:
-        message = f"{element.name} has to know which keys of a request are read inside, and {silent} does not say"
-        hint = f"Name them, as {option}=[language]; {option}=[] where that is data alone. A class says it by reads."
-        use.add("missing_option", message, hint=hint)
+        asks = f"{element.name} has to know which keys of a request are read inside"
+        named = f"Name them, as {option}=[language]; {option}=[] where that is data alone."
+        hint = f"{named} A class says it by reads."
+        use.add("missing_option", f"{asks}, and {silent} does not say", hint=hint)
 
 
 def _check_stands_alone(use: Use) -> None:
     """Report elements in a container that builds elsewhere which another process cannot have."""
     inside = [element for child in use.element.children for element in child.walk()]
-    own = {id(element) for element in inside}
+    inside_ids = {id(element) for element in inside}
     for element in inside:
-        hint, target = None, element.target
+        hint, target = None, element.referent
         texts = [value for _, value in element.options or () if isinstance(value, str)]
-        outer = element.named is not None and (target is None or id(target) not in own)
+        outer = element.named is not None and (target is None or id(target) not in inside_ids)
         if outer or element.cls.uses_pipeline:
             why = "it reaches for something of the pipeline, which another process does not have"
         elif getattr(source_of(element.cls), "__module__", None) == "__main__":

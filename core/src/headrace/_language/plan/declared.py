@@ -1,4 +1,7 @@
-"""What backend classes declare: the range of an element follows from it, and the keys it reads and writes."""
+"""What backend classes declare.
+
+The range of an element follows from it, and the keys it reads and writes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace._language.config.problems import format_value
-from headrace.keys import BOX, COLOR, RESERVED
 
 if TYPE_CHECKING:
     from headrace._language.config.sections import NodeKeys
@@ -21,8 +23,8 @@ def static_range(element: Element) -> Range:
     Raises:
         ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
-    if element.target is not None:
-        return element.target.range
+    if element.referent is not None:
+        return element.referent.range
     cls = element.cls
     if not element.phases:
         return cls.min, cls.max
@@ -43,8 +45,8 @@ def of_children(
     if not children or (combine is None and states_range):
         return None
     conditional = [any(prefix) for prefix in prefixes] or [False] * len(children)
-    found = [Ranged(*child, one) for child, one in zip(children, conditional, strict=True)]
-    result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(found)
+    ranged = [Ranged(*child, part) for child, part in zip(children, conditional, strict=True)]
+    result: Range = (combine or (_of_divided if cls.bracket.divides else inside))(ranged)
     return result
 
 
@@ -68,15 +70,17 @@ def narrow(range_: Range, keys: NodeKeys, *, alias: bool = False) -> Range:
     return low, high
 
 
-def no_batch(name: str, found: Range, keys: NodeKeys) -> str:
+def no_batch(name: str, range_: Range, keys: NodeKeys) -> str:
     """Say that no weight fits both the range of a backend and the keys of its node."""
-    said = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
-    says = ", ".join(f"{key} = {format_value(one)}" for key, one in said.items() if one is not None)
-    takes = f"{found[0]} to {found[1] or 'any number'}"
+    written = {key: getattr(keys, key) for key in ("min", "max", "batch_sizes")}
+    keys_here = (f"{key} = {format_value(v)}" for key, v in written.items() if v is not None)
+    says = ", ".join(keys_here)
+    takes = f"{range_[0]} to {range_[1] or 'any number'}"
     return f"no batch fits: {name} takes {takes}, and the node says {says}"
 
 
-# How the ranges of children make the range of a container: planning and building use the same functions.
+# How the ranges of children make the range of a container: planning and building use the same
+# functions.
 
 
 class Ranged(NamedTuple):
@@ -85,7 +89,8 @@ class Ranged(NamedTuple):
     Attributes:
         name: Its name, for errors.
         range: Its range.
-        conditional: Whether a condition stands before it, so that it may get a part of a batch only.
+        conditional: Whether a condition stands before it, so that it may get a part of a batch
+            only.
     """
 
     name: str
@@ -94,21 +99,24 @@ class Ranged(NamedTuple):
 
 
 def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
-    """Return the range (min, max) of a container that runs its children with `run_child`. Max None is unbounded.
+    """Return the range (min, max) of a container that runs its children with `run_child`.
 
-    A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building use
-    it. Children with a max of 1 are run item by item, so they do not count, unless all have a max of 1.
+    Max None is unbounded.
+
+    A class says so with ``bracket = Bracket(combine_ranges=combine_ranges)``. Planning and building
+    use it. Children with a max of 1 are run item by item, so they do not count, unless all have a
+    max of 1.
 
     Args:
-        children: The children, each with its ``name``, its ``range``, and whether it is ``conditional``: whether a
-            prefix stands before it, so that it may get a part of the batch.
+        children: The children, each with its ``name``, its ``range``, and whether it is
+            ``conditional``. A prefix stands before such a child, so it may get a part of the batch.
 
     Raises:
-        ValueError: The range is empty, or a child that may get a single item has a min above 1. The text names the
-            children. The user gets it as an error of the configuration.
+        ValueError: The range is empty, or a child that may get a single item has a min above 1. The
+            text names the children. The user gets it as an error of the configuration.
     """
-    _refuse_min([one for one in children if one.conditional])
-    counted = [one for one in children if one.range[1] != 1]
+    _refuse_min([child for child in children if child.conditional])
+    counted = [child for child in children if child.range[1] != 1]
     if counted:
         return inside(counted)
     return (1, 1) if children else (1, None)
@@ -117,26 +125,28 @@ def combine_ranges(children: Sequence[Ranged]) -> tuple[int, int | None]:
 def _of_divided(children: Sequence[Ranged]) -> Range:
     """Return the range of a container that gives each item to one child."""
     _refuse_min(children)
-    return 1, min((one.range[1] for one in children if one.range[1] not in (None, 1)), default=None)
+    return 1, min((c.range[1] for c in children if c.range[1] not in (None, 1)), default=None)
 
 
 def _refuse_min(ranges: Sequence[Ranged]) -> None:
-    for one in ranges:
-        least = one.range[0]
+    for child in ranges:
+        least = child.range[0]
         if least > 1:
-            what = f"{one.name} needs at least {least}, and a branch may get a single item"
-            raise ValueError(what)
+            message = f"{child.name} needs at least {least}, and a branch may get a single item"
+            raise ValueError(message)
 
 
 def inside(ranges: Sequence[Ranged]) -> Range:
-    """Give the range of a container that hands its whole batch to each child: the weights that all take.
+    """Give the range of a container that hands its whole batch to each child.
+
+    The weights that all take.
 
     Raises:
         ValueError: The range is empty. The text names the two children.
     """
-    lowest = max(ranges, key=lambda one: one.range[0])
+    lowest = max(ranges, key=lambda child: child.range[0])
     low_name, low = lowest.name, lowest.range[0]
-    bounded = [(one.name, one.range[1]) for one in ranges if one.range[1] is not None]
+    bounded = [(child.name, child.range[1]) for child in ranges if child.range[1] is not None]
     if not bounded:
         return low, None
     high_name, high = min(bounded, key=lambda item: item[1])
@@ -152,11 +162,9 @@ def range_of(place: int) -> Any:
 
 # The keys that backends read and write.
 
-OPTIONAL = frozenset(RESERVED) - {COLOR, BOX}
-"""Reserved keys that no request needs to bring: core provides them, or backends do without them."""
-
 ReadKeys = dict["str | None", str]
-"""The keys on which an answer may depend, each with the name of a backend that reads it; None where one does not say which."""
+"""The keys on which an answer may depend, each with the name of a backend that reads it; None
+where one does not say which."""
 
 RequiredKeys = dict[str, str]
 """The keys that every request needs somewhere, each with the name of a backend that reads it."""
@@ -203,7 +211,7 @@ def _keys_of_type(named: type, *, optional: bool) -> list[str]:
 
 
 def _may_be_missing(named: type, key: str) -> bool:
-    """Tell whether a key is ``NotRequired`` by its annotation, where that is a text not evaluated yet."""
+    """Tell whether a key is ``NotRequired`` by its annotation, where that is still a text."""
     for cls in (named, *getattr(named, "__orig_bases__", ())):
         annotation = getattr(cls, "__annotations__", {}).get(key)
         text = getattr(annotation, "__forward_arg__", annotation)

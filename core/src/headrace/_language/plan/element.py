@@ -1,29 +1,32 @@
-"""The plan: a tree of elements per expression, in which every name is resolved and every option checked."""
+"""The elements of a plan: every name of an expression, with its class, options and bracket."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headrace._language.config.sections import AUTO, GlobalKeys, NodeKeys
-from headrace._run.process import usable_cpus
+from headrace._language.contract.options import keys_of, map_leaves
+from headrace._language.expression.tree import Args, Call
+from headrace._language.plan.data import Data, Value, plain_copy, to_dict
+from headrace._language.plan.declared import keys_named
+from headrace._language.registry.backends import source_of
+from headrace._texts import error_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
     from headrace._language.contract.backend import Backend
     from headrace._language.contract.options import Options
-    from headrace._language.expression.tree import Args, Call
-    from headrace._language.registry.registry import Files, Offer
-    from headrace.errors import Problem
-    from headrace.plan import Links
-
+    from headrace._language.registry.registry import Offer
+else:  # for who asks what the annotations mean
+    Backend = Offer = Options = Any
 
 Range = tuple[int, "int | None"]
-"""Least and greatest weight, both included; None for unbounded."""
+"""The least and the greatest weight of a batch, both included; None for no bound."""
 
 Place = dict[str, Any]
 """A place in the configuration: ``file``, ``path``, ``span`` and ``text`` of a problem."""
@@ -56,22 +59,23 @@ def place_of(call: Call, argument: int | str | None = None) -> Place:
 
 
 @dataclass(eq=False)
-class Element:
-    """One name of an expression, resolved.
+class Element(Data):
+    """One name of an expression, with its meaning. Nothing of it is built.
 
     Attributes:
         name: The name, as written.
         call: The part of the expression that it was made of.
-        offer, cls: The backend that the name means, with its class. For a name that stands for an instance,
-            those of the instance.
-        options: The checked options.
-        origins: Where the value of each option comes from: ``inline``, ``node``, ``global`` or ``default``.
+        offer: The backend that the name means. For a name of an instance, that of the instance.
+        cls: The class of that backend.
+        options: The checked options, an object of ``cls.Options``. None for a name of an instance.
+        origins: Where the value of each option comes from, as in `values`.
         phases: The elements in its bracket, by phase.
-        prefixes: The prefix before each child.
+        prefixes: The prefix before each child: its positional values and its named ones.
         named: The instance for which the name stands, or None when it means a backend.
-        range: The range that the classes state, before any ``init``.
-        owns_thread: Whether its backend must run in a thread of its own, with these options on the node's devices.
-        own_thread: Whether a `BackgroundThread` is put around it.
+        range: The range that the classes state, in weights. ``init`` may narrow it.
+        owns_thread: Whether its backend must run in a thread of its own, with these options on
+            the node's devices.
+        own_thread: Whether a thread of its own is put around it.
         parameter: The parameter in which a `Reflect` has found its expression, or None.
     """
 
@@ -80,7 +84,7 @@ class Element:
     offer: Offer
     cls: type[Backend]
     options: Options | None = None
-    origins: dict[str, str] = field(default_factory=dict)
+    origins: dict[str, Any] = field(default_factory=dict)
     phases: list[list[Element]] = field(default_factory=list)
     prefixes: list[Prefix] = field(default_factory=list)
     named: Named | None = None
@@ -89,6 +93,68 @@ class Element:
     own_thread: bool = False
     parameter: str | None = None
 
+    # Who brings it.
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend, without the qualifier of its plugin."""
+        return self.offer.name
+
+    @property
+    def distribution(self) -> str:
+        """The distribution that brings it. For a registered class its module or file."""
+        return self.offer.distribution
+
+    @property
+    def version(self) -> str:
+        """The version of the distribution. Empty for a registered class."""
+        return self.offer.version
+
+    @property
+    def registered(self) -> bool:
+        """Whether code has registered the class, so that no metadata name it."""
+        return self.offer.cls is not None
+
+    @property
+    def made_of(self) -> Any:
+        """The function or the plain class of which its class was made, else its class."""
+        return source_of(self.cls)
+
+    # What is written of it.
+
+    @property
+    def children(self) -> list[Element]:
+        """The elements in its bracket, all phases one after the other."""
+        return list(chain.from_iterable(self.phases))
+
+    @property
+    def values(self) -> Mapping[str, Value]:
+        """Its options by key, each with its origin."""
+        fields = keys_of(self.cls.Options)
+        values = {key: getattr(self.options, fields.get(key, key), None) for key in self.origins}
+        return {key: Value(plain_copy(values[key]), self.origins[key]) for key in values}
+
+    @property
+    def prefix_texts(self) -> tuple[tuple[Any, ...], ...]:
+        """The prefix before each child, as written. Empty where there is none."""
+        texts = tuple(
+            (*map(plain_copy, flags), *(f"{key}={value}" for key, value in named.items()))
+            for flags, named in self.prefixes
+        )
+        return texts if any(texts) else ()
+
+    @property
+    def instance(self) -> str | None:
+        """The name of its instance: of an ``IoC``, or of a node, as ``node.x``."""
+        return None if self.named is None else self.named.name
+
+    @property
+    def referent(self) -> Element | None:
+        """The element of the instance of an ``IoC`` for which its name stands; else None."""
+        return None if self.named is None or self.named.registered else self.named.element
+
+    # What its class says.
+
     @cached_property
     def goes_on_at(self) -> tuple[str, ...]:
         """The nodes at which its backend lets requests go on; see `headrace.Backend.goes_on_at`."""
@@ -96,29 +162,73 @@ class Element:
         return tuple(dict.fromkeys(self.cls.goes_on_at(self.options))) if known else ()
 
     @property
-    def target(self) -> Element | None:
-        """The element of the instance of an ``IoC`` for which its name stands; None for any other name."""
-        return None if self.named is None or self.named.registered else self.named.element
+    def target(self) -> str | None:
+        """The node it sends requests on to, as `headrace_flow.repost.Repost` does."""
+        return next(iter(self.goes_on_at), None)
 
     @property
-    def children(self) -> list[Element]:
-        """The elements in its bracket, all phases one after the other."""
-        return list(chain.from_iterable(self.phases))
+    def waits(self) -> str | None:
+        """The reason why it may wait while it holds its instance."""
+        state, options = self.cls.place.waits_while, self.options
+        if state is None or options is None:
+            return None
+        return f"holds its instance while {state.format_map(dict(options))}"
+
+    @property
+    def stateful(self) -> bool:
+        """Whether its answers depend on earlier requests to the same process."""
+        return self.cls.stateful
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """The keys that its class says it writes, also those of an option or a TypedDict."""
+        return tuple(keys_named(self.cls, self.options, "writes", optional=True))
 
     def walk(self, into: Callable[[Element], bool] | None = None) -> list[Element]:
         """Return this element and all below it, parents first.
 
         Args:
-            into: Tells whether the children of an element are given as well, asked of each before its children. None
-                for always.
+            into: Tells whether the children of an element are given as well, asked of each before
+                its children. None for always.
         """
-        found, todo = [], [self]
+        walked, todo = [], [self]
         while todo:
             element = todo.pop()
-            found.append(element)
+            walked.append(element)
             if into is None or into(element):
-                todo.extend(reversed([*chain.from_iterable(element.phases)]))
-        return found
+                todo.extend(reversed(element.children))
+        return walked
+
+    def to_dict(
+        self,
+        backends: Mapping[Element, Backend] | None = None,
+        there: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return it and all below it as plain data for JSON.
+
+        Args:
+            backends: The built backends by element, which say more of themselves.
+            there: The same element as another process has described it.
+        """
+        backends, there = backends or {}, there or {}
+        answer, range_ = there.get("built", {}), [*there.get("range", self.range)]
+        below = there.get("children", ())
+        if (backend := backends.get(self)) is not None:
+            answer, range_ = _answer_of(backend), [backend.min, backend.max]
+            if self.cls.builds_elsewhere and isinstance(answer, dict):
+                below = answer.pop("children", ())
+        children = self.children
+        pairs = zip_longest(children, below[: len(children)])
+        described = [child.to_dict(backends, inner) for child, inner in pairs]
+        return to_dict(self, {"built": answer, "range": range_, "children": described})
+
+
+def _answer_of(backend: Backend) -> Any:
+    """Return what a backend says of itself, or the error that it raises."""
+    try:
+        return plain_copy(backend.describe())
+    except Exception as error:  # noqa: BLE001 - the other backends must be described as well
+        return {"error": error_text(error)}
 
 
 @dataclass(eq=False)
@@ -127,9 +237,11 @@ class Named:
 
     Attributes:
         name: The name, ``node.x`` for the node ``x``.
-        element: The element from which it is built. None when that is wrong, which has been reported.
+        element: The element from which it is built. None when that is wrong, which has been
+            reported.
         node: The node, whose queue calls wait in. None for an element of an ``IoC``.
-        depth: How many names lead on from one to the next until an instance that names none: calls nest as deep.
+        depth: How many names lead on from one to the next until an instance that names none: calls
+            nest as deep.
     """
 
     name: str
@@ -139,8 +251,9 @@ class Named:
     @cached_property
     def depth(self) -> int:
         """See the attributes."""
-        inner = [] if self.element is None else self.element.walk()
-        return 1 + max((one.named.depth for one in inner if one.named is not None), default=0)
+        inside = [] if self.element is None else self.element.walk()
+        names = [element.named for element in inside if element.named is not None]
+        return 1 + max((name.depth for name in names), default=0)
 
     @property
     def registered(self) -> bool:
@@ -148,160 +261,25 @@ class Named:
         return self.node is not None
 
 
-@dataclass(frozen=True)
-class NamedPlan:
-    """A policy of a node, or a probe of the pipeline.
-
-    Attributes:
-        text: The text as written, placeholders not replaced. For a probe, its name in ``stats()``.
-        args: The args in ``( )``.
-        cls: Its class.
-        options: Its checked options, None when the class has no ``Options``.
-        origins: Where the value of each option comes from. See `Element`.
-        distribution, version: The plugin that brings it. Empty when no plugin does.
-    """
-
-    text: str
-    args: Args
-    cls: type[Any]
-    options: Options | None
-    origins: dict[str, str]
-    distribution: str = ""
-    version: str = ""
-
-
-@dataclass(frozen=True)
-class Auto:
-    """What a node with ``instance_num = "auto"`` has.
-
-    Attributes:
-        instance_num: How many instances.
-        why: Why so many, for people.
-        wide_threads: The threads of the last of its instances, which serves a request that finds the node idle. 0 where it has none.
-        short: Whether a backend allows fewer than the threads would carry.
-    """
-
-    instance_num: int
-    why: str
-    wide_threads: int = 0
-    short: bool = False
-
-
-@dataclass(eq=False)
-class NodePlan:
-    """One node.
-
-    Attributes:
-        name: Its name.
-        keys: Its keys, checked.
-        origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
-        init: The expression that is built before the node, or None.
-        instance: The element from which each instance is built.
-        own_keys: The keys that belong to plugins, checked: an object of each class (`headrace.hookspecs.headrace_node_keys`).
-        batch_policy, dispatch_policy: Its policies.
-        auto: What it has by ``instance_num = "auto"``, once all nodes are planned. None where its number is written.
-    """
-
-    name: str
-    keys: NodeKeys
-    origins: dict[str, str]
-    instance: Element
-    batch_policy: NamedPlan
-    dispatch_policy: NamedPlan
-    init: Element | None = None
-    own_keys: tuple[Any, ...] = ()
-    auto: Auto | None = None
-
-    @property
-    def alias_of(self) -> str | None:
-        """The node that answers for it, where its whole backend is ``Forward[node.x]``; else None."""
-        named = self.backend.named
-        return None if named is None else named.node
-
-    @property
-    def instance_num(self) -> int:
-        """How many instances the node has."""
-        if isinstance(self.keys.instance_num, int):
-            return self.keys.instance_num
-        return 1 if self.auto is None else self.auto.instance_num
-
-    @property
-    def expression(self) -> str:
-        """The text of the expression of an instance."""
-        return str(self.backend.call)
-
-    @property
-    def roots(self) -> list[Element]:
-        """The expressions of the node."""
-        return [self.instance, *([self.init] if self.init is not None else [])]
-
-    @property
-    def backend(self) -> Element:
-        """The element planned from the key ``backend``."""
-        inner = self.instance
-        return inner.children[0] if inner.parameter == "backend" else inner
-
-
-@dataclass(eq=False)
-class PipelinePlan:
-    """A whole pipeline.
-
-    Attributes:
-        nodes: The plans of the nodes by name, in the order in which the nodes are built.
-        keys: The keys of the pipeline as a whole.
-        files: The files that the configuration imports, and what each has registered.
-        links: How each node is linked to the others, in file order.
-        probes: The probes that are switched on.
-        allow_import: Whether the configuration may import code.
-        warnings: The keys without effect.
-    """
-
-    nodes: dict[str, NodePlan]
-    keys: GlobalKeys = field(default_factory=GlobalKeys)
-    files: Files = ()
-    links: dict[str, Links] = field(default_factory=dict)
-    probes: tuple[NamedPlan, ...] = ()
-    allow_import: bool = True
-    warnings: tuple[Problem, ...] = ()
-
-    @property
-    def roots(self) -> list[Element]:
-        """The expressions of all nodes."""
-        return [root for node in self.nodes.values() for root in node.roots]
-
-    @property
-    def threads(self) -> int:
-        """How many threads all instances together may use: the budget, by default the CPUs."""
-        return self.keys.threads or usable_cpus()
-
-    @cached_property
-    def share(self) -> int:
-        """How many threads one instance may use; all of a node with ``instance_num = "auto"`` together have as many."""
-        own = (node for node in self.nodes.values() if node.alias_of is None)
-        parts = [1 if node.keys.instance_num == AUTO else node.instance_num for node in own]
-        return max(1, self.threads // max(1, sum(parts)))
-
-    def threads_of(self, name: str, index: int = 0) -> int:
-        """How many threads one instance of a node may use."""
-        auto = self.nodes[name].auto
-        if auto is None:
-            return self.share
-        if index == auto.instance_num - 1 and auto.wide_threads:
-            return auto.wide_threads
-        return max(1, self.share // auto.instance_num)
-
-
-# Functions over the elements of all nodes.
-
-
-def with_aliased(nodes: Mapping[str, NodePlan], name: str) -> list[str]:
-    """Return a node and, as long as the last one found is an alias, the node that answers for it."""
-    found = [name]
-    while (behind := nodes[found[-1]].alias_of) is not None and behind in nodes:
-        found.append(behind)
-    return found
-
-
 def elements_of(roots: Iterable[Element]) -> list[Element]:
     """Return the elements of several expressions, one expression after the other."""
     return [element for root in roots for element in root.walk()]
+
+
+# Values of args.
+
+
+def prefix_values(prefix: Args | None) -> Prefix:
+    """Return a prefix in the form that containers read."""
+    if prefix is None:
+        return (), {}
+    positional = tuple(value_of_expression(value) for value in prefix.positional)
+    return positional, {key: value_of_expression(value) for key, value in prefix.named}
+
+
+def value_of_expression(value: Any) -> Any:
+    """Return a value of an expression in the form that options read.
+
+    An expression becomes its text.
+    """
+    return map_leaves(value, lambda part: str(part) if isinstance(part, Call) else part)

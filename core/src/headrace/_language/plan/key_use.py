@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace._language.contract.backend import Backend
-from headrace._language.plan.declared import OPTIONAL, ReadKeys, RequiredKeys, keys_named
-from headrace._language.plan.role import role_of
-from headrace.keys import DATA
+from headrace._language.plan.declared import ReadKeys, RequiredKeys, keys_named
+from headrace._language.plan.word import word_of
+from headrace.keys import DATA, RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 def required_keys(root: Element, built: Built) -> tuple[str, ...]:
     """Return the keys without which a request is refused on entry.
 
-    That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a model
-    with several inputs reads the keys that have the names of the inputs.
+    That is ``data`` wherever a backend may read it. Otherwise it is what the first backend reads: a
+    model with several inputs reads the keys that have the names of the inputs.
     """
     keys = keys_required_by(root, built)
     return (DATA,) if DATA in keys else tuple(sorted(keys))
 
 
 def keys_required_by(element: Element, built: Built) -> RequiredKeys:
-    """Return the keys that every request needs when it comes to an element, as far as they are known."""
-    if element.target is not None:
-        return keys_required_by(element.target, built)
+    """Return the known keys that every request needs when it comes to an element."""
+    if element.referent is not None:
+        return keys_required_by(element.referent, built)
     if element.named is not None:
         return {DATA: element.name}
-    in_turn = role_of(element.cls)._in_turn
+    in_turn = word_of(element.cls)._in_turn
     return (_keys_required_in_turn if in_turn else _keys_required)(element, built)
 
 
 def _keys_required(element: Element, built: Built) -> RequiredKeys:
-    """Return what the class, or the built backend, says that it reads, and what all its children need.
+    """Return what the class, or the built backend, reads, and what all its children need.
 
-    A container has to say so in ``init`` (``self.reads = ()`` for just the keys that all its children need). What its
-    `bracket` gives to them no request has to bring.
+    A container has to say so in ``init`` (``self.reads = ()`` for just the keys that all its
+    children need). What its `bracket` gives to them no request has to bring.
     """
     children, bracket = element.children, element.cls.bracket
     if (child := _child_read(element, built)) is not None:
@@ -56,17 +56,17 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     if children and not _says_reads(made):
         return {DATA: element.name}  # a container that does not say which keys it needs
     reads = keys_named(made, element.options, "reads")
-    own = {key: element.name for key in reads if key == DATA or key not in OPTIONAL}
+    read_here = {key: element.name for key in reads if key == DATA or key not in RESERVED}
     if not children or (len(children) == 1 and bracket.divides):
-        return own  # an item may pass by the only child
+        return read_here  # an item may pass by the only child
     given = {*keys_named(made, element.options, "bracket.gives")}
     first, *others = [keys_required_by(child, built) for child in children]
     shared = {key: first[key] for key in first if all(key in other for other in others)}
-    return {**{key: name for key, name in shared.items() if key not in given}, **own}
+    return {**{key: name for key, name in shared.items() if key not in given}, **read_here}
 
 
 def _keys_required_in_turn(element: Element, built: Built) -> RequiredKeys:
-    """Return the keys that the first of children needs of which each gets the result of the one before."""
+    """Return the keys that the first of children needs, where each gets the last result."""
     first, *rest = element.children
     if any(element.prefixes[0]):
         return {DATA: element.name}  # an item that passes by ends with its data as result
@@ -81,16 +81,16 @@ def keys_read_by(element: Element, built: Built) -> ReadKeys:
 
     None is among them where a backend does not say.
     """
-    if element.target is not None:
-        return keys_read_by(element.target, built)
+    if element.referent is not None:
+        return keys_read_by(element.referent, built)
     if element.named is not None:
         return {None: element.name}
-    in_turn = role_of(element.cls)._in_turn
+    in_turn = word_of(element.cls)._in_turn
     return (_keys_read_in_turn if in_turn else _keys_read)(element, built)
 
 
 def _keys_read(element: Element, built: Built) -> ReadKeys:
-    """Return what the class, or the built backend, says that it reads, and what its children read."""
+    """Return what the class, or the built backend, reads, and what its children read."""
     keys = keys_read_in(element.children, built)
     if _child_read(element, built) is not None:
         return keys
@@ -104,17 +104,17 @@ def _keys_read(element: Element, built: Built) -> ReadKeys:
     if not _says_reads(made):
         return {**keys, None: element.name}
     compared = [values["key"] for _, values in element.prefixes if "key" in values]
-    own = keys_named(made, element.options, "reads", optional=True)
-    return {**keys, **dict.fromkeys([*own, *compared], element.name)}
+    read_here = keys_named(made, element.options, "reads", optional=True)
+    return {**keys, **dict.fromkeys([*read_here, *compared], element.name)}
 
 
 def keys_read_in(elements: Iterable[Element], built: Built) -> ReadKeys:
     """Return all keys on which what any of several elements writes may depend."""
-    return {key: name for each in elements for key, name in keys_read_by(each, built).items()}
+    return {key: name for element in elements for key, name in keys_read_by(element, built).items()}
 
 
 def _keys_read_in_turn(element: Element, built: Built) -> ReadKeys:
-    """Return what children read of which each gets the result of the one before, unless a prefix lets an item pass by."""
+    """Return what children read, where each gets the last result or an item passes by."""
     keys: ReadKeys = {}
     passes = True  # whether `data` may still be that of the request
     for child, (flags, named) in zip(element.children, element.prefixes, strict=True):
@@ -126,7 +126,10 @@ def _keys_read_in_turn(element: Element, built: Built) -> ReadKeys:
 
 
 def _child_read(element: Element, built: Built) -> Element | None:
-    """Return the child whose keys are those of an element, as its class or the built backend says; None for none."""
+    """Return the child whose keys are those of an element, as its class or the built backend says.
+
+    None for none.
+    """
     place = element.cls.bracket.keys_of_child
     if place is None and element in built:
         place = built[element].bracket.keys_of_child
@@ -134,7 +137,10 @@ def _child_read(element: Element, built: Built) -> Element | None:
 
 
 def _says_reads(backend: type[Backend] | Backend) -> bool:
-    """Tell whether a class, or a built backend, says what it reads: the default of `Backend` stands for no word of it."""
+    """Tell whether a class, or a built backend, says what it reads.
+
+    The default of `Backend` stands for no word of it.
+    """
     cls = backend if isinstance(backend, type) else type(backend)
-    said = (vars(base) for base in (backend, *cls.__mro__) if base is not Backend)
-    return any("reads" in names for names in said)
+    named = (vars(base) for base in (backend, *cls.__mro__) if base is not Backend)
+    return any("reads" in names for names in named)

@@ -1,9 +1,9 @@
 """How nodes are linked: what their keys and their expressions say of it, and whether the two agree.
 
-The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A backend may let a request go on at another node
-than these say, which is not possible everywhere. A ``map`` makes a dict with
-exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it reads
-must be among them.
+The keys are ``next``, ``map``, ``or``, ``each`` and ``each_errors``. A backend may let a request go
+on at another node than these say, which is not possible everywhere. A ``map`` makes a dict with
+exactly the keys that it names, ``context`` and ``request_id``: all that the first backend after it
+reads must be among them.
 """
 
 from __future__ import annotations
@@ -16,23 +16,19 @@ from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.sections import LinkKeys, Sections
-from headrace._language.plan.declared import OPTIONAL, RequiredKeys
-from headrace._language.plan.element import (
-    Element,
-    NodePlan,
-    elements_of,
-    place_of,
-    with_aliased,
-)
+from headrace._language.plan.element import Element, elements_of, place_of
 from headrace._language.plan.key_use import keys_required_by
+from headrace._language.plan.nodes import NodePlan, with_aliased
 from headrace._language.plan.parameters import check_keys, place_at
 from headrace._run.route import KEPT, closure, pairs_of, parallel
-from headrace.plan import Links
+from headrace._run.settings import Links
+from headrace.keys import RESERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from headrace._language.config.problems import Problems
+    from headrace._language.plan.declared import RequiredKeys
 
 
 Pairs = list[tuple[str, str]]
@@ -69,7 +65,8 @@ class _Graph:
 
     Attributes:
         links: How each node is linked.
-        reposts: By node, those at which its backends let requests go on, each with the element that does.
+        reposts: By node, those at which its backends let requests go on, each with the element that
+            does.
         complete: Whether all keys could be read.
         before: By node, those that name it in their ``next``, in file order. Set by `check`.
     """
@@ -95,9 +92,9 @@ class _Graph:
         if errors is not None and errors.value is not None and "each" not in table:
             self.report(name, "each_errors", "the node has no 'each'")
         following, taken = self._next(name, keys.next), self._map(name, keys.map)
-        each = self._each(name, keys.each)
-        each_errors = "none" if each is not None and keys.each_errors == "none" else None
-        return Links(following, taken, keys.otherwise, each, each_errors, name=name)
+        each_keys = self._each(name, keys.each)
+        each_errors = "none" if each_keys is not None and keys.each_errors == "none" else None
+        return Links(following, taken, keys.otherwise, each_keys, each_errors, name=name)
 
     def _next(self, name: str, value: str | tuple[str, ...]) -> tuple[str, ...]:
         pieces = value.split(",") if isinstance(value, str) else value
@@ -105,8 +102,8 @@ class _Graph:
         if "" in names:
             self.report(name, "next", f"there is an empty name in {value!r}")
             return ()
-        for one in _twice(names):
-            self.report(name, "next", f"{one!r} stands there twice")
+        for name_twice in _twice(names):
+            self.report(name, "next", f"{name_twice!r} stands there twice")
         return tuple(dict.fromkeys(names))
 
     def _map(self, name: str, value: Any) -> dict[str, dict[str, str | tuple[str, ...]]]:
@@ -132,10 +129,10 @@ class _Graph:
         while True:
             match = _PART.match(text, at)
             pairs = match[2].split(",") if match is not None else []
-            wrong = next((pair for pair in pairs if _PAIR.fullmatch(pair) is None), None)
-            if match is None or wrong is not None:
-                start = at if match is None else text.index(str(wrong), match.start(2))
-                span = (start, len(text) if wrong is None else start + len(wrong))
+            bad_pair = next((pair for pair in pairs if _PAIR.fullmatch(pair) is None), None)
+            if match is None or bad_pair is not None:
+                start = at if match is None else text.index(str(bad_pair), match.start(2))
+                span = (start, len(text) if bad_pair is None else start + len(bad_pair))
                 hint = 'For example: map = "a[result:data,color:color],b[result:mask]"'
                 place = {"text": text, "span": span} if text.strip() else {}
                 message = "expected node[source:target,...]"
@@ -159,8 +156,8 @@ class _Graph:
             return None
         if "result" in (match[1], match[2]):
             hint = "Write data: the result of the node before is the data of this one."
-            what = f"'result' is neither a list nor an element here: {_WRITES_IT}"
-            self.report(name, "each", what, hint=hint)
+            message = f"'result' is neither a list nor an element here: {_WRITES_IT}"
+            self.report(name, "each", message, hint=hint)
         return f"{match[1]}:{match[2] or 'data'}"
 
     # Checking the keys of all nodes together.
@@ -176,8 +173,9 @@ class _Graph:
             for key, names in (("next", link.next), ("map", link.map)):
                 for name in names:
                     if name not in links:
-                        near = self.problems.nearest(name, links)
-                        self.report(link.name, key, f"no node is called {name!r}", suggestion=near)
+                        message = f"no node is called {name!r}"
+                        suggestion = self.problems.nearest(name, links)
+                        self.report(link.name, key, message, suggestion=suggestion)
                     elif key == "next":
                         self.before[name].append(link.name)
         if (cycle := cycle_of(self.before)) is not None:
@@ -190,44 +188,47 @@ class _Graph:
 
     def _check_predecessors(self, link: Links) -> None:
         """Check ``or`` and ``map`` of a node against its predecessors."""
-        before, wrong = self.before[link.name], partial(self.report, link.name)
+        before, report = self.before[link.name], partial(self.report, link.name)
         if link.otherwise and len(before) != 1:
-            wrong("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
+            report("or", f"a node with 'or' has one predecessor, this one has {len(before)}")
         if not link.map:
             written = self.shape.nodes[link.name].get("map")
             if len(before) > 1 and (written is None or written.value is None):
                 hint = f'Write map = "{before[0]}[result:data],...": the keys to take from each.'
                 message = f"the node follows {' and '.join(before)}, and has no map"
-                wrong("map", message, hint=hint)
+                report("map", message, hint=hint)
             return
         if not before:
-            wrong("map", "nothing comes before this node")
+            report("map", "nothing comes before this node")
             return
         for missing in before:
             if len(before) > 1 and missing not in link.map:
-                wrong("map", f"the predecessor {missing!r} is not named")
+                report("map", f"the predecessor {missing!r} is not named")
         farther = self.before.keys() - {*before}
         for name in link.map:
             if name == link.name:
-                wrong("map", f"{name!r} is this node, which has yet to run")
+                report("map", f"{name!r} is this node, which has yet to run")
             elif name in farther and not self._is_needed(name, link.name):
-                wrong("map", f"a request can reach {link.name!r} without passing {name!r}")
+                report("map", f"a request can reach {link.name!r} without passing {name!r}")
 
     def _is_needed(self, name: str, node: str) -> bool:
         """Tell whether every way from a root to ``node`` goes through ``name``."""
-        others = closure([node], lambda one: [n for n in self.before[one] if n != name])
-        return all(self.before[one] for one in others)
+        others = closure([node], lambda other: [n for n in self.before[other] if n != name])
+        return all(self.before[other] for other in others)
 
     # Checking the keys of nodes together with their expressions.
 
     def add_calls(self) -> None:
-        """Add to the links what the expressions say: the nodes at which requests go on, and those that are called."""
+        """Add to the links what the expressions say.
+
+        The nodes at which requests go on, and those that are called.
+        """
         for name, node in self.nodes.items():
             run = elements_of(node.roots)
-            self.reposts[name] = {to: each for each in run for to in each.goes_on_at}
-            calls = [each.named.node for each in run if each.named is not None]
-            for each in (each for each in run if each.options):
-                calls += each.cls.nodes_called(each.options) or ()
+            self.reposts[name] = {to: element for element in run for to in element.goes_on_at}
+            calls = [element.named.node for element in run if element.named is not None]
+            for element in (element for element in run if element.options):
+                calls += element.cls.nodes_called(element.options) or ()
             called = tuple(to for to in dict.fromkeys(calls) if to and to != name)
             self.links[name] = replace(
                 self.links[name], reposts=tuple(self.reposts[name]), calls=called
@@ -242,7 +243,8 @@ class _Graph:
             for target, element in targets.items():
                 does = f"{element.name} lets a request go on at {target!r}"
                 if self.links[name].each is not None:
-                    message = f"{does}, and node {name!r} runs once per element, which goes to no other node"
+                    node = f"node {name!r} runs once per element, which goes to no other node"
+                    message = f"{does}, and {node}"
                     hint = "Put it into a node after this one."
                 elif name in apart:
                     message = f"{does}, and node {name!r} stands in one of several branches"
@@ -254,8 +256,8 @@ class _Graph:
     def check_keys_read(self) -> None:
         """Report each key that a node reads first and that the ``map`` before it does not bring.
 
-        Other missing keys are found only when a request runs: those that a later backend reads, and those
-        that a ``map`` takes from a node that has not written them.
+        Other missing keys are found only when a request runs: those that a later backend reads, and
+        those that a ``map`` takes from a node that has not written them.
         """
         # Requests that go on at a node come to it without its map.
         entered = {name for link in self.links.values() for name in link.reposts}
@@ -266,24 +268,25 @@ class _Graph:
             there.update(to for sources in link.map.values() for _, to in pairs_of(sources))
             needs: RequiredKeys = {}
             way = with_aliased(self.nodes, name)
-            each = (self.links[node] for node in way)
-            for source, target in (other._each_keys for other in each if other.each):
+            linked = (self.links[node] for node in way)
+            for source, target in (other._each_keys for other in linked if other.each):
                 if source not in there:
                     needs.setdefault(source, "each")
                 there.add(target)
             needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
-            for key in (key for key in needs if key not in there and key not in OPTIONAL):
-                message = f"{needs[key]} of node {name!r} reads {key!r}, and the map before it does not bring it"
+            for key in (key for key in needs if key not in there and key not in RESERVED):
+                reads = f"{needs[key]} of node {name!r} reads {key!r}"
+                message = f"{reads}, and the map before it does not bring it"
                 source = next(iter(link.map))
                 hint = f"Name it there, from a node that ends with it: {source}[{key}:{key}]."
                 self.report(name, "map", message, hint=hint)
 
 
 def _table(pairs: Pairs) -> dict[str, str | tuple[str, ...]]:
-    found: dict[str, list[str]] = {}
+    targets: dict[str, list[str]] = {}
     for source, target in pairs:
-        found.setdefault(source, []).append(target)
-    return {source: to[0] if len(to) == 1 else tuple(to) for source, to in found.items()}
+        targets.setdefault(source, []).append(target)
+    return {source: to[0] if len(to) == 1 else tuple(to) for source, to in targets.items()}
 
 
 def _twice(names: list[str]) -> list[str]:
@@ -291,11 +294,11 @@ def _twice(names: list[str]) -> list[str]:
 
 
 def cycle_of(before: Mapping[str, list[str]]) -> list[str] | None:
-    """Find nodes that follow each other in a cycle, beginning with the first of them in the file."""
+    """Find nodes that follow each other in a cycle, from the first of them in the file."""
     try:
         TopologicalSorter(before).prepare()
     except CycleError as error:
-        *found, _ = error.args[1]
-        start = found.index(min(found, key=list(before).index))
-        return [*found[start:], *found[: start + 1]]
+        *cycle, _ = error.args[1]
+        start = cycle.index(min(cycle, key=list(before).index))
+        return [*cycle[start:], *cycle[: start + 1]]
     return None

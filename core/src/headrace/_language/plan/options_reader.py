@@ -1,4 +1,7 @@
-"""Reading ``Name(a=1)``: the options of a backend, a policy or a probe; and finding policies and probes."""
+"""Reading ``Name(a=1)``: the options of a backend, a policy or a probe.
+
+And finding policies and probes.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from headrace._language.config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKe
 from headrace._language.contract.options import Options, keys_of, value_problems
 from headrace._language.contract.policies import BatchPolicy, DispatchPolicy
 from headrace._language.expression.tree import Call
-from headrace._language.plan.element import NamedPlan, Source, place_of
+from headrace._language.plan.element import Source, place_of, value_of_expression
+from headrace._language.plan.nodes import NamedPlan
 from headrace._language.plan.parameters import OWN_KEYS, Found, argument, nearest_choice
-from headrace._language.plan.planning import Planning, value_of_expression
 from headrace._language.registry.discovery import (
     KNOWN_POLICIES,
     KNOWN_PROBES,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pydantic_core import ErrorDetails
+
+    from headrace._language.plan.planner import Planner
 
 
 Given: TypeAlias = "Mapping[str, tuple[Any, str]]"
@@ -52,7 +57,7 @@ class OptionsReader:
 
     call: Call
     options: type[Options]
-    planning: Planning
+    planning: Planner
     plugin: str = ""
     _found: dict[str, Found] = field(default_factory=dict)
     _reported: set[str] = field(default_factory=set)
@@ -68,10 +73,12 @@ class OptionsReader:
         """Find the options and check them.
 
         Args:
-            given: Values that keys of the node give to the options, with their origins. Args win over them.
+            given: Values that keys of the node give to the options, with their origins. Args win
+                over them.
 
         Returns:
-            The checked options, None when they are wrong (which is reported), and the origin of each value.
+            The checked options, None when they are wrong (which is reported), and the origin of
+            each value.
         """
         arguments, parameters = self._arguments(), self.planning.parameters
         origins = dict.fromkeys(self.keys, "default")
@@ -98,10 +105,10 @@ class OptionsReader:
             arguments[positional[index]] = argument(call, index, value_of_expression(value))
         for index, (key, value) in enumerate(call.args.named, len(call.args.positional)):
             if key not in self.keys:
-                near = self.planning.problems.nearest(key, self.keys)
+                suggestion = self.planning.problems.nearest(key, self.keys)
                 hint = hint_for(key, self.keys)
                 message = f"{call.name} has no option {key!r}"
-                self._add("unknown_option", message, index, suggestion=near, hint=hint)
+                self._add("unknown_option", message, index, suggestion=suggestion, hint=hint)
             elif key in arguments:
                 self._add("twice", f"{key!r} stands there twice", key)
             else:
@@ -114,16 +121,17 @@ class OptionsReader:
         if index < len(positional):
             message = f"{name}.Options.positional names {positional[index]!r}, which is no option"
         elif positional:
-            message = f"{name} takes at most {len(positional)} positional ({', '.join(positional)}), got {got}"
+            takes = f"{len(positional)} positional ({', '.join(positional)})"
+            message = f"{name} takes at most {takes}, got {got}"
         self._add("args", message, index, hint=hint)
 
-    def _value(self, key: str, found: Found) -> Any:
+    def _value(self, key: str, written: Found) -> Any:
         try:
-            return found.read(self.planning.problems)
+            return written.read(self.planning.problems)
         except ConfigError:
             self._wrong = True
             self._reported.add(key)
-            return found.value
+            return written.value
 
     def _validate(self, values: dict[str, Any]) -> Options | None:
         bases = {}
@@ -171,23 +179,27 @@ class OptionsReader:
         message, about = detail["msg"], detail.get("ctx", {})
         is_whole = detail["type"] == "no_file" or message.endswith((".", "?"))
         got = "" if is_whole else f", got {format_value(detail['input'])}"
-        said = f"{key}{inner}: {message}{got}" if key else message
+        text = f"{key}{inner}: {message}{got}" if key else message
         written = self._found.get(key or "")
         place = {} if written is None else written.place()
-        near = nearest_choice(detail) or about.get("nearest")
+        suggestion = nearest_choice(detail) or about.get("nearest")
         bare = detail["type"] == "string_type" and isinstance(detail["input"], (int, float))
         hint = "Quotes make it a text." if bare else about.get("hint") or quotient(detail["input"])
-        self._add("option", f"{self.call.name}: {said}", suggestion=near, hint=hint, **place)
+        self._add("option", f"{self.call.name}: {text}", suggestion=suggestion, hint=hint, **place)
 
     def _report_missing(self, key: str) -> None:
         ways = f'"{self.call.name}::{key}" = ...' if key in OWN_KEYS else f"{key} = ..."
         ways += " under [global]" if self.planning.known_node is None else " in the node"
-        what = f"{self.call.name} needs the option {key!r}"
-        self._add("missing_option", what, hint=f"Write {ways}, or {self.call.name}({key}=...).")
+        message = f"{self.call.name} needs the option {key!r}"
+        hint = f"Write {ways}, or {self.call.name}({key}=...)."
+        self._add("missing_option", message, hint=hint)
 
 
 def hint_for(key: str, keys: Iterable[str]) -> str:
-    """Return the hint for a key that is no option: it is a key of the node, or these options are there."""
+    """Return the hint for a key that is no option.
+
+    It is a key of the node, or these options are there.
+    """
     meant = KEYS_ELSEWHERE.get(key, key)
     if meant in NODE_KEYS:
         return f"{meant!r} is a key of the node: {meant} = ..."
@@ -199,7 +211,9 @@ def hint_for(key: str, keys: Iterable[str]) -> str:
 
 
 class Kind(NamedTuple):
-    """The kinds of things that a key may name as ``Name`` or ``Name(a=1)``: two policies, and the probe.
+    """The kinds of things that a key may name as ``Name`` or ``Name(a=1)``.
+
+    Two policies, and the probe.
 
     Attributes:
         noun: The word for one of the kind, in errors.
@@ -232,13 +246,13 @@ class Kind(NamedTuple):
                 return f"{name} is asynchronous, and nobody awaits it"
         if self.base is not None:
             decides = getattr(cls, self.method, None)
-            own = callable(decides) and decides is not getattr(self.base, self.method)
-            return None if own else f"it has no method {self.method}"
+            has_own = callable(decides) and decides is not getattr(self.base, self.method)
+            return None if has_own else f"it has no method {self.method}"
         lacking = [name for name in PROBE_METHODS if not hasattr(cls, name)]
         public = [name for name in dir(cls) if callable(getattr(cls, name)) and name[0] != "_"]
         alike = ((name, get_close_matches(name, lacking, 1, 0.9)) for name in public)
-        wrong = (f"nobody calls {name}; did you mean {near[0]}?" for name, near in alike if near)
-        return next(wrong, None)
+        asks = (f"nobody calls {name}; did you mean {hook[0]}?" for name, hook in alike if hook)
+        return next(asks, None)
 
 
 BATCH_POLICY = Kind("policy", "batch_policies", "BatchPolicy", BatchPolicy, "cut")
@@ -247,9 +261,12 @@ PROBE = Kind("probe", "probes", f"probe: a class with {' or '.join(PROBE_METHODS
 
 
 def _find_class(
-    planning: Planning, kind: Kind, text: str, call: Call | None, given: Given | None = None
+    planning: Planner, kind: Kind, text: str, call: Call | None, given: Given | None = None
 ) -> NamedPlan | None:
-    """Find the class that a text names, read as ``call``, and check its options; report all problems."""
+    """Find the class that a text names, read as ``call``, and check its options.
+
+    Report all problems.
+    """
     offers = [] if call is None else registry.find(call.name, planning.files, kind.hook)
     cls = None if call is None else _class(planning, kind, call, offers)
     if call is None or cls is None:
@@ -264,7 +281,7 @@ def _find_class(
     return NamedPlan(text.strip(), call.args, cls, stated, origins, *by)
 
 
-def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) -> Any:
+def _class(planning: Planner, kind: Kind, call: Call, offers: Sequence[Offer]) -> Any:
     """Give the class that a name means; None where that is wrong, which is reported."""
     if call.phases:
         planning.add("arity", f"the {kind.noun} {call.name} takes nothing in [ ]", call)
@@ -285,7 +302,7 @@ def _class(planning: Planning, kind: Kind, call: Call, offers: Sequence[Offer]) 
     return cls if lacks is None else None
 
 
-def _names_offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
+def _names_offered(planning: Planner, kind: Kind) -> tuple[list[str], str]:
     """Return the names of a kind, and a sentence that lists them."""
     known = {offer.name for offer in registry.offers(kind.hook)}
     if kind.base is not None:
@@ -295,11 +312,12 @@ def _names_offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
     return sorted(known), are
 
 
-def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
-    refused = [one for one in registry.plugins() if not one.usable]
-    unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
+def _report_unknown(planning: Planner, kind: Kind, call: Call) -> None:
+    plugins = registry.plugins()
+    refused = [plugin for plugin in plugins if not plugin.usable]
+    unusable = [f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in refused]
     brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
-    if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
+    if brings is not None and brings not in {plugin.distribution for plugin in plugins}:
         unusable.append(f"{call.part!r} comes with {brings}. {how_to_install(brings)}.")
     known, are = _names_offered(planning, kind)
     more = {"suggestion": nearest(call.part, known), "hint": " ".join([*unusable, are])}
@@ -309,7 +327,7 @@ def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
 # Policies.
 
 
-def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
+def plan_policies(planning: Planner) -> tuple[NamedPlan, NamedPlan] | None:
     """Plan the two policies of the present node; None when one is wrong."""
     batch = _policy(planning, "batch_policy", BATCH_POLICY)
     dispatch = _policy(planning, "dispatch_policy", DISPATCH_POLICY)
@@ -325,29 +343,31 @@ def plan_policies(planning: Planning) -> tuple[NamedPlan, NamedPlan] | None:
         and len(dispatch.args)
         and batch.args != dispatch.args
     ):
-        message = f"{dispatch.text!r} stands for both policies and is made once, with other args in batch_policy"
+        once = "stands for both policies and is made once"
+        message = f"{dispatch.text!r} {once}, with other args in batch_policy"
         hint = "Write its args at one of the two."
         planning.problems.add("policy", message, hint=hint, **written.place())
     policy = batch if len(batch.args) else dispatch
     return policy, policy
 
 
-def _policy(planning: Planning, key: str, kind: Kind) -> NamedPlan | None:
+def _policy(planning: Planner, key: str, kind: Kind) -> NamedPlan | None:
     """Plan a policy, whose options may also be set by the keys of the node of the same name."""
     parameters = planning.parameters
-    found, default = parameters.key(key), NodeKeys.model_fields[key].default
+    written, default = parameters.key(key), NodeKeys.model_fields[key].default
     origins = {name: origin for name, origin in parameters.origins.items() if origin != "default"}
     given = {name: (getattr(parameters.keys, name), origin) for name, origin in origins.items()}
-    if found is None:
-        call = Call(default, source=Source(f"{planning.node}.{key}"))
-        return _find_class(planning, kind, default, call, given)
-    return _find_class(planning, kind, found.value, planning.read(found.value, found.source), given)
+    if written is None:
+        inner = Call(default, source=Source(f"{planning.node}.{key}"))
+        return _find_class(planning, kind, default, inner, given)
+    call = planning.read(written.value, written.source)
+    return _find_class(planning, kind, written.value, call, given)
 
 
 # Probes.
 
 
-def plan_probes(planning: Planning) -> tuple[NamedPlan, ...]:
+def plan_probes(planning: Planner) -> tuple[NamedPlan, ...]:
     """Plan the probes that ``[global] probes`` lists, and leave out those that are wrong.
 
     The present parameters must be those of ``[global]``.

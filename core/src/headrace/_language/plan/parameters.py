@@ -1,4 +1,7 @@
-"""Option values: where they are written, which one wins (stated here alone), and which keys no backend has."""
+"""Option values.
+
+Where they are written, which one wins (stated here alone), and which keys no backend has.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ from headrace._language.contract.options import (
 from headrace._language.expression.parser import read_expression
 from headrace._language.expression.templates import substitute_text
 from headrace._language.expression.tree import Call
-from headrace._language.plan.element import NamedPlan, Source, place_of
+from headrace._language.plan.element import Source, place_of
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, REPLACED
 from headrace._language.registry.registry import registry
 from headrace._texts import nearest
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from headrace._language.config.document import Written
+    from headrace._language.plan.nodes import NamedPlan
 
 
 K = TypeVar("K", bound=Options)
@@ -121,7 +125,9 @@ def key_of(owner: str, key: str, written: Written, origin: str) -> Found:
 def read_expression_of(
     value: Any, source: Source, node: str | None, problems: Problems
 ) -> Call | None:
-    """Parse the value of a key and replace its placeholders; None when it is wrong, which is reported.
+    """Parse the value of a key and replace its placeholders.
+
+    None when it is wrong, which is reported.
 
     A plugin may have put the tree of another key there: it is given as it is.
     """
@@ -158,10 +164,13 @@ def value_written(key: str, node: str, shape: Sections) -> Found | None:
 
 
 def place_at(key: str, node: str, shape: Sections, *, at_key: bool = False) -> dict[str, Any]:
-    """Return the place of a key of a node, or of its value; where it is not written, the place of the node."""
-    found = value_written(key, node, shape)
+    """Return the place of a key of a node, or of its value.
+
+    Where it is not written, the place of the node.
+    """
+    written = value_written(key, node, shape)
     of_node = {"file": shape.file_of(node), "path": node}
-    return of_node if found is None else found.place(at_key=at_key)
+    return of_node if written is None else written.place(at_key=at_key)
 
 
 @dataclass(eq=False)
@@ -176,13 +185,14 @@ class Parameters:
 
     Attributes:
         asked: The keys that would have set an option of some element.
-        met: By path of a key, the key and why each element with that option does not use its value. None for
-            one that does.
+        met: By path of a key, the key and why each element with that option does not use its value.
+            None for one that does.
         texts: How many expressions of the node have been read.
-        unresolved: How many texts and names of the node could not be understood. A key that no known
-            backend has may belong to one of these, so it is reported only where it looks like a
-            misspelt key of a node.
-        excused: How many brackets of the node lack what cannot be had here: any key may be an option of that.
+        unresolved: How many texts and names of the node could not be understood. A key that no
+            known backend has may belong to one of these, so it is reported only where it looks like
+            a misspelt key of a node.
+        excused: How many brackets of the node lack what cannot be had here: any key may be an
+            option of that.
     """
 
     node: str
@@ -199,8 +209,10 @@ class Parameters:
         """Return a key of the node itself; see `value_written`."""
         return value_written(key, self.node, self.shape)
 
-    def find(self, names: Sequence[str], key: str, own: Found | None = None) -> Found | None:
-        """Return the value of an option of an element: this is the rule which of several values wins.
+    def find(self, names: Sequence[str], key: str, inline: Found | None = None) -> Found | None:
+        """Return the value of an option of an element.
+
+        This is the rule which of several values wins.
 
         The first of these that is written wins. None leaves the option its default:
 
@@ -211,61 +223,69 @@ class Parameters:
         All keys that set the option count as known from now on.
 
         Args:
-            names: The names of the element that may stand before ``::``, without any, keys set nothing.
+            names: The names of the element that may stand before ``::``, without any, keys set
+                nothing.
             key: The key of the option.
-            own: The option among the args of the element itself.
+            inline: The option among the args of the element itself.
         """
         keys = self._keys(names, key)
-        ranked = [*([own] if own is not None else []), *keys]
+        ranked = [*([inline] if inline is not None else []), *keys]
         if not ranked:
             return None
-        for one in keys:
-            why = None if one is ranked[0] else f"{names[0]} has a value from a nearer place"
-            self.met.setdefault(one.source.path, (one, []))[1].append(why)
+        for found_key in keys:
+            why = None if found_key is ranked[0] else f"{names[0]} has a value from a nearer place"
+            self.met.setdefault(found_key.source.path, (found_key, []))[1].append(why)
         return ranked[0]
 
     def _keys(self, names: Sequence[str], key: str) -> list[Found]:
         """Return the keys of the node, then those of ``[global]``, that set an option."""
         plain = [key] if names and key not in OWN_KEYS else []
         table, shared = self.shape.nodes.get(self.node, {}), self.shape.globals
-        own, of_all = [], []
-        for one in [f"{name}::{key}" for name in names] + plain:
-            self.asked.add(one)
-            if one in table:
-                own.append(key_of(self.node, one, table[one], "node"))
-            if one in shared and one not in NODE_ONLY:
-                of_all.append(key_of("global", one, shared[one], "global"))
-        return own + of_all
+        of_node, of_all = [], []
+        for name_of_key in [f"{name}::{key}" for name in names] + plain:
+            self.asked.add(name_of_key)
+            if name_of_key in table:
+                of_node.append(key_of(self.node, name_of_key, table[name_of_key], "node"))
+            if name_of_key in shared and name_of_key not in NODE_ONLY:
+                of_all.append(key_of("global", name_of_key, shared[name_of_key], "global"))
+        return of_node + of_all
 
     def unused_keys(self) -> list[str]:
         """Return the keys of the node that set no option, as far as planning has come."""
         table = self.shape.nodes.get(self.node, {})
         others = (key_of(self.node, key, table[key], "") for key in table if key not in OWN_KEYS)
-        return [str(found.key) for found in others if found.source.path not in self.met]
+        return [str(written.key) for written in others if written.source.path not in self.met]
 
 
 def report_keys(nodes: Sequence[Parameters], shape: Sections, problems: Problems) -> Problems:
-    """Report keys that belong elsewhere, and keys that no backend has; give warnings about overruled keys."""
-    for one in nodes:
-        _report_unknown(one.node, shape.nodes.get(one.node, {}), [one], problems)
+    """Report keys that belong elsewhere, and keys that no backend has.
+
+    Give warnings about overruled keys.
+    """
+    for node in nodes:
+        _report_unknown(node.node, shape.nodes.get(node.node, {}), [node], problems)
     if shape.nodes:
         _report_unknown("global", shape.globals, nodes, problems)
     warnings = Problems(problems.environ)
-    if not any(one.excused for one in nodes):  # a backend that is not here may use the key
+    if not any(node.excused for node in nodes):  # a backend that is not here may use the key
         _report_overruled(nodes, warnings)
     return warnings
 
 
 def _report_overruled(nodes: Sequence[Parameters], warnings: Problems) -> None:
-    """Report the keys whose value no backend has: all that know the option find a value that wins."""
+    """Report the keys whose value no backend has.
+
+    All that know the option find a value that wins.
+    """
     met: dict[str, tuple[Found, list[str | None]]] = {}
-    for path, (found, whys) in (item for one in nodes for item in one.met.items()):
-        met.setdefault(path, (found, []))[1].extend(whys)
-    for found, whys in met.values():
+    for path, (written, whys) in (item for node in nodes for item in node.met.items()):
+        met.setdefault(path, (written, []))[1].extend(whys)
+    for written, whys in met.values():
         if None not in whys:
-            what = f"nothing uses {found.key!r}: {' and '.join(filter(None, dict.fromkeys(whys)))}"
+            why = " and ".join(filter(None, dict.fromkeys(whys)))
+            message = f"nothing uses {written.key!r}: {why}"
             hint = 'Nearest is ( ) in the expression, then "Name::key", then key, then [global].'
-            warnings.add("unused_option", what, hint=hint, **found.place(at_key=True))
+            warnings.add("unused_option", message, hint=hint, **written.place(at_key=True))
 
 
 def _report_unknown(
@@ -279,8 +299,8 @@ def _report_unknown(
         nobody, elsewhere = "no node", {"code": "node_key"}
         others, belongs = NODE_ONLY, "belongs to a node, not to [global]"
     used = {path for node in nodes for path in node.met}
-    own = OWN_KEYS.difference(others)
-    others_of = (key_of(owner, key, table[key], owner) for key in table if key not in own)
+    known_here = OWN_KEYS.difference(others)
+    others_of = (key_of(owner, key, table[key], owner) for key in table if key not in known_here)
     strange = [written for written in others_of if written.source.path not in used]
     if not strange:
         return
@@ -309,18 +329,18 @@ def _report_nobody_has(
         return
     with suppress(ConfigError):
         written.read(problems)
-    near = _meant(written, known, problems, incomplete)
-    if near is None and incomplete:
+    suggestion = _meant(written, known, problems, incomplete)
+    if suggestion is None and incomplete:
         return
     message, hint = f"{nobody} has an option {key!r}", None
     options = sorted(option for option in known if option not in OWN_KEYS and "::" not in option)
     if isinstance(written.value, dict):
         hint = "A table is a node only at the top level, with no backend beside it."
     elif key in REPLACED:
-        near, hint = None, REPLACED[key]
-    elif near is None and options:
+        suggestion, hint = None, REPLACED[key]
+    elif suggestion is None and options:
         hint = f"There are: {', '.join(options)}."
-    problems.add("unknown_key", message, suggestion=near, hint=hint, **place)
+    problems.add("unknown_key", message, suggestion=suggestion, hint=hint, **place)
 
 
 def _meant(
@@ -328,8 +348,9 @@ def _meant(
 ) -> str | None:
     """Return the known key that was probably meant by a key that no backend has, or None.
 
-    For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as well. Where
-    the key may be an option of a backend that is not known, only a nearly equal key of nodes is given.
+    For ``Name::max`` that is ``max``, since node keys have no scope, and for ``batch_size`` as
+    well. Where the key may be an option of a backend that is not known, only a nearly equal key of
+    nodes is given.
     """
     key = str(written.key)
     part = key.rpartition("::")[2]
@@ -339,8 +360,8 @@ def _meant(
     if part in NODE_KEYS:
         return part
     if incomplete:
-        near = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
-        return near and KEYS_ELSEWHERE.get(part, near)
+        suggestion = problems.nearest(key, (*NODE_KEYS, *GLOBAL_KEYS))
+        return suggestion and KEYS_ELSEWHERE.get(part, suggestion)
     others = NODE_KEYS if isinstance(written.value, dict) else ()  # whose values are no tables
     possible = {*known, "extends", "import"}.difference(others)
     return KEYS_ELSEWHERE.get(part) or problems.nearest(key, possible)
@@ -355,7 +376,8 @@ def check_keys(
     """Read the keys of ``model`` from the table of a node, else from ``[global]``.
 
     Returns:
-        The checked keys, with the default in place of a wrong value, so that planning can go on, and the
+        The checked keys, with the default in place of a wrong value, so that planning can go on,
+        and the
         origin of each key.
     """
     values: dict[str, Any] = {}
@@ -375,8 +397,8 @@ def check_keys(
         try:
             return model.model_validate(values), origins
         except ValidationError as error:
-            wrong = _report_keys(error, model, places, name, problems)
-            kept = {key: value for key, value in values.items() if key not in wrong}
+            wrong_keys = _report_keys(error, model, places, name, problems)
+            kept = {key: value for key, value in values.items() if key not in wrong_keys}
             values = kept if len(kept) < len(values) else {}
 
 
@@ -387,7 +409,9 @@ def with_keys_of(
     place: dict[str, Any],
     problems: Problems,
 ) -> NodeKeys:
-    """Return the keys of a node with those that its batch policy has: as its args, or by ``Name::key``.
+    """Return the keys of a node with those that its batch policy has.
+
+    As its args, or by ``Name::key``.
 
     The range of the node, and what its elements are told, depend on them as well.
     """
@@ -415,24 +439,27 @@ def _report_keys(
     problems: Problems,
 ) -> set[str]:
     """Report the wrong keys of a node, and give them."""
-    wrong: set[str] = set()
+    wrong_keys: set[str] = set()
     for detail in value_problems(error, model):
         message = detail["msg"]
         if not detail["loc"]:
             among = [key for key in places if f"{key} = " in message or key == "batch_sizes"]
-            wrong.update(among)
+            wrong_keys.update(among)
             problems.add("key", message, **places[among[-1]]() if among else {"path": name})
             continue
         key = str(detail["loc"][0])
-        if key not in wrong:  # one report for all items of a list is enough
+        if key not in wrong_keys:  # one report for all items of a list is enough
             text = f"{message}, got {format_value(detail['input'])}"
             problems.add("key", text, suggestion=nearest_choice(detail), **places[key]())
-        wrong.add(key)
-    return wrong
+        wrong_keys.add(key)
+    return wrong_keys
 
 
 def nearest_choice(detail: ErrorDetails) -> str | None:
-    """Return the choice of an option that is most like a text which is none of its choices; or None."""
+    """Return the choice of an option that is most like a text which is none of its choices.
+
+    Or None.
+    """
     got, expected = detail["input"], detail.get("ctx", {}).get("expected")
     if detail["type"] not in ("literal_error", "enum") or not isinstance(got, str):
         return None

@@ -13,17 +13,16 @@ from headrace._language.config.problems import Problems, key_place, with_lines
 from headrace._language.config.sections import Sections, key_schemas, read_sections
 from headrace._language.contract.options import map_leaves, path_as_text, without_base
 from headrace._language.expression.nesting import with_room
-from headrace._language.plan.element import PipelinePlan, elements_of
+from headrace._language.plan.element import elements_of
+from headrace._language.plan.nodes import Plan
 from headrace._language.plan.parameters import place_at
 from headrace._language.plan.planner import Planner
-from headrace._language.plan.publish import public_plan
 from headrace._language.plan.rewriting import rewrite
 from headrace._language.registry.imports import HOW_TO_ALLOW, run_imports, why_refused
 from headrace._language.registry.packages import package_of
 from headrace._language.registry.registry import Files, registry
 from headrace._run.notebook import html_of
 from headrace.errors import PluginError, Problem
-from headrace.plan import Plan
 
 _LACKS = ("unknown_backend", "unknown_policy", "unknown_probe", "missing_plugin", "plugin_")
 """A problem whose code begins with one of these may be gone once another plugin is installed."""
@@ -38,7 +37,7 @@ class PipelineConfig:
 
     _document: Document
     _shape: Sections
-    _plan: PipelinePlan
+    _plan: Plan
     _allow_import: bool
 
     def __init__(self, *_: object) -> None:
@@ -59,12 +58,14 @@ class PipelineConfig:
             base: The folder from which relative paths in a dict start, also those under ``extends``
                 and ``import``. Default: the working directory.
             allow_import: Whether the code under ``import`` may run. The environment variable
-                ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known yes.
+                ``HEADRACE_IMPORT=0`` refuses it as well, and so does any value that is no known
+                yes.
 
         Raises:
             ConfigError: The configuration is wrong. ``problems`` holds all its problems.
-            SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
-            TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no dict.
+            PluginError: A plugin that reads, fetches or translates it cannot be imported, or fails.
+            TypeError: ``source`` is none of the three, or ``base`` is given and ``source`` is no
+                dict.
         """
         if isinstance(source, PipelineConfig):
             if base is not None:
@@ -88,16 +89,19 @@ class PipelineConfig:
         config = object.__new__(cls)
         parts = {"_document": document, "_shape": shape, "_plan": plan}
         vars(config).update(parts, _allow_import=allow_import)
-        for check in dict.fromkeys(part.cls.check_pipeline for part in elements_of(plan.roots)):
+        for check in dict.fromkeys(
+            part.cls.check_pipeline for part in elements_of(plan.expressions)
+        ):
             check(config)
         return config
 
     @staticmethod
     def key_schemas() -> dict[str, dict[str, Any]]:
-        """Return the JSON Schema of every key that is no option of a backend, for editors and forms.
+        """Return the JSON Schema of every key that is no option of a backend.
 
         Returns:
-            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all nodes.
+            ``"node"``: keys of a node that may also stand in ``[global]`` as the default of all
+                nodes.
             ``"node_only"``: keys of a node alone. ``"global"``: keys of ``[global]`` alone.
         """
         return key_schemas()
@@ -105,8 +109,8 @@ class PipelineConfig:
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, merged from all its files.
 
-        Relative paths stay as written, each relative to its own file: give their folder as ``base`` when the
-        dict is loaded again. (A pickled configuration keeps the folders.)
+        Relative paths stay as written, each relative to its own file: give their folder as ``base``
+        when the dict is loaded again. (A pickled configuration keeps the folders.)
         """
         document = self._document
         plain: dict[str, Any] = {}
@@ -116,23 +120,29 @@ class PipelineConfig:
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
-        return with_room(lambda: public_plan(self._plan))
+        return self._plan
 
     def problem_at(
         self, node: str, key: str, code: str, message: str, hint: str | None = None
     ) -> Problem:
-        """Make a problem at the place of a key of a node; at the node where the key is not written."""
+        """Make a problem at the place of a key of a node.
+
+        At the node where the key is not written.
+        """
         place = place_at(key, node, self._shape, at_key=True)
         return with_lines([Problem(code, message, hint=hint, **place)])[0]
 
     @property
     def nodes(self) -> tuple[str, ...]:
         """The names of the nodes, in file order."""
-        return tuple(self._plan.links)
+        return tuple(self._plan.nodes)
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """The Python files that were run for it: those under ``import``, and what these import beside them."""
+        """The Python files that were run for it.
+
+        Those under ``import``, and what these import beside them.
+        """
         files = [Path(path) for path, _ in self._plan.files]
         return tuple(Path(run) for file in files for run in package_of(file.parent).files(file))
 
@@ -148,8 +158,12 @@ class PipelineConfig:
     def _checked_options(self) -> list[Any]:
         """Return all checked options, in which paths are absolute, and the imported files."""
         files = [path for path, _ in self._plan.files]
-        probes = [probe.options for probe in self._plan.probes]
-        return [*files, *(element.options for element in elements_of(self._plan.roots)), *probes]
+        probes = [probe.options for probe in self._plan.probe_plans]
+        return [
+            *files,
+            *(element.options for element in elements_of(self._plan.expressions)),
+            *probes,
+        ]
 
     def __repr__(self) -> str:
         return f"<PipelineConfig of {', '.join(self.nodes)}>"
@@ -181,7 +195,8 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
     items = [item for item, _ in document.imports]
     if items and why is not None:
         place = key_place(next(iter(document.imports.values())), "import", "import", items)
-        message = f"the configuration imports {', '.join(items)}, and running its code is not allowed: {why}"
+        imports = f"the configuration imports {', '.join(items)}"
+        message = f"{imports}, and running its code is not allowed: {why}"
         problems.add("import_refused", message, hint=HOW_TO_ALLOW, **place)
         return ()
     tables: dict[str, dict[str, type[Any]]] = {}
@@ -215,7 +230,8 @@ def explain(
 
     Raises:
         ConfigError: The configuration is wrong. ``problems`` holds all its problems.
-        SetupError: The only problem is a ``Fallback`` whose branches are not installed here.
+        PluginError: A plugin that reads, fetches or translates it cannot be imported, or fails.
+        TypeError: ``source`` is none of the three.
     """
     plan = PipelineConfig.load(source, allow_import=allow_import).plan()
     return with_room(plan.to_dict)

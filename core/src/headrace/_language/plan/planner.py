@@ -2,64 +2,94 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from headrace._language.config.problems import SUGGESTED
+from headrace._language.config.problems import SUGGESTED, with_lines
 from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
-from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP
+from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP, with_room
 from headrace._language.expression.tree import Call
 from headrace._language.plan.auto import settle_auto
 from headrace._language.plan.checks import check_arity, check_placed, check_prefixes
 from headrace._language.plan.declared import narrow, no_batch, static_range
-from headrace._language.plan.element import (
-    Element,
-    Named,
-    NodePlan,
-    PipelinePlan,
-    Source,
-    elements_of,
-    place_of,
-)
+from headrace._language.plan.element import Element, Named, Source, elements_of, place_of
 from headrace._language.plan.links import plan_links
+from headrace._language.plan.nodes import NodePlan, Plan
 from headrace._language.plan.options_reader import OptionsReader, plan_policies, plan_probes
 from headrace._language.plan.parameters import (
     Parameters,
     check_keys,
     place_at,
+    read_expression_of,
     report_keys,
     with_keys_of,
 )
-from headrace._language.plan.planning import Planning, Scope
-from headrace._language.plan.role import core_role
-from headrace._language.plan.ways import (
-    called_in_other_threads,
-    edges,
-    give_thread,
-    way_through,
-    why_not_callable,
-)
-from headrace._language.plan.word import Use, word_of
+from headrace._language.plan.ways import called_in_other_threads, edges, give_thread, way_through
+from headrace._language.plan.word import Scope, Use, core_word, why_not_callable, word_of
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, SYNONYMS
 from headrace._language.registry.registry import Offer, registry
 from headrace._texts import starting
+from headrace.errors import PluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from headrace._language.config.problems import Problems
     from headrace._language.contract.backend import Backend
     from headrace._language.contract.options import Options
-    from headrace._language.plan.element import NamedPlan
+    from headrace._language.plan.nodes import NamedPlan
+    from headrace._language.registry.registry import Files
 
 
-class Planner(Planning):
+MAX_TEXTS = 1000
+"""How many parameters one expression may use, those in each other counted as often as they are
+written out."""
+
+
+@dataclass(eq=False)
+class Planner:
     """Plans the nodes of one configuration, each when it is first named, else in file order.
 
-    It gives the names in expressions their meaning. A wrong name is reported where it stands, and its bracket is planned
-    all the same, to find other problems.
+    It gives the names in expressions their meaning. A problem is reported at its own place only:
+    an element that depends on a wrong one is left out without another report. The bracket of a
+    wrong name is planned all the same, to find other problems.
+
+    Args:
+        shape: The configuration.
+        files: The files that it imports, and what each has registered.
+        problems: Takes the problems that are found.
+        all_names: Whether all names are known. False when an import has failed.
+        refused: Why code that the configuration names may not be imported. None when it may.
+
+    Attributes:
+        reported: All problems that are an error. ``problems`` are others while a branch is only
+            tried.
+        registered: The nodes, as ``node.NAME``. One that is wrong has no element.
+        nodes: The nodes that are planned.
+        all_parameters: By node, the keys of those whose planning has begun, finished or not.
+        too_many: Whether an expression uses too many parameters, which has been reported.
+        parameters: The parameters of the present node.
+        _unfinished: The nodes whose planning has begun and not ended: one that names one of them
+            needs itself.
     """
 
-    def pipeline(self) -> PipelinePlan:
+    shape: Sections
+    files: Files
+    problems: Problems
+    all_names: bool = True
+    refused: str | None = None
+    registered: dict[str, Named] = field(default_factory=dict)
+    nodes: dict[str, NodePlan] = field(default_factory=dict)
+    all_parameters: dict[str, Parameters] = field(default_factory=dict)
+    too_many: bool = False
+    parameters: Parameters = field(init=False)
+    _unfinished: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.parameters = Parameters("global", self.shape)
+
+    def pipeline(self) -> Plan:
         """Plan everything."""
         nodes = self.shape.nodes
         for name in nodes:
@@ -68,10 +98,14 @@ class Planner(Planning):
         keys, probes = self._global_keys()
         links = plan_links(self.shape, self.nodes, self.problems)
         parameters = [*self.all_parameters.values()]
-        warnings = tuple(report_keys(parameters, self.shape, self.problems))
-        files, allowed = self.files, self.refused is None
-        plan = PipelinePlan(self.nodes, keys, files, links, probes, allowed, warnings)
+        warnings = with_lines(report_keys(parameters, self.shape, self.problems))
+        planned = {name: self.nodes[name] for name in nodes if name in self.nodes}
+        about = (self.files, probes, self.refused is None, warnings)
+        plan = Plan(planned, tuple(self.nodes), keys, *about)
         settle_auto(plan)
+        for name, node in planned.items():
+            node.links, node.threads = links[name], plan.threads_of(name)
+        plan._freeze()
         return plan
 
     def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
@@ -84,7 +118,10 @@ class Planner(Planning):
             return keys, plan_probes(self)
 
     def plan_node(self, name: str) -> None:
-        """Plan one node. When it is wrong, its name is registered as wrong, so that uses are no errors."""
+        """Plan one node.
+
+        When it is wrong, its name is registered as wrong, so that uses are no errors.
+        """
         self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
         parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
@@ -101,8 +138,9 @@ class Planner(Planning):
 
     def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
         """Plan the present node."""
-        own = tuple(filter(None, self._keys_of_plugins()))
-        for sizes in filter(None, (getattr(options, "batch_sizes", None) for options in own)):
+        plugin_keys = tuple(filter(None, self._keys_of_plugins()))
+        stated = (getattr(options, "batch_sizes", None) for options in plugin_keys)
+        for sizes in filter(None, stated):
             keys = keys.model_copy(update={"batch_sizes": sizes})
             self.parameters.keys, origins["batch_sizes"] = keys, "node"
         if (policies := plan_policies(self)) is not None:
@@ -112,12 +150,12 @@ class Planner(Planning):
         init, instance = self.at_key("init"), self.instance()
         if instance is None or policies is None:
             return None
-        plan = NodePlan(self.node, keys, origins, instance, *policies, init, own)
+        plan = NodePlan(self.node, keys, origins, instance, *policies, init, plugin_keys)
         for root in plan.roots:
             give_thread(root)
             for name in called_in_other_threads(root):
                 message = f"{name.name} owns its thread, and is called here in another one"
-                hint = "Leave out the BackgroundThread around the name: the whole instance has a thread."
+                hint = "Leave out the BackgroundThread: the whole instance has a thread."
                 self.add("thread", message, name.call, hint=hint)
         if (why := why_not_callable(instance)) is not None:
             self.add("not_callable", f"{instance.name} {why} and cannot be called", instance.call)
@@ -127,9 +165,9 @@ class Planner(Planning):
         return plan
 
     def _keys_of_plugins(self) -> Iterator[Options | None]:
-        """Read the keys of the present node that belong to plugins, once for each class that has some."""
+        """Read the keys of the present node that belong to plugins, once for each class."""
         written = (o for o in registry.offers("node_keys") if self.parameters.key(o.name))
-        for offer in {one.path: one for one in written}.values():
+        for offer in {offer.path: offer for offer in written}.values():
             call = Call(offer.name, source=Source(self.node))
             if (cls := self.load(call, [offer], "key")) is not None:
                 yield OptionsReader(call, cls, self).read()[0]
@@ -147,8 +185,11 @@ class Planner(Planning):
         call = Call("Reflect", phases=((inner,),), source=source)
         return self.plan(call, Scope(depth=-1))
 
-    def _check_outermost(self, roots: list[Element], runs: Element) -> None:
-        """Check that what may only stand outermost in a node, does; nothing in ``runs`` runs before it or after it."""
+    def _check_outermost(self, roots: Iterable[Element], runs: Element) -> None:
+        """Check that what may only stand outermost in a node, does.
+
+        Nothing in ``runs`` runs before it or after it.
+        """
         special = [e for e in elements_of(roots) if e.cls.place.outermost or e.goes_on_at]
         if not special:
             return
@@ -157,11 +198,13 @@ class Planner(Planning):
         last = edges(runs)
         for element in special:
             if element.goes_on_at and element not in last:
-                message = f"{element.name} stands where its node ends or nowhere: a request that goes on elsewhere leaves its node"
-                hint = "That is outermost in the node, last in an S there, or in a branch of HasKey there."
+                why = "a request that goes on elsewhere leaves its node"
+                message = f"{element.name} stands where its node ends or nowhere: {why}"
+                hint = "That is outermost, last in an S there, or in a branch of HasKey there."
                 self.add("word", message, element.call, hint=hint)
             if element.cls.place.outermost and element not in alone:
-                message = f"{element.name} stands outermost in its node or nowhere: what it resumes runs through the node again"
+                why = "what it resumes runs through the node again"
+                message = f"{element.name} stands outermost in its node or nowhere: {why}"
                 hint = "Put what comes before or after it into a node of its own, linked by next."
                 self.add("word", message, element.call, hint=hint)
 
@@ -172,11 +215,12 @@ class Planner(Planning):
         for element in here if wanted > 1 else ():
             most = None if element.named else element.cls.most_instances(element.options)
             if most is not None and most < wanted:
-                message = f"{element.name} allows no more than {most} instances in one process: instance_num is {wanted}"
+                allows = f"{element.name} allows no more than {most} instances in one process"
+                message = f"{allows}: instance_num is {wanted}"
                 self.add("instances", message, element.call, hint=f"Write instance_num = {most}.")
 
     def _check_range(self, plan: NodePlan, root: Element) -> None:
-        """Check that some weight fits both the keys of the node and the range that the classes of ``root`` state."""
+        """Check that some weight fits the keys of the node and the range of ``root``."""
         low, high = narrow(root.range, plan.keys, alias=plan.alias_of is not None)
         if high is None or low <= high:
             return
@@ -202,10 +246,10 @@ class Planner(Planning):
             self._report_unknown(call, scope)
         cls = self.load(call, offers) if offers else None
         if cls is None:
-            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names: these
-            # are no backends that could be planned.
-            near = self._nearest(call, scope) if call.phases else None
-            inside = call.children[core_role(near or "")._names :]
+            # The bracket of a misspelt word that takes names, as of `Forwrad[node.x]`, holds names:
+            # these are no backends that could be planned.
+            suggestion = self._nearest(call, scope) if call.phases else None
+            inside = call.children[core_word(suggestion or "")._names :]
             self.plan_all((child for child in inside if child.name not in self.shape.nodes), scope)
             return None
         return self._backend(call, offers[0], cls, scope)
@@ -271,7 +315,7 @@ class Planner(Planning):
         row: list[Call] = []
         for call in phase:
             plain = call.prefix is None and not len(call.args) and len(call.phases) == 1
-            joins = plain and core_role(call.name)._in_turn and call.phases[0][0].prefix is None
+            joins = plain and core_word(call.name)._in_turn and call.phases[0][0].prefix is None
             if joins and self.instance_named(call.name, scope) is None:
                 row += self._join(call.phases[0], scope)
             else:
@@ -282,10 +326,13 @@ class Planner(Planning):
         """Ask a class whether it needs a thread of its own on one of the devices of the node."""
         device = self.parameters.keys.device if self.parameters.keys is not None else None
         devices = device if isinstance(device, tuple) else (device,)
-        return options is not None and any(cls.needs_thread(options, one) for one in devices)
+        return options is not None and any(cls.needs_thread(options, device) for device in devices)
 
     def _with_name(self, call: Call, option: str) -> Call | None:
-        """Give a call its option that is written as the one name in ``[ ]``; None where something else stands there."""
+        """Give a call its option that is written as the one name in ``[ ]``.
+
+        None where something else stands there.
+        """
         child, *others = call.children
         if others or child.phases or len(child.args) or child.prefix is not None:
             self.add("word", f"{call.name} takes one name in [ ], without ( ) and [ ]", call)
@@ -302,7 +349,8 @@ class Planner(Planning):
             problem = registry.unknown(call.name, (), self._nearest(call, scope))
             empty = [file for file, registered in self.files if not registered]
             if empty and problem.suggestion is None:
-                hint = f"{empty[0]} registers nothing: headrace.register({call.name!r}, ...) in it does."
+                does = f"headrace.register({call.name!r}, ...) in it does"
+                hint = f"{empty[0]} registers nothing: {does}."
                 problem = replace(problem, hint=hint)
             self.problems.add_all([replace(problem, **place_of(call))])
 
@@ -312,7 +360,109 @@ class Planner(Planning):
             return None  # after so many problems the names are not even listed, which takes time
         local = [name for frame in scope.frames for name in frame]
         here = [*self.registered, *registry.names(self.files)]
-        near = SYNONYMS.get(call.part.lower()) or starting(call.part, [*local, *here])
-        near = near or self.problems.nearest(call.part, [*local, *here, *KNOWN_ELSEWHERE])
-        ways = [f"{offer.plugin}:{near}" for offer in registry.find(near or "", self.files)]
-        return (self.problems.nearest(call.name, ways) if call.plugin else None) or near
+        known = [*local, *here]
+        name = SYNONYMS.get(call.part.lower()) or starting(call.part, known)
+        name = name or self.problems.nearest(call.part, [*known, *KNOWN_ELSEWHERE])
+        ways = [f"{offer.plugin}:{name}" for offer in registry.find(name or "", self.files)]
+        return (self.problems.nearest(call.name, ways) if call.plugin else None) or name
+
+    # Names of instances, and reading.
+
+    def plan_all(self, calls: Iterable[Call], scope: Scope) -> None:
+        """Plan the bracket of a wrong name, so that the problems in it are reported as well."""
+        for call in calls:
+            self.plan(call, scope.within())
+
+    # The node that is being planned, called the present node.
+
+    @contextmanager
+    def within(self, parameters: Parameters) -> Iterator[None]:
+        """Make a node the present one inside the ``with``. Others may be entered in turn."""
+        outer, self.parameters = self.parameters, parameters
+        try:
+            yield
+        finally:
+            self.parameters = outer
+
+    @property
+    def node(self) -> str:
+        """The name of the present node."""
+        return self.parameters.node
+
+    @property
+    def known_node(self) -> str | None:
+        """The name of the present node; None for ``[global]``."""
+        return None if self.parameters.keys is None else self.parameters.node
+
+    # Reporting problems.
+
+    def add(
+        self, code: str, message: str, call: Call, which: int | str | None = None, **more: Any
+    ) -> None:
+        """Report a problem at ``call``, or at one of its args."""
+        self.problems.add(code, message, **{**place_of(call, which), **more})
+
+    def load(self, call: Call, offers: Sequence[Offer], noun: str = "backend") -> type[Any] | None:
+        """Give the class that a name means.
+
+        None where two offer it or it cannot be imported, which is reported.
+        """
+        if len(offers) > 1:
+            ways = [f"{offer.plugin}:{call.part}" for offer in offers]
+            hint = f"Write {' or '.join(ways)}."
+            if len(set(ways)) < len(ways):
+                hint = "Give one of them another name, or import only one."
+            message = f"{call.name!r} is offered by {' and '.join(o.distribution for o in offers)}"
+            self.add("ambiguous", message, call, hint=hint)
+        else:
+            try:
+                return offers[0].load(noun)
+            except PluginError as error:
+                self.add(error.code, error.what, call, hint=error.hint)
+        self.parameters.unresolved += 1
+        return None
+
+    def read(self, text: Any, source: Source) -> Call | None:
+        """Parse an expression and replace its placeholders.
+
+        None when it is wrong, which is reported.
+        """
+        self.parameters.texts += 1
+        if self.parameters.texts > MAX_TEXTS:
+            self.parameters.unresolved += 1
+            if not self.too_many:
+                self.too_many = True
+                message = f"its parameters are used more than {MAX_TEXTS} times"
+                twice = "Parameters that use each other twice double with each level"
+                hint = f"{twice}: build less, or write it out."
+                self.problems.add("nesting", message, hint=hint, file=source.file, path=source.path)
+            return None
+        call = read_expression_of(text, source, self.known_node, self.problems)
+        self.parameters.unresolved += call is None
+        if call is None or call.prefix is None:
+            return call
+        message = "nobody understands the prefix of the outermost name"
+        hint = "A prefix belongs to a child in [ ]."
+        self.add("prefix", message, call, span=call.prefix.span, hint=hint)
+        return call.replace(prefix=None)
+
+    def refuse_cycle(self, call: Call) -> bool:
+        """Report a name of an unfinished node: that node needs itself. False for any other."""
+        node = call.name.removeprefix("node.")
+        if node == call.name or node not in self._unfinished:
+            return False
+        chain = [*self._unfinished[self._unfinished.index(node) :], node]
+        shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
+        self.add("cycle", f"node {node!r} is needed to build itself{shown}", call)
+        return True
+
+    def instance_named(self, name: str, scope: Scope) -> Named | None:
+        """Return the instance of an ``IoC`` that ``name`` means, or the node, planned first."""
+        for frame in reversed(scope.frames):
+            if name in frame:
+                return frame[name]
+        node = name.removeprefix("node.")
+        if node != name and node in self.shape.nodes and node not in self.all_parameters:
+            # Nodes that name each other may be a long chain.
+            with_room(lambda: self.plan_node(node))
+        return None if node in self._unfinished else self.registered.get(name)

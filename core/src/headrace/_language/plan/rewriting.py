@@ -1,4 +1,4 @@
-"""What plugins translate into the keys of core before anything is planned, by their hook ``headrace_rewriters``."""
+"""What plugins translate into the keys of core before anything is planned."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ GLOBAL = "global"
 
 
 def rewrite(shape: Sections, files: Files, problems: Problems) -> Sections:
-    """Let plugins translate the keys and words of theirs that a configuration has, each function once.
+    """Let plugins translate their keys and words in a configuration, each function once.
 
-    A word that others have registered as a backend is that backend: rewriters see it with its qualifier.
+    A word that others have registered as a backend is that backend: rewriters see it with its
+    qualifier.
 
     Raises:
         ConfigError: Something has no translation, or two plugins translate the same name.
@@ -38,10 +39,11 @@ def rewrite(shape: Sections, files: Files, problems: Problems) -> Sections:
     offers = registry.offers("rewriters")
     here = _offers_here(shape, offers)
     words = [offer for offer in here if offer.name[0].isupper()]
-    means = [(word, own) for word in words for own in registry.find(word.name, files)]
-    others = {own.name: own for word, own in means if own.distribution != word.distribution}
-    for offer in {own.path: own for own in here if own.name not in others}.values():
-        other = next((own for own in offers if own.name == offer.name and own != offer), None)
+    means = [(word, offer) for word in words for offer in registry.find(word.name, files)]
+    others = {offer.name: offer for word, offer in means if offer.distribution != word.distribution}
+    for offer in {offer.path: offer for offer in here if offer.name not in others}.values():
+        alike = (other for other in offers if other.name == offer.name and other != offer)
+        other = next(alike, None)
         if other is not None:
             told = f"{offer.name!r} is translated by {offer.distribution} and {other.distribution}"
             problems.add("plugin", told, hint="Disable one of them with HEADRACE_PLUGINS.")
@@ -65,7 +67,7 @@ def _offers_here(shape: Sections, offers: Iterable[Offer]) -> list[Offer]:
 def _with_qualifiers(call: Call, others: Mapping[str, Offer]) -> Call:
     """Return a tree in which what others have registered bears its qualifier."""
     name = f"{others[call.name].plugin}:{call.name}" if call.name in others else call.name
-    phases = tuple(tuple(_with_qualifiers(one, others) for one in phase) for phase in call.phases)
+    phases = tuple(tuple(_with_qualifiers(c, others) for c in phase) for phase in call.phases)
     return call.replace(name=name, phases=phases)
 
 
@@ -80,7 +82,7 @@ class _Rewriting:
         """Call the function of a plugin."""
         function: Any = load(offer.path or "", offer.distribution)
         named = self._tables.items()
-        plain = {name: {key: own.value for key, own in table.items()} for name, table in named}
+        plain = {name: {k: written.value for k, written in table.items()} for name, table in named}
         try:
             tables = function(plain, self._parse)
         except ConfigError as error:

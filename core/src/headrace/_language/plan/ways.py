@@ -1,57 +1,44 @@
-"""The ways of a batch through a tree of elements: what it passes first and last, what is called, and in which thread."""
+"""The ways of a batch through a tree of elements.
+
+What it passes first and last, what is called, and in which thread.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._language.plan.role import role_of
+from headrace._language.plan.word import way_to_called, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from headrace._language.plan.element import Element, NodePlan
-
-
-def way_to_called(element: Element) -> list[Element]:
-    """Return an element, the names and wiring words that are followed from it, and the element called in the end.
-
-    The way ends at a name whose calls wait in a queue: a node is called there.
-    """
-    way = [element]
-    while True:
-        element = way[-1]
-        if element.named is None and role_of(element.cls)._wiring and element.children:
-            way.append(element.children[-1])
-        elif element.target is not None:
-            way.append(element.target)
-        else:
-            return way
-
-
-def why_not_callable(element: Element) -> str | None:
-    """Tell why the backend of an element cannot be called; None when it can."""
-    return way_to_called(element)[-1].cls.place.not_callable
+    from headrace._language.plan.element import Element
+    from headrace._language.plan.nodes import NodePlan
 
 
 def way_through(root: Element, place: int, *, threads: bool = True) -> Iterator[Element]:
-    """Return the elements that a whole batch passes first (``place`` 0) or last (-1), the outermost first.
+    """Return the elements that a whole batch passes first (``place`` 0) or last (-1).
 
-    The way ends at a name, with ``threads`` False also at the first element inside that has a thread of its own.
+    The way ends at a name, with ``threads`` False also at the first element inside that has a
+    thread of its own.
     """
     element = root
     while True:
         yield element
         if element.named is not None or not (threads or element is root or not element.own_thread):
             return
-        role, children = role_of(element.cls), element.children
-        if role._wiring or role._in_turn or (threads and role._threaded):
-            element = children[place if role._in_turn else -1]
+        word, children = word_of(element.cls), element.children
+        if word._wiring or word._in_turn or (threads and word._threaded):
+            element = children[place if word._in_turn else -1]
         else:
             return  # what runs something of its own before or after its children
 
 
 def edges(root: Element) -> list[Element]:
-    """Return the elements of an expression that give items their outcome there: the outermost, the last of an S, ..."""
+    """Return the elements of an expression that give items their outcome there.
+
+    The outermost, the last of an S, ...
+    """
     *_, last = way = [*way_through(root, -1)]
     if last.cls.bracket.divides and last.named is None:
         way += [edge for child in last.children for edge in edges(child)]
@@ -62,17 +49,17 @@ def edges(root: Element) -> list[Element]:
 
 
 def give_thread(root: Element) -> None:
-    """Put a thread around an expression if a backend in it owns one, and no thread or process is around that yet."""
+    """Put a thread around an expression if a backend in it owns one, and has none yet."""
     root.own_thread |= _needs_thread(root)
 
 
 def called_in_other_threads(root: Element) -> Iterator[Element]:
     """Find the names inside a thread that stand for instances outside of it which own theirs."""
-    for thread in (element for element in root.walk() if role_of(element.cls)._threaded):
+    for thread in (element for element in root.walk() if word_of(element.cls)._threaded):
         inside = [*thread.walk()]
         made = set(map(id, inside))
         for element in inside:  # and what it names
-            target = element.target
+            target = element.referent
             if target is None or id(target) in made:
                 continue
             made.add(id(target))
@@ -90,7 +77,7 @@ def _needs_thread(root: Element) -> bool:
 
 
 def _runs_here(element: Element) -> bool:
-    return not (element.own_thread or role_of(element.cls)._threaded)
+    return not (element.own_thread or word_of(element.cls)._threaded)
 
 
 def owns_thread(node: NodePlan) -> bool:

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace._language.building.children import child_call, run_child, select
 from headrace._language.contract.groups import Bracket
 from headrace._language.plan.declared import combine_ranges, keys_named
-from headrace._language.plan.ways import way_to_called
-from headrace._language.plan.word import Use, Word
+from headrace._language.plan.word import Use, Word, way_to_called
 from headrace._run.tracebacks import none_if_all_ok
 from headrace.errors import NoResultError
 from headrace.keys import RESULT, Request

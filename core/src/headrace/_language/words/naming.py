@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from headrace._language.contract.backend import Backend
     from headrace._language.expression.tree import Call
     from headrace._language.plan.element import Element
-    from headrace._language.plan.planning import Planning
+    from headrace._language.plan.planner import Planner
 
 __all__ = ["Forward", "Reflect"]
 
@@ -137,7 +137,7 @@ class Reflect(Wiring):
         return use.holding([child])
 
 
-def _report_missing(planning: Planning, call: Call, key: str) -> None:
+def _report_missing(planning: Planner, call: Call, key: str) -> None:
     if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused_keys()):
         return  # the key is misspelt, and `unused_keys` keys are reported with the nearest name
     message = f"node {planning.node!r} needs the key {key!r}"

@@ -54,7 +54,7 @@ _PICTURES = {b"\xff\xd8\xff": "image/jpeg", b"\x89PNG\r\n\x1a\n": "image/png", b
 _ANY_BYTES = "application/octet-stream"
 _TEXT = "text/plain"
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_REFUSED = frozenset(keys.RESERVED) - {keys.COLOR, keys.BOX, keys.REQUEST_ID}
+_REFUSED = frozenset(keys.RESERVED) - {keys.REQUEST_ID}
 """Keys of a request that decide how it is run; a client must not set them."""
 
 

@@ -72,7 +72,7 @@ def config(model: Model) -> dict[str, Any]:
     }
     nodes = model.pipe.config.plan().nodes.items()
     auto = {
-        f"{name}.instance_num": {"string_value": f"auto: {node.auto}"}
+        f"{name}.instance_num": {"string_value": f"auto: {node.auto_reason}"}
         for name, node in nodes
         if node.auto is not None
     }

@@ -43,7 +43,7 @@ Datatype = Literal[
 
 Axis = Annotated[int, pydantic.Field(ge=-1)]
 
-NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA, keys.COLOR, keys.BOX}
+NO_INPUTS = frozenset(keys.RESERVED) - {keys.DATA}
 """Keys of a request that decide how it is run, so that no input may be one of them."""
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,17}")

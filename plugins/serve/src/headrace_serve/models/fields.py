@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_args, get_origin, g
 import pydantic
 from typing_extensions import NotRequired, Required, TypedDict
 
-import headrace
-from headrace.errors import ConfigError, InputError, SetupError, among
+from headrace.errors import InputError, SetupError, among
 from headrace_formats import write_json
 from headrace_serve.errors import FieldError
 from headrace_serve.models.entries import NO_INPUTS
@@ -24,6 +23,8 @@ from headrace_serve.reading import loads
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import headrace
+    from headrace.plan import Element
     from headrace_serve.models.entries import ModelEntry
     from headrace_serve.models.signature import Port
 
@@ -241,7 +242,7 @@ def check_keys(
             raise SetupError(text, hint=f'Give one of them `key = "{key}"`; their keys are {has}.')
 
 
-def _needed(element: headrace.plugins.Element) -> list[str]:
+def _needed(element: Element) -> list[str]:
     """Return the keys that a backend needs in every request."""
     reads: Any = element.cls.reads
     if isinstance(reads, type):
@@ -276,14 +277,11 @@ def _fields_of(reads: type) -> list[Field]:
     return fields
 
 
-def _first(config: headrace.PipelineConfig, node: str) -> headrace.plugins.Element | None:
+def _first(config: headrace.PipelineConfig, node: str) -> Element | None:
     """Return the first backend of a node, as its configuration says; None if that cannot be told."""
-    try:
-        element = headrace.plugins.resolve(config, node=node)
-    except ConfigError:
-        return None
-    while element is not None and element.children:
-        if element.name not in THROUGH:
+    element = config.plan().nodes[node].tree
+    while element.children:
+        if element.backend not in THROUGH:
             return None
         element = element.children[0]
     return element

@@ -107,7 +107,7 @@ class Model:
         plan = self.pipe.config.plan()
         self.signature = read_signature(*described(self.pipe, plan), entry)
         self.entry = plan.roots[0]
-        self.entry_keys = {k: key.value for k, key in plan.nodes[self.entry].keys.items()}
+        self.entry_keys = {k: key.value for k, key in plan.nodes[self.entry].values.items()}
         self.entry_keys["instance_num"] = plan.nodes[self.entry].instance_num
         self.queue_size = int(self.entry_keys["queue_size"])
         self.timed = is_timed(self.pipe)
