@@ -1,11 +1,127 @@
-"""The hooks of plugins: functions of a light module named in the group ``headrace.plugins``.
+"""What a plugin can bring besides backends: names in its metadata, and hooks.
 
-A distribution names the module in its ``pyproject.toml``. The name on the left is free::
+Names
+=====
+
+What an ordinary configuration asks for by name are entry points, as backends are. They are read from
+metadata, and nothing of the plugin is imported before one of its names is used::
+
+    [project.entry-points."headrace.readers"]
+    ".net" = "headrace_x.reading:tables_of"
+
+``headrace.node_keys``: keys of nodes that ask for a check before anything is built
+    The key, and a subclass of `headrace.Options` that has a field of this name and a method
+    ``check(config, node)``::
+
+        import headrace
+
+        class Owner(headrace.Options):
+            owner: str
+
+            def check(self, config, node):
+                if self.owner not in {"vision", "speech"}:
+                    what = f"nobody is called {self.owner!r}"
+                    raise headrace.errors.ConfigError(
+                        config.problem_at(node, "owner", "owner", what)
+                    )
+
+    The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its
+    options are checked with the configuration. ``check`` is called before a pipeline of the
+    configuration is built. It gets the configuration as it will run. If it returns a function, that is
+    called once all nodes are built, and may refuse as well. Its property ``batch_sizes``, where it is
+    not None, takes the place of this key of the node.
+
+``headrace.rewriters``: keys and words that you translate into others before anything is planned
+    The key or word, and a function ``f(tables, parse)``. A key begins with a small letter, and stands
+    in a node or in ``[global]``. A word begins with a capital letter, and stands in an expression::
+
+        def translate(tables, parse):
+            for table in tables.values():
+                if "replicas" in table:
+                    table["instance_num"] = table.pop("replicas")
+            return tables
+
+    The function is called once for a configuration that has one of its names, whose files are merged
+    by then. It changes ``tables``, or makes others, and returns them: the keys of each node by its
+    name, in order, those of ``[global]`` as ``"global"``. Values are as written, with their
+    placeholders.
+
+    ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the placeholders
+    replaced. A key that a node lacks is that of ``"global"``. It gives None where neither has it. A
+    tree, or one made of its parts by ``tree.replace(...)``, may be the value of a key: an error in it
+    is shown where its text was written. A value that is moved keeps its place as well.
+
+    Raise `headrace.errors.ConfigError` for what has no translation, with the place that a part of a
+    tree carries::
+
+        source = part.source
+        where = {"file": source.file, "path": source.path, "text": part.text, "span": part.name_span}
+        raise ConfigError(Problem(code, message, **where))
+
+``headrace.readers``: what else than a TOML file may stand where a configuration does
+    A suffix in small letters (``.onnx``), or a file of a folder, perhaps a pattern (``modules.json``,
+    ``*/config.pbtxt``), and a function ``f(path)``. ``.toml`` is core's::
+
+        def tables_of(path):
+            return {"backend": "NetTensor", "model": path.name, "max": 8}
+
+    The function gets an absolute `pathlib.Path` and returns the tables of the TOML file that it stands
+    for, as ``tomllib`` gives them: those of a pipeline, or ``{"models": {...}}``, those of a file for
+    ``headrace serve``. In the tables of a pipeline a relative path starts from the folder of the file,
+    or from the folder itself. In ``models`` paths are absolute. Write ``$${`` for a ``${`` of a name.
+    The tables may be extended, and may have ``extends`` and keys that are rewritten. The function is
+    called where a configuration is read, so it reads little, and loads no model.
+
+    A reader that refuses what it does not know has a second parameter, ``ignore``. It gets the names,
+    keys of its format or files, that a configuration has under ``ignore`` beside ``extends``, and looks
+    not at them. Without any it is called with the path alone.
+
+    Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the name of
+    your plugin.
+
+``headrace.fetchers``: where files come from that a configuration names by an address
+    The scheme of the address, and a function ``f(address)``::
+
+        from headrace_models import Cached
+
+        def net(address):
+            return Cached(address, read)
+
+        def read(address, folder):
+            path = folder / "model"
+            path.write_bytes(read_from_net(address))
+            return path
+
+    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an address.
+    The function is called when the configuration is checked, and connects to nobody. It raises
+    `headrace.errors.ConfigError` for an address that is wrong, and returns an object with
+
+    ``path``
+        Where the file or folder lies, or will lie: a `pathlib.Path` in a folder of its own.
+    ``fetch()``
+        Have it there. It is called as each node is built that names it. It raises
+        `headrace.errors.SetupError`.
+    ``origin()``
+        ``{"address": ..., "revision": ..., "sha256": ...}``, for ``describe()``. Of what is not there
+        the address alone. ``"moves": True`` says that the address may stand for something else
+        tomorrow.
+    ``check()``
+        May be left out. Called when the file was loaded. It raises `headrace.errors.SetupError` if
+        ``path`` has changed since ``fetch()``.
+
+    ``headrace_models.Cached`` is such an object: it fetches by a function of yours, once per machine,
+    into a cache.
+
+Hooks
+=====
+
+Policies, probes, commands and APIs are what functions of a light module answer, the hooks. The module
+stands in the group ``headrace.plugins``. The name on the left is free::
 
     [project.entry-points."headrace.plugins"]
     hooks = "headrace_x.hooks"
 
-The module implements a hook by a function of the same name with the marker `hookimpl`::
+It implements a hook by a function of the same name with the marker `hookimpl`::
 
     from headrace.hookspecs import hookimpl
 
@@ -15,18 +131,25 @@ The module implements a hook by a function of the same name with the marker `hoo
 
 Rules for all hooks:
 
-- Each is called without arguments when names of plugins are first looked for, and again where a configuration names
-  what nobody has: a plugin may have been installed since.
-- It returns texts: import paths ``package.module:Name``. The object of a path is
-  imported when a configuration or a command uses it. So the module of the hooks is light: it
-  imports nothing but the standard library and `headrace.hookspecs`.
-- A function that begins with ``headrace_`` and is none of these hooks, an exception, or an answer of
-  another type makes the plugin ``broken``: ``headrace plugins list --check`` lists it with the reason, and none
-  of its names can be used. Other plugins are not affected.
+- Each is called without arguments when something is first looked for that hooks offer, and again where
+  a configuration names what nobody has: a plugin may have been installed since. A configuration that
+  names only backends and names of the groups above imports no module of hooks.
+- It returns texts: import paths ``package.module:Name``. The object of a path is imported when a
+  configuration or a command uses it. So the module of the hooks is light: it imports nothing but the
+  standard library and `headrace.hookspecs`.
+- The marker takes the options of ``pluggy.HookimplMarker``, within the modules of one plugin. Mark a
+  function ``optionalhook=True`` whose hook only a later version of Headrace has.
+- A function of an unknown hook, an exception, or an answer of another type makes the plugin ``broken``:
+  ``headrace plugins list --check`` lists it with the reason, and nothing of its hooks can be used. Its
+  backends and the names of the groups above can, and other plugins are not affected.
+- ``HEADRACE_HOOK_TRACE=1`` prints each call of a hook, and its answer, to stderr.
+
+Rules for names and hooks:
+
 - If two plugins offer the same name, the bare name is an error where it is used. ``x:Name``, with the
   distribution's name without a leading ``headrace-``, chooses one. A name of core always means the
   backend of core.
-- ``HEADRACE_PLUGINS`` switches the hooks of a plugin off together with its backends.
+- ``HEADRACE_PLUGINS`` switches off all that a plugin offers.
 """
 
 from __future__ import annotations
@@ -47,18 +170,17 @@ __all__ = [
     "headrace_batch_policies",
     "headrace_commands",
     "headrace_dispatch_policies",
-    "headrace_fetchers",
-    "headrace_node_keys",
     "headrace_probes",
-    "headrace_readers",
-    "headrace_rewriters",
     "hookimpl",
 ]
+
+hookspec = pluggy.HookspecMarker("headrace")
 
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 """The decorator of a plugin's own function, which has the name of a hook."""
 
 
+@hookspec
 def headrace_batch_policies() -> dict[str, str]:
     """Return batch policies: classes that decide when a batch is formed.
 
@@ -79,6 +201,7 @@ def headrace_batch_policies() -> dict[str, str]:
     return {}
 
 
+@hookspec
 def headrace_dispatch_policies() -> dict[str, str]:
     """Return dispatch policies: classes that decide which free instance takes the next batch.
 
@@ -96,6 +219,7 @@ def headrace_dispatch_policies() -> dict[str, str]:
     return {}
 
 
+@hookspec
 def headrace_probes() -> dict[str, str]:
     r"""Return probes: classes that receive every batch and every request of a pipeline.
 
@@ -224,6 +348,7 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
         pipeline._detach(guarded)
 
 
+@hookspec
 def headrace_commands() -> dict[str, str]:
     """Return commands of ``headrace``: ``headrace NAME ...``.
 
@@ -251,45 +376,7 @@ def headrace_commands() -> dict[str, str]:
     return {}
 
 
-def headrace_rewriters() -> dict[str, str]:
-    """Return keys and words that you translate into others before anything is planned.
-
-    A key begins with a small letter, and stands in a node or in ``[global]``. A word begins with a capital letter, and
-    stands in an expression.
-
-    Returns:
-        Key or word to the import path of a function ``f(tables, parse)``. Since 0.1.
-
-    The function is called once for a configuration that has one of its names, whose files are merged by then. It changes
-    ``tables``, or makes others, and returns them: the keys of each node by its name, in order, those of ``[global]`` as
-    ``"global"``. Values are as written, with their placeholders.
-
-    ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the placeholders replaced. A key
-    that a node lacks is that of ``"global"``. It gives None where neither has it. A tree, or one made of its parts by
-    ``tree.replace(...)``, may be the value of a key: an error in it is shown where its text was written. A value that is
-    moved keeps its place as well.
-
-    Raise `headrace.errors.ConfigError` for what has no translation, with the place that a part of a tree carries::
-
-        Problem(code, message, file=part.source.file, path=part.source.path, text=part.text, span=part.name_span)
-
-    Example::
-
-        @hookimpl
-        def headrace_rewriters():
-            return {"replicas": "headrace_x.older:translate"}
-
-    and in ``headrace_x/older.py``::
-
-        def translate(tables, parse):
-            for table in tables.values():
-                if "replicas" in table:
-                    table["instance_num"] = table.pop("replicas")
-            return tables
-    """
-    return {}
-
-
+@hookspec
 def headrace_apis() -> dict[str, str]:
     """Return the APIs of other servers, which ``headrace serve --api NAME`` answers.
 
@@ -314,116 +401,5 @@ def headrace_apis() -> dict[str, str]:
             return {"said": await asked.run(asked.path["model"], {"data": body["say"]})}
 
         ROUTES = {"POST /shout/{model}": shout}
-    """
-    return {}
-
-
-def headrace_readers() -> dict[str, str]:
-    """Return what else than a TOML file may stand where a configuration does: files and folders that you read.
-
-    A key is a suffix in small letters (``.onnx``), or a file of a folder, perhaps a pattern (``modules.json``,
-    ``*/config.pbtxt``). No key is needed for ``.toml``, which is core's.
-
-    Returns:
-        Key to the import path of a function ``f(path)``. Since 0.1.
-
-    The function gets an absolute `pathlib.Path` and returns the tables of the TOML file that it stands for, as
-    ``tomllib`` gives them: those of a pipeline, or ``{"models": {...}}``, those of a file for ``headrace serve``. In the
-    tables of a pipeline a relative path starts from the folder of the file, or from the folder itself. In ``models`` paths
-    are absolute. Write ``$${`` for a ``${`` of a name. The tables may be extended, and may have ``extends`` and keys that
-    are rewritten. The function is called where a configuration is read, so it reads little, and loads no model.
-
-    A reader that refuses what it does not know has a second parameter, ``ignore``. It gets the names, keys of its format or files, that
-    a configuration has under ``ignore`` beside ``extends``, and looks not at them. Without any it is called with the path alone.
-
-    Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the name of your plugin.
-
-    Example::
-
-        @hookimpl
-        def headrace_readers():
-            return {".net": "headrace_x.reading:tables_of"}
-
-    and in ``headrace_x/reading.py``::
-
-        def tables_of(path):
-            return {"backend": "NetTensor", "model": path.name, "max": 8}
-    """
-    return {}
-
-
-def headrace_fetchers() -> dict[str, str]:
-    """Return where files come from that a configuration names by an address, ``SCHEME://...``.
-
-    Returns:
-        Scheme to the import path of a function ``f(address)``. Since 0.1.
-
-    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an address. The function is
-    called when the configuration is checked, and connects to nobody. It raises `headrace.errors.ConfigError` for an address
-    that is wrong, and returns an object with
-
-    ``path``
-        Where the file or folder lies, or will lie: a `pathlib.Path` in a folder of its own.
-    ``fetch()``
-        Have it there. It is called as each node is built that names it. It raises `headrace.errors.SetupError`.
-    ``origin()``
-        ``{"address": ..., "revision": ..., "sha256": ...}``, for ``describe()``. Of what is not there the address alone.
-        ``"moves": True`` says that the address may stand for something else tomorrow.
-    ``check()``
-        May be left out. Called when the file was loaded. It raises `headrace.errors.SetupError` if ``path`` has changed since
-        ``fetch()``.
-
-    ``headrace_models.Cached`` is such an object: it fetches by a function of yours, once per machine, into a cache.
-
-    Example::
-
-        @hookimpl
-        def headrace_fetchers():
-            return {"net": "headrace_x.fetching:net"}
-
-    and in ``headrace_x/fetching.py``::
-
-        from headrace_models import Cached
-
-        def net(address):
-            return Cached(address, read)
-
-        def read(address, folder):
-            path = folder / "model"
-            path.write_bytes(read_from_net(address))
-            return path
-    """
-    return {}
-
-
-def headrace_node_keys() -> dict[str, str]:
-    """Return keys of nodes that ask for a check before anything is built.
-
-    Returns:
-        Name of the key to the import path of a subclass of `headrace.Options` that has a field of this name and a method
-        ``check(config, node)``. Since 0.1.
-
-    Example::
-
-        @hookimpl
-        def headrace_node_keys():
-            return {"owner": "headrace_x.owner:Owner"}
-
-    and in ``headrace_x/owner.py``::
-
-        import headrace
-
-        class Owner(headrace.Options):
-            owner: str
-
-            def check(self, config, node):
-                if self.owner not in {"vision", "speech"}:
-                    what = f"nobody is called {self.owner!r}"
-                    raise headrace.errors.ConfigError(config.problem_at(node, "owner", "owner", what))
-
-    The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its options are checked
-    with the configuration. ``check`` is called before a pipeline of the configuration is built. It gets the configuration
-    as it will run. If it returns a function, that is called once all nodes are built, and may refuse as well. Its property
-    ``batch_sizes``, where it is not None, takes the place of this key of the node.
     """
     return {}

@@ -93,7 +93,7 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """
     if refresh:
         registry.refresh()
-    return list(registry.plugins())
+    return list(registry.plugins(hooks=True))
 
 
 def refresh() -> None:

@@ -197,7 +197,7 @@ class NodePlan:
         origins: Where each key comes from: ``node``, ``global``, ``default``, or ``inline`` (``batch_policy``).
         init: The expression that is built before the node, or None.
         instance: The element from which each instance is built.
-        own_keys: The keys that belong to plugins, checked: an object of each class (`headrace.hookspecs.headrace_node_keys`).
+        own_keys: The keys that belong to plugins, checked: an object of each class (`headrace.hookspecs`).
         batch_policy, dispatch_policy: Its policies.
         auto: What it has by ``instance_num = "auto"``, once all nodes are planned. None where its number is written.
     """

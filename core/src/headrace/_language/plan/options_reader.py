@@ -17,12 +17,7 @@ from headrace._language.expression.tree import Call
 from headrace._language.plan.element import NamedPlan, Source, place_of
 from headrace._language.plan.parameters import OWN_KEYS, Found, argument, nearest_choice
 from headrace._language.plan.planning import Planning, value_of_expression
-from headrace._language.registry.discovery import (
-    KNOWN_POLICIES,
-    KNOWN_PROBES,
-    REPLACED,
-    how_to_install,
-)
+from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.files import find_place
 from headrace._language.registry.registry import Offer, registry
 from headrace._run.probes import PROBE_METHODS
@@ -296,10 +291,11 @@ def _names_offered(planning: Planning, kind: Kind) -> tuple[list[str], str]:
 
 
 def _report_unknown(planning: Planning, kind: Kind, call: Call) -> None:
-    refused = [one for one in registry.plugins() if not one.usable]
-    unusable = [f"{one.distribution} cannot be used: {one.reason}." for one in refused]
-    brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
-    if brings is not None and brings not in {one.distribution for one in registry.plugins()}:
+    plugins = registry.plugins(hooks=True)
+    faulty = [plugin for plugin in plugins if plugin.state != "ok"]
+    unusable = [f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in faulty]
+    brings = ELSEWHERE["probes" if kind is PROBE else "policies"].get(call.part)
+    if brings is not None and brings not in {plugin.distribution for plugin in plugins}:
         unusable.append(f"{call.part!r} comes with {brings}. {how_to_install(brings)}.")
     known, are = _names_offered(planning, kind)
     more = {"suggestion": nearest(call.part, known), "hint": " ".join([*unusable, are])}

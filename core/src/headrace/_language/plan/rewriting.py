@@ -1,4 +1,4 @@
-"""What plugins translate into the keys of core before anything is planned, by their hook ``headrace_rewriters``."""
+"""What plugins translate into the keys of core before anything is planned, by ``headrace.rewriters``."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class _Rewriting:
         return replace(self._shape, globals=nodes.pop(GLOBAL, {}), nodes=nodes)
 
     def _parse(self, table: str, key: str) -> Call | None:
-        """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
+        """Return the tree of an expression; see `headrace.hookspecs`."""
         owner = table if key in self._tables.get(table, {}) else GLOBAL
         written = self._tables[owner].get(key)
         if written is None or written.value is None:

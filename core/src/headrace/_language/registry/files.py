@@ -1,4 +1,4 @@
-"""What plugins make of a path or an address: the hooks ``headrace_readers`` and ``headrace_fetchers``."""
+"""What plugins make of a path or an address: ``headrace.readers`` and ``headrace.fetchers``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._language.contract.addresses import Fetched, is_address, places
-from headrace._language.registry.discovery import KNOWN_READERS, REPLACED, how_to_install
+from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.registry import Offer, registry
 from headrace._problem import Problem
 from headrace._run.tracebacks import without_locals
@@ -52,7 +52,7 @@ def reads(path: str | Path) -> bool:
 
 
 def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return the tables of the TOML file that a path stands for, by its plugin; see `headrace.hookspecs.headrace_readers`.
+    """Return the tables of the TOML file that a path stands for, by its plugin; see `headrace.hookspecs`.
 
     Args:
         path: The path.
@@ -80,7 +80,7 @@ def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | 
         raise
     except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
         message, cause = f"cannot read it: {error_text(error)}", without_locals(error)
-    message = f"{offer.distribution} (headrace_readers, {offer.name!r}) {message}"
+    message = f"{offer.distribution} (headrace.readers, {offer.name!r}) {message}"
     raise ConfigError(Problem("reader", message, file=str(path))) from cause
 
 
@@ -101,7 +101,7 @@ def what_is_read(path: Path) -> str:
     for name, what in REPLACED.items():
         if "." in name and (path.match(name) or (path / name).is_file()):
             return str(what)
-    for name, distribution in KNOWN_READERS.items():
+    for name, distribution in ELSEWHERE["readers"].items():
         if path.name.lower().endswith(name) and not path.is_dir():
             return f"{how_to_install(distribution)}. It reads {name}."
     offers = registry.offers("readers")
@@ -122,9 +122,8 @@ def find_place(address: str) -> Path:
     offers, scheme = registry.offers("fetchers"), address.partition(":")[0]
     own = [offer for offer in offers if offer.name == scheme]
     if (offer := _only(own, f"{scheme}:// is fetched")) is None:
-        is_here = any(offer.distribution == "headrace-models" for offer in offers)
-        install = None if is_here else how_to_install("headrace-models")
-        hint = among(scheme, [offer.name for offer in offers], install)
+        brings = ELSEWHERE["fetchers"].get(scheme)
+        hint = among(scheme, [offer.name for offer in offers], brings and how_to_install(brings))
         message = f"nothing installed fetches {scheme}:// ({address.partition('?')[0]})"
         raise ConfigError(Problem("fetch", message, hint=hint))
     fetcher: Any = offer.load("fetcher")

@@ -15,9 +15,11 @@ from typing import Any, TypeVar, overload
 from headrace._language.registry.discovery import (
     CORE,
     CORE_BACKENDS,
+    HOOKS,
     KNOWN_ELSEWHERE,
     REPLACED,
     Plugin,
+    call_hooks,
     discover,
     how_to_install,
     load,
@@ -73,7 +75,7 @@ def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -
         Offer(part, plugin.plugin, plugin.distribution, plugin.version, paths[part])
         for plugin in plugins
         if plugin.usable
-        for paths in [plugin.backends if table == "backends" else plugin.hooks[table]]
+        for paths in [plugin.backends if table == "backends" else plugin.offers[table]]
         for part in (paths if name is None else paths.keys() & {name})
     ]
 
@@ -116,21 +118,26 @@ class Registry:
 
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
-        self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
+        self._plugins: tuple[Any, list[Plugin], list[Plugin] | None] | None = None
         self._recording: dict[str, dict[str, type[Any]]] = {}
 
-    def plugins(self) -> list[Plugin]:
-        """Return all installed plugins. The first call reads their metadata and calls their hooks.
+    def plugins(self, *, hooks: bool = False) -> list[Plugin]:
+        """Return all installed plugins, with what their metadata offer. The first call reads these.
 
         So does the first call after a change of ``sys.path``, where plugins are installed, or of
         ``HEADRACE_PLUGINS``, which allows them.
+
+        Args:
+            hooks: Whether with what their hooks offer, which are imported and called once for this.
         """
         known, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
-        # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
+        # No lock is held here, since modules of hooks may wait for other threads as they are imported.
         # Two threads may both discover: they find the same, and the one that assigns last wins.
         if known is None or known[0] != where:
-            known = self._plugins = where, discover()
-        return known[1]
+            known = self._plugins = where, discover(), None
+        if hooks and known[2] is None:
+            known = self._plugins = where, known[1], [*map(call_hooks, known[1])]
+        return (known[2] or known[1]) if hooks else known[1]
 
     def refresh(self) -> None:
         """Forget the plugins that were discovered, so that the next call reads the metadata again."""
@@ -143,7 +150,7 @@ class Registry:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             message = f"{name!r} is no name for a backend"
             raise PluginError(message, hint="A letter or _, then letters, digits and _ . - /")
-        if name in CORE_BACKENDS or any(name in CORE.hooks[table] for table in _POLICIES):
+        if name in CORE_BACKENDS or any(name in CORE.offers[table] for table in _POLICIES):
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
@@ -186,7 +193,7 @@ class Registry:
         Args:
             name: The name as written in an expression.
             files: The files that the configuration imports, and what each has registered.
-            table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
+            table: What is looked for: ``backends``, ``probes``, ...
         """
         plugin, _, part = name.rpartition(":")
         nearest_first = self._candidates(part, files, table)
@@ -206,7 +213,7 @@ class Registry:
         cls = self.local.get(name)
         module = getattr(cls, "__module__", "")
         yield [Offer(name, module, module, cls=cls)] if _may_mean(cls, table) else []
-        yield _offers_of(self.plugins(), table, name)
+        yield _offers_of(self.plugins(hooks=table in HOOKS), table, name)
 
     def names(self, files: Files = ()) -> list[str]:
         """Return every name that may stand in an expression."""
@@ -234,17 +241,14 @@ class Registry:
         names = [*known]
         near = near or nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
-        # Which words a plugin translates is known from its hooks alone, and those of a broken one may have failed.
         broken = [plugin for plugin in plugins if plugin.state == "broken"]
         how.extend(f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in broken)
         hint = None if near else " ".join(how)
         return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
 
-    # What plugins offer through their hooks.
-
     def offers(self, table: str) -> list[Offer]:
-        """Return every entry of core and of plugins in a table of the hooks: ``probes``, ``readers``, ..."""
-        return _offers_of((CORE, *self.plugins()), table)
+        """Return every entry of core and of plugins in a table: ``probes``, ``readers``, ..."""
+        return _offers_of((CORE, *self.plugins(hooks=table in HOOKS)), table)
 
 
 registry = Registry()
