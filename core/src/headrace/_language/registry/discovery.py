@@ -1,8 +1,8 @@
 """The names that are known without importing a backend: those of core and of installed plugins.
 
-A plugin is a distribution with entry points in one of our groups. The names that it offers there, its
-version and its range are read from metadata: nothing of it is imported. What its hooks offer is asked
-for later, by `call_hooks`. The state of a plugin is one of:
+A plugin is a distribution with entry points in one of our groups. The names that it offers there,
+its version and its range are read from metadata: nothing of it is imported. What its hooks offer is
+asked for later, by `call_hooks`. The state of a plugin is one of:
 
 ``ok``
     It can be used, as far as its metadata tell, and its hooks where they were called.
@@ -109,7 +109,7 @@ class Plugin:
         return load(path, self.distribution)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plugin as plain data for JSON. ``headrace plugins list --json`` adds its certificate."""
+        """Return plain data for JSON, to which ``headrace plugins list`` adds the certificate."""
         return asdict(self)
 
 
@@ -125,7 +125,7 @@ def _normal(name: str) -> str:
 
 
 def qualifier(distribution: str) -> str:
-    """Return the qualifier of a distribution: for ``Headrace_CV`` it is the ``cv`` of ``cv:ResizeMat``."""
+    """Return the qualifier of a distribution: ``cv`` for ``Headrace_CV``, as in ``cv:ResizeMat``."""
     name = _normal(distribution)
     return name.removeprefix("headrace-") if name != "headrace" else name
 
@@ -133,8 +133,8 @@ def qualifier(distribution: str) -> str:
 def discover() -> list[Plugin]:
     """List all installed plugins, ordered by name, with their states.
 
-    Of a distribution that is no plugin only ``entry_points.txt`` is read, of a plugin the head of its
-    metadata as well.
+    Of a distribution that is no plugin only ``entry_points.txt`` is read, of a plugin the head of
+    its metadata as well.
     """
     from importlib.metadata import distributions
 
@@ -145,7 +145,7 @@ def discover() -> list[Plugin]:
             # Entry points that name words of core are for other tools: core has its own table.
             points = [point for point in points if not point.value.startswith("headrace.")]
             plugin = _plugin(points, dist) if points else None
-        except Exception as error:  # noqa: BLE001 - its metadata may be no text, or hold no entry points
+        except Exception as error:  # noqa: BLE001 - metadata may be no text
             plugin = _unreadable(dist, error)
         if plugin is not None:  # the first distribution of a name on the path hides others
             plugins.setdefault(plugin.plugin, plugin)
@@ -186,7 +186,7 @@ def _plugin(points: list[EntryPoint], dist: Distribution) -> Plugin:
 
 
 def _read_metadata(plugin: Plugin, dist: Distribution) -> Plugin:
-    """Read name, version and requirements, but not the description after them, which may be long."""
+    """Read name, version and requirements, but not the description, which may be long."""
     from email.parser import HeaderParser
 
     names = ("METADATA", "PKG-INFO", "")
@@ -219,7 +219,7 @@ def _check_version(plugin: Plugin) -> Plugin:
 
 
 def _if_allowed(plugin: Plugin, allowed: str) -> Plugin:
-    """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows only these, ``-torch`` denies it, empty denies all."""
+    """Apply ``HEADRACE_PLUGINS``: ``cv,ort`` allows these alone, ``-torch`` denies, empty all."""
     words = [word.strip() for word in allowed.split(",") if word.strip()]
     denied = {_normal(word[1:].strip()) for word in words if word.startswith("-")}
     only = {_normal(word) for word in words if not word.startswith("-")}
@@ -257,8 +257,8 @@ def call_hooks(plugin: Plugin) -> Plugin:
 def _answers(plugin: Plugin) -> dict[str, dict[str, str]]:
     """Call the hooks of a plugin; return the import paths of each kind by name.
 
-    A plugin has a manager of its own: what one of its functions raises ends the calls of no other plugin, and
-    what pluggy's marker offers holds within it.
+    A plugin has a manager of its own: what one of its functions raises ends the calls of no other
+    plugin, and what pluggy's marker offers holds within it.
 
     Raises:
         TypeError: A function would never be called, or its answer is no table of import paths.
@@ -373,15 +373,15 @@ CORE = Plugin("headrace", "headrace", __version__, "", CORE_BACKENDS, {**_NO_OFF
 """Core itself, as if it were a plugin."""
 
 ELSEWHERE: dict[str, dict[str, str]] = _table("names_elsewhere")
-"""The distribution to install for each name of the plugins of Headrace's repository, in a table of each kind."""
+"""The distribution of Headrace's repository to install for a name, in a table of each kind."""
 
 KNOWN_ELSEWHERE = ELSEWHERE["backends"]
 REPLACED, SYNONYMS = ELSEWHERE["replaced"], ELSEWHERE["synonyms"]
-"""What to write for each name of torchpipe that means nothing here. The backend that a name of the field means."""
+"""What to write for a name of torchpipe, and the backend that a name of the field means."""
 
 
 def how_to_install(distribution: str) -> str:
-    """Say how to install a distribution of `KNOWN_ELSEWHERE`, also from a clone of the repository."""
+    """Say how to install a distribution of `ELSEWHERE`, also from a clone of the repository."""
     return (
         f"Install it: pip install {distribution}, or in a clone of Headrace, after ./dev wheels: "
         f"pip install --find-links dist {distribution}"

@@ -45,8 +45,8 @@ class Offer:
     Attributes:
         name: The name without a qualifier.
         plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
-        distribution, version: The distribution that brings it. For a class that is no plugin's, the module or
-            file that registered it, and no version.
+        distribution, version: The distribution that brings it. For a class that is no plugin's, the
+            module or file that registered it, and no version.
         path: Import path ``module:Class``, empty for a registered class.
         cls: The class, when it was registered.
     """
@@ -59,7 +59,7 @@ class Offer:
     cls: type[Any] | None = field(default=None, repr=False)
 
     def load(self, noun: str = "backend") -> type[Any]:
-        """Return the class, and import it if need be. It raises as `headrace.plugins.Plugin.backend` does.
+        """Return the class, and import it if need be, with the errors of `Plugin.backend`.
 
         Args:
             noun: What the class is to be, for errors. Only a backend is also checked here.
@@ -100,11 +100,13 @@ def is_policy(cls: Any) -> bool:
 def _is_again(known: type[Any], cls: type[Any]) -> bool:
     """Tell whether a class or function is the known one once more, perhaps in a new version.
 
-    A cell of a notebook that is run again makes another class with the same module and qualified name.
+    A cell of a notebook that is run again makes another class with the same module and qualified
+    name.
     """
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         return False
-    # Two lambdas, or two classes that functions make ("<" in the name), may have the same name and differ.
+    # Two lambdas, or two classes that functions make ("<" in the name), may have the same name and
+    # differ.
     same = getattr(known, "function", known) is getattr(cls, "function", cls)
     return same or "<" not in cls.__qualname__
 
@@ -131,8 +133,9 @@ class Registry:
             hooks: Whether with what their hooks offer, which are imported and called once for this.
         """
         known, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
-        # No lock is held here, since modules of hooks may wait for other threads as they are imported.
-        # Two threads may both discover: they find the same, and the one that assigns last wins.
+        # No lock is held here, since modules of hooks may wait for other threads as they are
+        # imported. Two threads may both discover: they find the same, and the one that assigns last
+        # wins.
         if known is None or known[0] != where:
             known = self._plugins = where, discover(), None
         if hooks and known[2] is None:
@@ -140,7 +143,7 @@ class Registry:
         return (known[2] or known[1]) if hooks else known[1]
 
     def refresh(self) -> None:
-        """Forget the plugins that were discovered, so that the next call reads the metadata again."""
+        """Forget the discovered plugins, so that the next call reads the metadata again."""
         self._plugins = None
 
     def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
@@ -170,8 +173,8 @@ class Registry:
     def _table(self) -> dict[str, type[Any]]:
         """Return the table of the file that is being imported here, else that of the process.
 
-        A module that the file imports registers for the process, since Python runs the module only once,
-        and another configuration may import it as well.
+        A module that the file imports registers for the process, since Python runs the module only
+        once, and another configuration may import it as well.
         """
         frame = sys._getframe()
         while frame.f_back is not None and frame.f_code.co_name != "<module>":
@@ -202,8 +205,9 @@ class Registry:
         return next(filter(None, nearest_first), [])
 
     def _candidates(self, name: str, files: Files, table: str) -> Iterator[list[Offer]]:
-        """Return what core, imported files, the process and plugins have under a name, in this order."""
-        # A policy of core for the other key is found as well: the error says that it is none for this one.
+        """Return what core, imported files, the process and plugins have under a name, in order."""
+        # A policy of core for the other key is found as well: the error says that it is none for
+        # this one.
         tables = _POLICIES if table in _POLICIES else (table,)
         yield [offer for policies in tables for offer in _offers_of([CORE], policies, name)]
         named = [(path, Path(path).stem, classes.get(name)) for path, classes in files]
@@ -222,8 +226,14 @@ class Registry:
             names.update(name for name, cls in table.items() if not is_policy(cls))
         return sorted(names.union(*(plugin.backends for plugin in self.plugins() if plugin.usable)))
 
-    def unknown(self, name: str, known: Iterable[str], near: str | None = None) -> Problem:
-        """Say why ``name`` is unknown and what to do about it. ``near`` was perhaps meant, else the nearest known name."""
+    def unknown(self, name: str, known: Iterable[str], meant: str | None = None) -> Problem:
+        """Say why ``name`` is unknown and what to do about it.
+
+        Args:
+            name: The name as written.
+            known: Names of which the nearest one was perhaps meant.
+            meant: What was perhaps meant, where that is known.
+        """
         qualifier, _, part = name.rpartition(":")
         plugins = self.plugins()
         brings = KNOWN_ELSEWHERE.get(part)
@@ -239,12 +249,12 @@ class Registry:
         if part in REPLACED:
             return Problem("unknown_backend", f"unknown backend {name!r}", hint=REPLACED[part])
         names = [*known]
-        near = near or nearest(name, names) or nearest(part, names)
+        meant = meant or nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
         broken = [plugin for plugin in plugins if plugin.state == "broken"]
         how.extend(f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in broken)
-        hint = None if near else " ".join(how)
-        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
+        hint = None if meant else " ".join(how)
+        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=meant, hint=hint)
 
     def offers(self, table: str) -> list[Offer]:
         """Return every entry of core and of plugins in a table: ``probes``, ``readers``, ..."""
@@ -268,32 +278,35 @@ def register(
 ) -> Any:
     """Register a backend or a policy under a name, for the process.
 
-    A name registered by an imported file is known only to configurations that import this file. It is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for
-    the own name of the class or function.
+    A name registered by an imported file is known only to configurations that import this file. It
+    is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for the own name
+    of the class or function.
 
     Args:
-        name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the class.
-        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function from
-            ``data`` to ``result``. An error of the function fails its request alone.
-        replace: Whether another class of that name may be replaced. Registering the same class again is
-            no error, and a class with the same module and qualified name takes its place: a cell of a
-            notebook can be run again.
-        batched: Whether the function takes a list of ``data`` and returns a list of as many results. An
-            error then fails the whole batch.
+        name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the
+            class.
+        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function
+            from ``data`` to ``result``. An error of the function fails its request alone.
+        replace: Whether another class of that name may be replaced. Registering the same class
+            again is no error, and a class with the same module and qualified name takes its place:
+            a cell of a notebook can be run again.
+        batched: Whether the function takes a list of ``data`` and returns a list of as many
+            results. An error then fails the whole batch.
 
     Returns:
         The class or function.
 
     Raises:
-        PluginError: The name is taken, belongs to core or is not allowed, or the class is no backend.
+        PluginError: The name is taken, belongs to core or is not allowed, or the class is no
+            backend.
     """
     if cls is None and name is not None and not isinstance(name, str):
         name, cls = getattr(name, "__name__", None), name
     if cls is None:
 
         def decorate(decorated: Any) -> Any:
-            own: Any = getattr(decorated, "__name__", None) if name is None else name
-            return register(own, decorated, replace=replace, batched=batched)
+            wanted: Any = getattr(decorated, "__name__", None) if name is None else name
+            return register(wanted, decorated, replace=replace, batched=batched)
 
         return decorate
     with _lock:
