@@ -278,6 +278,13 @@ class Site:
         for module, code in (modules or {}).items():
             (self.folder / f"{module}.py").write_text(textwrap.dedent(code))
 
+    def names(
+        self, name: str, group: str, table: dict[str, str], modules: dict[str, str] | None = None
+    ) -> None:
+        """Lay out one that offers names in a group: ``readers``, ``fetchers``, ..."""
+        lines = [f"{key} = {path}" for key, path in table.items()]
+        self.add(name, "\n".join([f"[headrace.{group}]", *lines, ""]), modules)
+
     def backend(self, name: str, backend: str, module: str, result: str = "x", **more: Any) -> None:
         """Lay out one with a backend that gives the same result always."""
         points = f"[headrace.backends]\n{backend} = {module}:{backend}\n"

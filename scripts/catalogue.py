@@ -63,7 +63,7 @@ def policies(distribution: str) -> dict[str, type[Any]]:
     """Return the batch policies that a distribution offers, by name."""
     found: dict[str, str] = {}
     for plugin in told(distribution)["plugins"]:
-        found.update(plugin["hooks"]["batch_policies"])
+        found.update(plugin["offers"]["batch_policies"])
     return {name: import_object(path) for name, path in sorted(found.items())}
 
 

@@ -1,6 +1,6 @@
 """Write the table of names that this repository's plugins bring, so that core can say what to install: python scripts/names_elsewhere.py.
 
-Backends are read from the entry points in each ``pyproject.toml``; definitions, translated keys and words, probes and policies are what the hooks give.
+Backends, readers, fetchers, translated keys and words are read from each ``pyproject.toml``, probes and policies are what hooks offer.
 What to write for the names of torchpipe stands in docs/from_torchpipe.md.
 """
 
@@ -23,13 +23,14 @@ import headrace
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "core" / "src" / "headrace" / "_language" / "registry" / "names_elsewhere.json"
 
-HOOKS = {
-    "backends": ("definitions", "rewriters"),
+KINDS = {
+    "backends": ("backends", "rewriters"),
     "probes": ("probes",),
     "policies": ("batch_policies", "dispatch_policies"),
     "readers": ("readers",),
+    "fetchers": ("fetchers",),
 }
-"""The hooks whose names stand in each table."""
+"""What plugins offer that stands in each table."""
 
 SYNONYMS = {
     "OnnxTensor": "onnx onnxruntime onnxmodel ort",
@@ -71,23 +72,18 @@ WRITTEN_ELSEWHERE = {
 
 
 def names() -> dict[str, dict[str, list[str]]]:
-    """Return the tables: names by distribution. Definitions, and what is translated, stand among the backends."""
-    tables: dict[str, dict[str, list[str]]] = {table: {} for table in HOOKS}
+    """Return the tables: names by distribution. What is translated stands among the backends."""
+    tables: dict[str, dict[str, list[str]]] = {table: {} for table in KINDS}
     for path in sorted(ROOT.glob("[lp]*/*/pyproject.toml"), key=lambda path: path.parent.name):
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         points: dict[str, Any] = project.get("entry-points", {})
-        hooks = [*map(importlib.import_module, points.get("headrace.plugins", {}).values())]
-        for name, of in HOOKS.items():
-            given = {one for hook in of for module in hooks for one in _given(module, hook)}
-            if name == "backends":
-                given.update(points.get("headrace.backends", ()))
-            tables[name][project["name"]] = sorted(given)
+        modules = [*map(importlib.import_module, points.get("headrace.plugins", {}).values())]
+        for table, kinds in KINDS.items():
+            given = {name for kind in kinds for name in points.get(f"headrace.{kind}", ())}
+            for module in modules:
+                given.update(*(getattr(module, f"headrace_{kind}", dict)() for kind in kinds))
+            tables[table][project["name"]] = sorted(given)
     return tables
-
-
-def _given(module: Any, hook: str) -> dict[str, str]:
-    """Return what a hook of a plugin's module gives, nothing where it has none."""
-    return getattr(module, f"headrace_{hook}", dict)()  # type: ignore[no-any-return]
 
 
 def replaced(known: set[str]) -> dict[str, str]:

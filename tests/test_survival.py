@@ -68,7 +68,7 @@ def test_an_unknown_option_gets_the_nearest_name():
 
 def test_a_missing_plugin_says_what_to_install(monkeypatch):
     others = [one for one in registry.plugins() if one.distribution != "headrace-observe"]
-    monkeypatch.setattr(registry, "plugins", lambda: others)
+    monkeypatch.setattr(registry, "plugins", lambda **_: others)
     (problem,) = problems_of({"backend": "Benchmark"})
     assert "headrace-observe" in problem.render()
     assert "pip install" in problem.render()

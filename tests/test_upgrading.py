@@ -112,9 +112,8 @@ def test_without_flow_a_configuration_that_wires_itself_says_where_that_is(confi
 def test_the_page_names_what_left_core_for_other_keys():
     table = TEXT.partition("These names are gone:\n")[2].partition("\n- ")[0]
     first = " ".join(line.split("|")[1] for line in table.splitlines() if line.startswith("|"))
-    offered = next(one for one in headrace.plugins.installed() if one.plugin == "flow").hooks[
-        "rewriters"
-    ]
+    flow = next(one for one in headrace.plugins.installed() if one.plugin == "flow")
+    offered = flow.offers["rewriters"]
     new = {"Block", "BackendProxy", "ProxyFromParam", "ModelLoadder"}  # which core never had
     kept = {re.split(r"[(\[]", word)[0] for word in MOVED["flow"]} | {"Aspect", "ModelLoader"}
     assert {*re.findall(r"[A-Za-z_]+", first)} >= {*offered} - new - kept

@@ -541,7 +541,7 @@ def test_what_is_no_backend_is_told_as_what_it_is_and_not_judged():
 
 
 def test_list_without_plugins(monkeypatch):
-    monkeypatch.setattr(registry, "plugins", list)
+    monkeypatch.setattr(registry, "plugins", lambda **_: [])
     result = headrace_says("plugins", "list")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "pip install headrace-cv" in result.stderr

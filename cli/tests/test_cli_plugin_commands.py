@@ -320,7 +320,7 @@ def test_an_unknown_command_names_the_nearest_and_what_is_broken(train, site, mo
 
 
 @pytest.mark.parametrize(
-    "code", ["1 / 0", "raise SystemExit(3)", HOOKS.format(commands={"a b": "x"})]
+    "code", ["1 / 0", "raise SystemExit(3)", HOOKS.format(commands={"a b": "json:dumps"})]
 )
 def test_a_broken_plugin_breaks_neither_help_nor_the_others(train, site, code):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_bad\n", {"hrt_bad": code})
@@ -384,9 +384,6 @@ def headrace_probes():
 @hookimpl
 def headrace_commands():
     return {{"fine": "{module}:fine", "heavy": "{module}_heavy:x"}}
-@hookimpl
-def headrace_rewriters():
-    return {{"older": "{module}:fine", "Wrong": "{module}:text"}}
 
 from headrace.policies import BatchPolicy, DispatchPolicy
 class Mine(BatchPolicy): pass
@@ -400,12 +397,21 @@ text = "x"
 """
 
 
-def test_the_check_checks_everything_that_hooks_name(site):
+POINTS = """
+[headrace.plugins]
+h = {module}
+[headrace.rewriters]
+older = {module}:fine
+Wrong = {module}:text
+"""
+
+
+def test_the_check_checks_everything_that_plugins_name(site):
     for name in ("all", "more"):
         module = f"hrt_{name}"
         code = EVERYTHING.format(module=module)
         heavy = "import hrt_no_such_library"
-        points = f"[headrace.plugins]\nh = {module}\n"
+        points = POINTS.format(module=module)
         site.add(f"headrace-{name}", points, {module: code, f"{module}_heavy": heavy})
     found = json.loads(says("plugins", "list", "--check", "--json").stdout)["findings"]
     mine = sorted((f["kind"], f["reason"]) for f in found if f["plugin"] == "all")
@@ -457,9 +463,9 @@ def test_what_hooks_name_is_used_as_the_pipeline_says(site):
         assert pipe({"data": 1})["result"] == 1
 
 
-def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(site):
+def test_info_lists_what_a_plugin_offers_and_imports_nothing_of_it(site):
     code = EVERYTHING.format(module="hrt_all")
-    site.add("headrace-all", "[headrace.plugins]\nh = hrt_all\n", {"hrt_all": code})
+    site.add("headrace-all", POINTS.format(module="hrt_all"), {"hrt_all": code})
     shown = says("plugins", "info", "headrace-all").stdout.splitlines()
     for line in (
         "  batch policy Mine: hrt_all:Mine",
@@ -470,7 +476,7 @@ def test_info_lists_what_the_hooks_of_a_plugin_give_and_imports_nothing_of_it(si
     ):
         assert line in shown
     (row,) = json.loads(says("plugins", "info", "all", "--json").stdout)["plugins"]
-    assert set(row["hooks"]) == {
+    assert set(row["offers"]) == {
         *("batch_policies", "dispatch_policies", "probes", "commands"),
         *("node_keys", "rewriters", "readers", "fetchers", "apis"),
     }
@@ -492,7 +498,7 @@ def test_info_of_core_shows_its_policies():
     )
     (row,) = json.loads(says("plugins", "info", "headrace", "--json").stdout)["plugins"]
     for hook in ("batch_policies", "dispatch_policies"):
-        for path in row["hooks"][hook].values():
+        for path in row["offers"][hook].values():
             module, _, name = path.partition(":")
             assert isinstance(getattr(importlib.import_module(module), name), type)
 
@@ -519,7 +525,7 @@ def test_a_plugin_whose_hooks_fail_is_listed_with_its_reason(site, command, code
     (row,) = [row for row in rows if row["plugin"] == "bad"]
     assert row["state"] == state
     assert reason is None or reason in row["reason"]
-    assert not any(row["hooks"].values())
+    assert not any(row["offers"].values())
 
 
 def test_the_help_says_of_each_command_what_the_command_says_first():

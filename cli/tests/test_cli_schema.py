@@ -37,10 +37,6 @@ from headrace.hookspecs import hookimpl
 @hookimpl
 def headrace_probes():
     return {"Counts": "hrt_sized:Counts"}
-
-@hookimpl
-def headrace_rewriters():
-    return {"replicas": "hrt_sized:translate", "Older": "hrt_sized:translate"}
 """
 
 
@@ -48,6 +44,7 @@ def headrace_rewriters():
 def validator(site_of_module):
     points = (
         "[headrace.backends]\nSized = hrt_sized:Sized\n[headrace.plugins]\nh = hrt_sized_hooks\n"
+        "[headrace.rewriters]\nreplicas = hrt_sized:translate\nOlder = hrt_sized:translate\n"
     )
     site_of_module.add("headrace-sized", points, {"hrt_sized": SIZED, "hrt_sized_hooks": HOOKS})
     schema = json_schema()

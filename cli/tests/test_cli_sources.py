@@ -602,7 +602,7 @@ def test_names_are_those_inside_of_what_was_asked_for(tmp_path, write):
     ],
 )
 def test_usage_errors_are_json_too_where_that_is_asked_for(args, message, monkeypatch):
-    monkeypatch.setattr(registry, "plugins", list)
+    monkeypatch.setattr(registry, "plugins", lambda **_: [])
     plain = says(*args)
     assert (plain.exit_code, plain.stdout) == (2, "")
     assert message in plain.stderr
@@ -627,7 +627,7 @@ def test_usage_errors_are_json_too_where_that_is_asked_for(args, message, monkey
     ],
 )
 def test_a_command_of_a_distribution_that_is_not_here_names_it(command, distribution, monkeypatch):
-    monkeypatch.setattr(registry, "plugins", list)
+    monkeypatch.setattr(registry, "plugins", lambda **_: [])
     result = says(command, "line.toml")
     assert result.exit_code == 2
     assert f"pip install {distribution}" in result.stderr

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from headrace._language.building import builder
 from headrace._language.building.parts import CloseStack
-from headrace._language.registry.discovery import KNOWN_ELSEWHERE, KNOWN_POLICIES
+from headrace._language.registry.discovery import ELSEWHERE
 from headrace._language.registry.registry import registry
 from headrace._run import batch as batches
 from headrace._run import deadlocks, dispatch, pipeline, runners, standby, threads, walk
@@ -25,6 +25,8 @@ from headrace._run.instance import Instance
 from headrace._run.statistics import Tally, Timings
 from headrace._run.threads import Pool
 from headrace_testing import FakeClock
+
+KNOWN_ELSEWHERE, KNOWN_POLICIES = ELSEWHERE["backends"], ELSEWHERE["policies"]
 
 __all__ = [
     "KNOWN_ELSEWHERE",

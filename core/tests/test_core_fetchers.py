@@ -1,4 +1,4 @@
-"""The hook `headrace_fetchers`: files that a configuration names by an address."""
+"""The group `headrace.fetchers`: files that a configuration names by an address."""
 
 import os
 from pathlib import Path
@@ -8,13 +8,7 @@ import pytest
 import headrace
 from headrace.errors import ConfigError, SetupError
 
-HOOKS = """
-from headrace.hookspecs import hookimpl
-
-@hookimpl
-def headrace_fetchers():
-    return {"net": "hrt_net:Place"}
-"""
+FETCHERS = {"net": "hrt_net:Place"}
 
 NET = """
 import os, pathlib
@@ -77,8 +71,7 @@ class Shows(headrace.Backend):
 def net(site, tmp_path, monkeypatch):
     """Install a plugin that fetches ``net://``; give the addresses that it has fetched."""
     headrace.register("Shows", Shows, replace=True)
-    modules = {"hrt_net_hooks": HOOKS, "hrt_net": NET}
-    site.add("headrace-net", "[headrace.plugins]\nh = hrt_net_hooks\n", modules)
+    site.names("headrace-net", "fetchers", FETCHERS, {"hrt_net": NET})
     log = tmp_path / "asked.txt"
     (tmp_path / "cache").mkdir()
     monkeypatch.setenv("HRT_CACHE", str(tmp_path / "cache"))
@@ -168,8 +161,7 @@ def test_what_a_file_extends_and_cannot_be_had_is_shown_there_without_secrets(
 
 
 def test_two_plugins_for_one_scheme_are_an_error(net, site):
-    modules = {"hrt_also": HOOKS}
-    site.add("headrace-also", "[headrace.plugins]\nh = hrt_also\n", modules)
+    site.names("headrace-also", "fetchers", FETCHERS)
     with pytest.raises(ConfigError, match=r"net:// is fetched by headrace-also .* and .*-net"):
         headrace.pipe({"backend": "Shows", "path": "net://a.txt"})
     assert net() == []

@@ -198,12 +198,12 @@ def test_the_example_of_the_hook_for_probes_writes_what_it_says(site, tmp_path):
     assert float(milliseconds) >= 0
 
 
-def test_where_the_hooks_of_a_plugin_fail_an_unknown_name_tells_of_it(site):
+def test_where_the_hooks_of_a_plugin_fail_an_unknown_policy_tells_of_it(site):
     site.add("headrace-bad", "[headrace.plugins]\nh = hrt_no_hooks\n", {"hrt_no_hooks": "1 / 0"})
     with pytest.raises(ConfigError) as caught:
-        headrace.PipelineConfig.load({"backend": "Thumbnail"})
+        headrace.PipelineConfig.load({"backend": "Identity", "batch_policy": "Turns"})
     (found,) = caught.value.problems
-    assert found.code == "unknown_backend"
+    assert found.code == "unknown_policy"
     assert "headrace-bad cannot be used: its hooks failed: ZeroDivisionError" in found.hint
 
 
@@ -211,4 +211,4 @@ def test_a_hook_may_name_more_in_its_module(site):
     names = HOOKS.replace("    return", "    globals()['more'] = 1\n    return")
     site.add("headrace-more", "[headrace.plugins]\nh = hrt_more_hooks\n", {"hrt_more_hooks": names})
     plugins = {one.distribution: one for one in headrace.plugins.installed()}
-    assert "Turns" in plugins["headrace-more"].hooks["batch_policies"]
+    assert "Turns" in plugins["headrace-more"].offers["batch_policies"]

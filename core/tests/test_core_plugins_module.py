@@ -60,7 +60,7 @@ def test_names_are_imported_when_they_are_asked_for_with_errors_that_say_what_to
     assert found["good"].backend("Good") is sys.modules["hrt_good"].Good
     with pytest.raises(headrace.errors.PluginLoadError, match="headrace-other"):
         found["other"].backend("Gone")
-    commands = found["other"].hooks["commands"]
+    commands = found["other"].offers["commands"]
     assert found["other"].load(commands["go"]) is sys.modules["hrt_hooks"].go
     with pytest.raises(headrace.errors.PluginLoadError, match="no attribute 'lost'"):
         found["other"].load(commands["lost"])
@@ -69,7 +69,7 @@ def test_names_are_imported_when_they_are_asked_for_with_errors_that_say_what_to
 def test_core_is_told_as_if_it_were_a_plugin():
     core = headrace.plugins.core()
     assert issubclass(core.backend("Identity"), headrace.Backend)
-    assert core.hooks["batch_policies"]["greedy"]
+    assert core.offers["batch_policies"]["greedy"]
     assert (core.state, core.usable, core.version) == ("ok", True, headrace.__version__)
 
 

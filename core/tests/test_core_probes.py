@@ -231,7 +231,7 @@ def test_what_is_wrong_is_reported_with_its_place(probes, value, code, words):
 
 
 def test_a_well_known_probe_that_is_not_installed_names_its_distribution(probes, monkeypatch):
-    monkeypatch.setattr(registry, "plugins", list)
+    monkeypatch.setattr(registry, "plugins", lambda **_: [])
     (found,) = problems({"backend": "Identity", "probes": ["Prometheus(port=9464)"]})
     assert "pip install headrace-observe" in found.hint
 

@@ -1,4 +1,4 @@
-"""The hook `headrace_readers`: what else than a TOML file may stand where a configuration does."""
+"""The group `headrace.readers`: what else than a TOML file may stand where a configuration does."""
 
 import sys
 
@@ -6,14 +6,6 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError
-
-HOOKS = """
-from headrace.hookspecs import hookimpl
-
-@hookimpl
-def headrace_readers():
-    return {table!r}
-"""
 
 NETS = """
 from headrace.errors import ConfigError, Problem
@@ -65,15 +57,13 @@ def nets(site):
     headrace.register("OnFile", OnFile, replace=True)
     table = dict.fromkeys((".net", "words", "*/deep.txt"), "hrt_nets:tables_of")
     table[".known"] = "hrt_nets:knowing"
-    modules = {"hrt_nets_hooks": HOOKS.format(table=table), "hrt_nets": NETS}
-    site.add("headrace-nets", "[headrace.plugins]\nh = hrt_nets_hooks\n", modules)
+    site.names("headrace-nets", "readers", table, {"hrt_nets": NETS})
     return lambda: sys.modules["hrt_nets"].asked if "hrt_nets" in sys.modules else []
 
 
 def add_other(site, **table):
     """Install another plugin that reads."""
-    modules = {"hrt_other_hooks": HOOKS.format(table=table["keys"]), "hrt_other": NETS}
-    site.add("headrace-other", "[headrace.plugins]\nh = hrt_other_hooks\n", modules)
+    site.names("headrace-other", "readers", table["keys"], {"hrt_other": NETS})
 
 
 def file_of(path, text="4"):
@@ -195,8 +185,8 @@ def test_two_plugins_for_one_path_are_an_error_until_one_is_disabled(
     ("text", "says"),
     [
         ("refuse", "it is cut off"),
-        ("raise", "headrace-nets (headrace_readers, '.net') cannot read it: KeyError: 'weights'"),
-        ("list", "headrace-nets (headrace_readers, '.net') gave ['backend'], not the tables"),
+        ("raise", "headrace-nets (headrace.readers, '.net') cannot read it: KeyError: 'weights'"),
+        ("list", "headrace-nets (headrace.readers, '.net') gave ['backend'], not the tables"),
     ],
 )
 def test_a_reader_that_fails_is_an_error_with_file_and_plugin(nets, tmp_path, text, says):
@@ -208,11 +198,8 @@ def test_a_reader_that_fails_is_an_error_with_file_and_plugin(nets, tmp_path, te
 
 
 def test_a_reader_that_lacks_a_library_says_which(site, tmp_path):
-    modules = {
-        "hrt_lacks_hooks": HOOKS.format(table={".net": "hrt_lacks:tables_of"}),
-        "hrt_lacks": "import hrt_no_such_library",
-    }
-    site.add("headrace-lacks", "[headrace.plugins]\nh = hrt_lacks_hooks\n", modules)
+    modules = {"hrt_lacks": "import hrt_no_such_library"}
+    site.names("headrace-lacks", "readers", {".net": "hrt_lacks:tables_of"}, modules)
     with pytest.raises(MissingDependencyError, match="hrt_no_such_library"):
         headrace.PipelineConfig.load(file_of(tmp_path / "a.net"))
 

@@ -267,11 +267,9 @@ def test_a_well_known_backend_says_which_distribution_to_install(site, known_els
 
 HOOKS = """
 from headrace.hookspecs import hookimpl
-calls = []
 @hookimpl
-def headrace_rewriters():
-    calls.append(1)
-    return {rewriters!r}
+def headrace_commands():
+    return {commands!r}
 @hookimpl
 def headrace_batch_policies():
     return {{"mine": "{module}:Mine"}}
@@ -286,7 +284,7 @@ class Mine(BatchPolicy):
 
 
 def hooked(site, name, module):
-    code = HOOKS.format(rewriters={}, module=module)
+    code = HOOKS.format(commands={}, module=module)
     site.add(name, f"[headrace.plugins]\nhooks = {module}\n", {module: code})
 
 
@@ -301,9 +299,9 @@ def test_policies_of_plugins_are_found(site, named):
     [
         "1 / 0",
         "class OddError(Exception):\n    def __str__(self): 1 / 0\nraise OddError",
-        HOOKS.format(rewriters=3, module="x"),
-        HOOKS.format(rewriters={"A": 1}, module="x"),
-        "def headrace_rewriters():\n    return {}\n",  # nobody would call it: it has no marker
+        HOOKS.format(commands=3, module="x"),
+        HOOKS.format(commands={"A": 1}, module="x"),
+        "def headrace_probes():\n    return {}\n",  # nobody would call it: it has no marker
         "from headrace.hookspecs import hookimpl\n@hookimpl\ndef rewriters():\n    return {}\n",
     ],
 )
@@ -335,13 +333,14 @@ def test_a_plugin_offers_each_name_once(site, second, state):
     assert "'A' twice" in record("headrace-same").reason
 
 
-def test_the_hooks_of_a_plugin_that_fails_leave_nothing_of_it(site):
-    code = HOOKS.format(rewriters={"Twice": 4}, module="x")
-    points = "[headrace.plugins]\nh = hrt_half\n[headrace.backends]\nHalf = hrt_x:Half\n"
+def test_hooks_that_fail_offer_nothing_and_leave_the_names_of_their_plugin(site):
+    code = HOOKS.format(commands={"Twice": 4}, module="x")
+    points = "[headrace.plugins]\nh = hrt_half\n[headrace.backends]\nHalf = math:floor\n"
     site.add("headrace-half", points, {"hrt_half": code})
-    assert not any(record("headrace-half").hooks.values())
-    assert problem({"backend": "Twice"}).code == "unknown_backend"
-    assert problem({"backend": "Half"}).code == "plugin_broken"
+    assert record("headrace-half").state == "broken"
+    assert not any(record("headrace-half").offers.values())
+    assert problem({"backend": "Identity", "batch_policy": "mine"}).code == "unknown_policy"
+    assert run({"backend": "Half"}) == 0
 
 
 # Registering.

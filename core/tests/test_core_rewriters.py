@@ -1,4 +1,4 @@
-"""The hook `headrace_rewriters`: what plugins translate before anything is planned."""
+"""The group `headrace.rewriters`: what plugins translate before anything is planned."""
 
 import pickle
 import sys
@@ -7,14 +7,6 @@ import pytest
 
 import headrace
 from headrace.errors import ConfigError, PluginError
-
-HOOKS = """
-from headrace.hookspecs import hookimpl
-
-@hookimpl
-def headrace_rewriters():
-    return {table!r}
-"""
 
 OLDER = """
 from headrace.errors import ConfigError, Problem
@@ -49,8 +41,7 @@ def older(site):
     """The tables that the function of an installed plugin was asked with."""
     names = ("replicas", "engine", "moved", "wrong", "fails", "Older")
     table = dict.fromkeys(names, "hrt_older:translate")
-    modules = {"hrt_older_hooks": HOOKS.format(table=table), "hrt_older": OLDER}
-    site.add("headrace-older", "[headrace.plugins]\nh = hrt_older_hooks\n", modules)
+    site.names("headrace-older", "rewriters", table, {"hrt_older": OLDER})
     return lambda: sys.modules["hrt_older"].asked if "hrt_older" in sys.modules else []
 
 
@@ -137,8 +128,7 @@ def test_an_error_of_the_function_names_its_distribution(older):
 
 
 def test_two_plugins_that_translate_one_name_are_refused(older, site):
-    hooks = HOOKS.format(table={"replicas": "hrt_more:translate"})
-    site.add("headrace-more", "[headrace.plugins]\nh = hrt_more\n", {"hrt_more": hooks})
+    site.names("headrace-more", "rewriters", {"replicas": "hrt_more:translate"})
     (found,) = refused({"backend": "Identity", "replicas": 2})
     assert (
         "headrace-older and headrace-more" in found.message

@@ -56,7 +56,7 @@ class AllCommands(Commands):
                 there = {plugin.distribution: plugin for plugin in plugins}.get(brings)
                 if there is None:
                     ctx.fail(f"{comes} is not installed. {how_to_install(brings)}")
-                elif not there.usable:
+                elif there.state != "ok":
                     ctx.fail(f"{comes} cannot be used: {there.reason}.")
             known = {one: one for one in (*KNOWN_COMMANDS, *dict(_of_plugins()))} | BELOW
             known |= {"version": "--version", "help": "--help"} | COMMANDS_ELSEWHERE
@@ -68,7 +68,7 @@ class AllCommands(Commands):
             unusable = [
                 f"{plugin.distribution} cannot be used: {plugin.reason}."
                 for plugin in plugins
-                if not plugin.usable
+                if plugin.state != "ok"
             ]
             ctx.fail(" ".join([f"No such command {name!r}.", *meant, *unusable]))
         return super().resolve_command(ctx, args)
@@ -76,7 +76,7 @@ class AllCommands(Commands):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """List the commands by group, those of plugins without importing them."""
         left = COMMANDS | {
-            name: summary(plugin.hooks["commands"][name.rpartition(":")[2]], plugin)
+            name: summary(plugin.offers["commands"][name.rpartition(":")[2]], plugin)
             for name, plugin in _of_plugins()
         }
         groups = {

@@ -29,7 +29,7 @@ from headrace_cli.console import (
     print_drawing,
     print_message,
 )
-from headrace_cli.findings import HOOK_NOUNS
+from headrace_cli.findings import NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
 
@@ -202,16 +202,16 @@ def _named(name: str) -> list[tuple[str, Plugin]]:
             f"{plugins[0].distribution} brings no backends, so there is none to judge"
         )
     if not pairs:
-        _refuse_what_hooks_give(name)
+        _refuse_what_is_no_backend(name)
         raise unknown(name, all_names())
     return pairs
 
 
-def _refuse_what_hooks_give(name: str) -> None:
+def _refuse_what_is_no_backend(name: str) -> None:
     """Say what a name is, if it is that of a policy, a probe or a command."""
     for plugin in all_plugins():
-        for hook, noun in HOOK_NOUNS.items():
-            if name.rpartition(":")[2] in plugin.hooks[hook]:
+        for kind, noun in NOUNS.items():
+            if name.rpartition(":")[2] in plugin.offers[kind]:
                 raise WrongArgument(
                     f"{name!r} is a {noun} of {plugin.distribution}, and only backends are judged"
                 )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from headrace.plugins import Plugin
 
-HOOK_NOUNS = {
+NOUNS = {
     "batch_policies": "batch policy",
     "dispatch_policies": "dispatch policy",
     "probes": "probe",
@@ -33,7 +33,7 @@ HOOK_NOUNS = {
     "readers": "kind of file",
     "fetchers": "scheme",
 }
-"""The hooks that give tables, by their short names, and the word for an entry of each."""
+"""What plugins offer besides backends, and the word for an entry of each kind."""
 
 HARMLESS = ("disabled", "outdated_certificate", "unknown_plugin")
 """Kinds of findings that the user may have wanted, or can live with: they are printed, and the exit status stays 0."""
@@ -80,12 +80,12 @@ def findings() -> list[Finding]:
 
 
 def with_states(plugins: Iterable[Plugin], found: Sequence[Finding]) -> list[Plugin]:
-    """Return plugins with new states: the first finding about each usable plugin is its state."""
+    """Return plugins with new states: the first finding about a plugin that is ok is its state."""
     return [_with_state(plugin, found) for plugin in plugins]
 
 
 def _with_state(plugin: Plugin, found: Sequence[Finding]) -> Plugin:
-    for one in found if plugin.usable else ():
+    for one in found if plugin.state == "ok" else ():
         if plugin.distribution in (one.distribution, *one.others):
             return replace(plugin, state=one.kind, reason=one.reason, remedy=one.remedy)
     return plugin
@@ -107,30 +107,36 @@ def finding_about(
 
 def _about(plugin: Plugin) -> Iterator[Finding]:
     """Give the findings about one plugin for itself."""
-    if not plugin.usable:
+    if plugin.state != "ok":
         yield finding_about(plugin, plugin.state, plugin.reason, plugin.remedy)
     if plugin.state in ("disabled", "incompatible"):
         return
     for reason, remedy in missing_requirements(plugin.requires):
         yield finding_about(plugin, "missing_dependency", reason, remedy)
+    remedy = "Ask its author for another: a letter, then letters and digits."
     for name in plugin.backends:
         if _NAME.fullmatch(name) is None:
             reason = f"the backend {name!r} is never used: no expression can hold that name"
-            remedy = "Ask its author for another: a letter, then letters and digits."
             yield finding_about(plugin, "broken", reason, remedy, name)
+    for name in plugin.offers["commands"]:
+        if _COMMAND.fullmatch(name) is None:
+            reason = f"the command {name!r} is no word on a command line"
+            yield finding_about(plugin, "broken", reason, remedy)
 
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-/]*")
 """A name in an expression, without its qualifier."""
+
+_COMMAND = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
 def _clashes(plugins: Sequence[Plugin]) -> Iterator[Finding]:
     """Report names that several plugins offer, or that core has."""
     own = core()
     yield from _names_taken("backend", [(one, one.backends) for one in plugins], own.backends)
-    for hook, noun in HOOK_NOUNS.items():
-        taken: set[str] = set(own.hooks[hook])
-        yield from _names_taken(noun, [(one, one.hooks[hook]) for one in plugins], taken)
+    for kind, noun in NOUNS.items():
+        tables = [(plugin, plugin.offers[kind]) for plugin in plugins]
+        yield from _names_taken(noun, tables, own.offers[kind])
 
 
 def _names_taken(

@@ -1,4 +1,4 @@
-"""The meaning of a name on the command line: a backend, a plugin, or an offer of a plugin's hooks."""
+"""The meaning of a name on the command line: a backend, a plugin, or what else a plugin offers."""
 
 from __future__ import annotations
 

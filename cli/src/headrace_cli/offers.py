@@ -1,4 +1,4 @@
-"""Findings about the offers of plugins' hooks, made by importing them."""
+"""Findings about what plugins offer besides backends, made by importing it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import headrace
 from headrace.errors import ConfigError, MissingDependencyError, PluginError
 from headrace.plugins import PROBE_METHODS
-from headrace_cli.findings import HOOK_NOUNS, finding_about
+from headrace_cli.findings import NOUNS, finding_about
 from headrace_cli.names import COMMANDS
 from headrace_cli.plugin_commands import as_command
 
@@ -21,31 +21,31 @@ _FIX = "Ask its author for a fix."
 
 
 def wrong_offers(plugins: Sequence[Plugin]) -> Iterator[Finding]:
-    """Import the objects that the hooks of plugins name, and report those that are wrong."""
+    """Import the objects that plugins name besides backends, and report those that are wrong."""
     core = headrace.plugins.core()
-    taken: dict[str, set[str]] = {hook: set(core.hooks[hook]) for hook in HOOK_NOUNS}
+    taken: dict[str, set[str]] = {kind: set(core.offers[kind]) for kind in NOUNS}
     for plugin in plugins:
-        for hook in HOOK_NOUNS:
-            for name, path in plugin.hooks[hook].items():
-                if hook == "commands" and name in COMMANDS:
+        for kind in NOUNS:
+            for name, path in plugin.offers[kind].items():
+                if kind == "commands" and name in COMMANDS:
                     reason = (
                         f"the command {name!r} is never used: headrace itself has one of that name"
                     )
                     remedy = "Ask its author for another name."
                     yield finding_about(plugin, "duplicate", reason, remedy)
-                elif name not in taken[hook]:
-                    yield from _wrong(plugin, hook, name, path)
+                elif name not in taken[kind]:
+                    yield from _wrong(plugin, kind, name, path)
 
 
-def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]:
-    """Import the object of one offer, and check that it is of the kind of its hook."""
+def _wrong(plugin: Plugin, kind: str, name: str, path: str) -> Iterator[Finding]:
+    """Import the object of one offer, and check that it is of its kind."""
     again = f"Install it again: pip install --force-reinstall {plugin.distribution}"
-    named = f"the {HOOK_NOUNS[hook]} {name!r}"
+    named = f"the {NOUNS[kind]} {name!r}"
     try:
-        if hook == "commands":
+        if kind == "commands":
             as_command(path, plugin)
         else:
-            _check_class(hook, plugin.load(path))
+            _check_class(kind, plugin.load(path))
     except MissingDependencyError as error:
         reason = f"{named}: {error.what}"
         yield finding_about(plugin, "missing_dependency", reason, error.hint)
@@ -58,25 +58,25 @@ def _wrong(plugin: Plugin, hook: str, name: str, path: str) -> Iterator[Finding]
         yield finding_about(plugin, "broken", f"{named}: {path!r} {error}", _FIX)
 
 
-def _check_class(hook: str, offered: Any) -> None:
-    """Raise TypeError when an object is not what its hook wants: a class of its kind, a function or a table."""
+def _check_class(kind: str, offered: Any) -> None:
+    """Raise TypeError when an object is not of its kind: a class of its kind, a function or a table."""
     from headrace.policies import BatchPolicy, DispatchPolicy
 
-    if hook in ("rewriters", "readers", "fetchers", "apis"):
-        if not (isinstance(offered, dict) if hook == "apis" else callable(offered)):
-            raise TypeError("is no table of routes" if hook == "apis" else "is no function")
+    if kind in ("rewriters", "readers", "fetchers", "apis"):
+        if not (isinstance(offered, dict) if kind == "apis" else callable(offered)):
+            raise TypeError("is no table of routes" if kind == "apis" else "is no function")
         return
-    if hook == "probes":
+    if kind == "probes":
         if not isinstance(offered, type) or not any(hasattr(offered, m) for m in PROBE_METHODS):
             raise TypeError(f"is no class with {' or '.join(PROBE_METHODS)}")
-    elif hook == "node_keys":
+    elif kind == "node_keys":
         right = isinstance(offered, type) and issubclass(offered, headrace.Options)
         if not right or not hasattr(offered, "check"):
             raise TypeError("is no subclass of headrace.Options with check")
     else:
-        kind = BatchPolicy if hook == "batch_policies" else DispatchPolicy
-        if not isinstance(offered, type) or not issubclass(offered, kind):
-            raise TypeError(f"is no {kind.__name__}")
+        base = BatchPolicy if kind == "batch_policies" else DispatchPolicy
+        if not isinstance(offered, type) or not issubclass(offered, base):
+            raise TypeError(f"is no {base.__name__}")
     options = getattr(offered, "Options", headrace.Options)
     if not isinstance(options, type) or not issubclass(options, headrace.Options):
         raise TypeError("has an Options that is no subclass of headrace.Options")

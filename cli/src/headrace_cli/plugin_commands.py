@@ -39,7 +39,7 @@ BELOW = {name: f"observe {name}" for name in ("gpus", "inspect", "why")}
 
 def commands_of_plugins() -> list[tuple[str, Plugin]]:
     """Return the name of every command of plugins, with its plugin."""
-    return [(name, one) for one in headrace.plugins.installed() for name in one.hooks["commands"]]
+    return [(name, one) for one in headrace.plugins.installed() for name in one.offers["commands"]]
 
 
 def command_named(name: str) -> _Lazy | None:
@@ -56,7 +56,7 @@ def command_named(name: str) -> _Lazy | None:
             hint=f"Write {' or '.join(f'{p.plugin}:{part}' for p in plugins)}, or disable one of them "
             "with HEADRACE_PLUGINS.",
         )
-    return _Lazy(name, plugins[0], plugins[0].hooks["commands"][part]) if plugins else None
+    return _Lazy(name, plugins[0], plugins[0].offers["commands"][part]) if plugins else None
 
 
 def for_completion(name: str) -> Any:

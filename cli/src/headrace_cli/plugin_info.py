@@ -12,7 +12,7 @@ import headrace
 from headrace.errors import PluginError
 from headrace_cli.console import print_data
 from headrace_cli.diagnosis import examined
-from headrace_cli.findings import HOOK_NOUNS
+from headrace_cli.findings import NOUNS
 from headrace_cli.names import all_names, all_plugins, backends_named, plugins_named, unknown
 from headrace_cli.printing import as_json, print_json
 
@@ -62,11 +62,10 @@ def show_info(name: str, *, json: bool) -> None:
 
 
 def _offered() -> dict[str, list[Plugin]]:
-    """Return the plugins that offer each name of a policy, probe or command."""
+    """Return the plugins that offer each name of a policy, probe, command or the like."""
     found: dict[str, list[Plugin]] = {}
     for plugin in all_plugins():
-        tables = [table for table in plugin.hooks.values() if isinstance(table, dict)]
-        for name in {name for table in tables for name in table}:
+        for name in {name for table in plugin.offers.values() for name in table}:
             found.setdefault(name, []).append(plugin)
             found.setdefault(f"{plugin.plugin}:{name}", []).append(plugin)
     return found
@@ -165,9 +164,9 @@ def _print_plugin(row: dict[str, Any], backends: list[dict[str, Any]]) -> None:
         print_data(
             f"  {backend['name'].ljust(width)}  {first.splitlines()[0] if first else ''}".rstrip()
         )
-    for hook, kind in HOOK_NOUNS.items():
-        for name, path in sorted(row["hooks"][hook].items()):
-            print_data(f"  {kind} {name}: {path}")
+    for kind, noun in NOUNS.items():
+        for name, path in sorted(row["offers"][kind].items()):
+            print_data(f"  {noun} {name}: {path}")
 
 
 def _print_backend(backend: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def list_(
     Version, the range of headrace that each requires, its backends, its state, its problems, its certificate.
     No backend is imported, only the light modules with hooks.
 
-    With --check all that plugins and their hooks offer is imported: broken plugins, missing libraries, names offered
+    With --check all that plugins offer is imported: broken plugins, missing libraries, names offered
     twice, names of core. Each problem has a reason and a remedy. A module that changed after it was certified is one.
     Another major version of a library is only reported.
     """
@@ -139,7 +139,7 @@ def info(
         typer.Argument(
             metavar="NAME",
             help="A backend (ResizeMat, cv:ResizeMat), a plugin (cv), a distribution (headrace-cv), or "
-            "what hooks of a plugin offer; `headrace` is what comes with the core.",
+            "what else a plugin offers; `headrace` is what comes with the core.",
             show_default=False,
             autocompletion=names_beginning,
         ),

@@ -74,7 +74,7 @@ def json_schema() -> dict[str, Any]:
     own = {**options, **keys["node"], **translated}
     node_only, whole = keys["node_only"], keys["global"]
     whole["probes"]["examples"] = sorted(
-        name for plugin in all_plugins() for name in plugin.hooks["probes"]
+        name for plugin in all_plugins() for name in plugin.offers["probes"]
     )
     scoped = {"::": {"description": "An option of the backend before '::'."}}
     definitions["node"] = {
@@ -183,7 +183,8 @@ def _translated_keys() -> dict[str, Any]:
     return {
         key: {"description": f"Translated by {one.distribution} into keys of Headrace."}
         for one in all_plugins()
-        for key in one.hooks["rewriters"]
+        if one.usable
+        for key in one.offers["rewriters"]
         if key[:1].islower()
     }
 
@@ -227,8 +228,8 @@ def _option_keys(definitions: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     for plugin in all_plugins():
         if plugin.usable:
             offered += [(name, partial(plugin.backend, name)) for name in plugin.backends]
-            for hook in ("batch_policies", "dispatch_policies", "probes", "node_keys"):
-                classes = plugin.hooks[hook].items()
+            for kind in ("batch_policies", "dispatch_policies", "probes", "node_keys"):
+                classes = plugin.offers[kind].items()
                 offered += [(name, partial(plugin.load, path)) for name, path in classes]
     for name, load in sorted(offered, key=lambda pair: pair[0]):
         try:

@@ -1,11 +1,130 @@
-"""The hooks of plugins: functions of a light module named in the group ``headrace.plugins``.
+"""What a plugin can bring besides backends: names in its metadata, and hooks.
 
-A distribution names the module in its ``pyproject.toml``. The name on the left is free::
+Names
+=====
+
+What an ordinary configuration asks for by name are entry points, as backends are. They are read
+from metadata, and nothing of the plugin is imported before one of its names is used::
+
+    [project.entry-points."headrace.readers"]
+    ".net" = "headrace_x.reading:tables_of"
+
+``headrace.node_keys``: keys of nodes that ask for a check before anything is built
+    The key, and a subclass of `headrace.Options` that has a field of this name and a method
+    ``check(config, node)``::
+
+        import headrace
+
+        class Owner(headrace.Options):
+            owner: str
+
+            def check(self, config, node):
+                if self.owner not in {"vision", "speech"}:
+                    what = f"nobody is called {self.owner!r}"
+                    raise headrace.errors.ConfigError(
+                        config.problem_at(node, "owner", "owner", what)
+                    )
+
+    The class is imported for nodes that have one of its keys, in their table or in ``[global]``.
+    Its options are checked with the configuration. ``check`` is called before a pipeline of the
+    configuration is built. It gets the configuration as it will run. If it returns a function, that
+    is called once all nodes are built, and may refuse as well. Its property ``batch_sizes``, where
+    it is not None, takes the place of this key of the node.
+
+``headrace.rewriters``: keys and words that you translate into others before anything is planned
+    The key or word, and a function ``f(tables, parse)``. A key begins with a small letter, and
+    stands in a node or in ``[global]``. A word begins with a capital letter, and stands in an
+    expression::
+
+        def translate(tables, parse):
+            for table in tables.values():
+                if "replicas" in table:
+                    table["instance_num"] = table.pop("replicas")
+            return tables
+
+    The function is called once for a configuration that has one of its names, whose files are
+    merged by then. It changes ``tables``, or makes others, and returns them: the keys of each node
+    by its name, in order, those of ``[global]`` as ``"global"``. Values are as written, with their
+    placeholders.
+
+    ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the
+    placeholders replaced. A key that a node lacks is that of ``"global"``. It gives None where
+    neither has it. A tree, or one made of its parts by ``tree.replace(...)``, may be the value of a
+    key: an error in it is shown where its text was written. A value that is moved keeps its place
+    as well.
+
+    Raise `headrace.errors.ConfigError` for what has no translation, with the place that a part of a
+    tree carries::
+
+        source = part.source
+        place = {"file": source.file, "path": source.path, "span": part.name_span}
+        raise ConfigError(Problem(code, message, text=part.text, **place))
+
+``headrace.readers``: what else than a TOML file may stand where a configuration does
+    A suffix in small letters (``.onnx``), or a file of a folder, perhaps a pattern
+    (``modules.json``, ``*/config.pbtxt``), and a function ``f(path)``. ``.toml`` is core's::
+
+        def tables_of(path):
+            return {"backend": "NetTensor", "model": path.name, "max": 8}
+
+    The function gets an absolute `pathlib.Path` and returns the tables of the TOML file that it
+    stands for, as ``tomllib`` gives them: those of a pipeline, or ``{"models": {...}}``, those of a
+    file for ``headrace serve``. In the tables of a pipeline a relative path starts from the folder
+    of the file, or from the folder itself. In ``models`` paths are absolute. Write ``$${`` for a
+    ``${`` of a name. The tables may be extended, and may have ``extends`` and keys that are
+    rewritten. The function is called where a configuration is read, so it reads little, and loads
+    no model.
+
+    A reader that refuses what it does not know has a second parameter, ``ignore``. It gets the
+    names, keys of its format or files, that a configuration has under ``ignore`` beside
+    ``extends``, and looks not at them. Without any it is called with the path alone.
+
+    Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the
+    name of your plugin.
+
+``headrace.fetchers``: where files come from that a configuration names by an address
+    The scheme of the address, and a function ``f(address)``::
+
+        from headrace_models import Cached
+
+        def net(address):
+            return Cached(address, read)
+
+        def read(address, folder):
+            path = folder / "model"
+            path.write_bytes(read_from_net(address))
+            return path
+
+    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an
+    address. The function is called when the configuration is checked, and connects to nobody. It
+    raises `headrace.errors.ConfigError` for an address that is wrong, and returns an object with
+
+    ``path``
+        Where the file or folder lies, or will lie: a `pathlib.Path` in a folder of its own.
+    ``fetch()``
+        Have it there. It is called as each node is built that names it. It raises
+        `headrace.errors.SetupError`.
+    ``origin()``
+        ``{"address": ..., "revision": ..., "sha256": ...}``, for ``describe()``. Of what is not
+        there the address alone. ``"moves": True`` says that the address may stand for something
+        else tomorrow.
+    ``check()``
+        May be left out. Called when the file was loaded. It raises `headrace.errors.SetupError` if
+        ``path`` has changed since ``fetch()``.
+
+    ``headrace_models.Cached`` is such an object: it fetches by a function of yours, once per
+    machine, into a cache.
+
+Hooks
+=====
+
+Policies, probes, commands and APIs are what functions of a light module answer, the hooks. The
+module stands in the group ``headrace.plugins``. The name on the left is free::
 
     [project.entry-points."headrace.plugins"]
     hooks = "headrace_x.hooks"
 
-The module implements a hook by a function of the same name with the marker `hookimpl`::
+It implements a hook by a function of the same name with the marker `hookimpl`::
 
     from headrace.hookspecs import hookimpl
 
@@ -15,18 +134,26 @@ The module implements a hook by a function of the same name with the marker `hoo
 
 Rules for all hooks:
 
-- Each is called without arguments when names of plugins are first looked for, and again where a configuration names
-  what nobody has: a plugin may have been installed since.
-- It returns texts: import paths ``package.module:Name``. The object of a path is
-  imported when a configuration or a command uses it. So the module of the hooks is light: it
-  imports nothing but the standard library and `headrace.hookspecs`.
-- A function that begins with ``headrace_`` and is none of these hooks, an exception, or an answer of
-  another type makes the plugin ``broken``: ``headrace plugins list --check`` lists it with the reason, and none
-  of its names can be used. Other plugins are not affected.
-- If two plugins offer the same name, the bare name is an error where it is used. ``x:Name``, with the
-  distribution's name without a leading ``headrace-``, chooses one. A name of core always means the
-  backend of core.
-- ``HEADRACE_PLUGINS`` switches the hooks of a plugin off together with its backends.
+- Each is called without arguments when something is first looked for that hooks offer, and again
+  where a configuration names what nobody has: a plugin may have been installed since. A
+  configuration that names only backends and names of the groups above imports no module of hooks.
+- It returns texts: import paths ``package.module:Name``. The object of a path is imported when a
+  configuration or a command uses it. So the module of the hooks is light: it imports nothing but
+  the standard library and `headrace.hookspecs`.
+- The marker takes the options of ``pluggy.HookimplMarker``, within the modules of one plugin. Mark
+  a function ``optionalhook=True`` whose hook only a later version of Headrace has.
+- A function of an unknown hook, an exception, or an answer of another type makes the plugin
+  ``broken``: ``headrace plugins list --check`` lists it with the reason, and nothing of its hooks
+  can be used. Its backends and the names of the groups above can, and other plugins are not
+  affected.
+- ``HEADRACE_HOOK_TRACE=1`` prints each call of a hook, and its answer, to stderr.
+
+Rules for names and hooks:
+
+- If two plugins offer the same name, the bare name is an error where it is used. ``x:Name``, with
+  the distribution's name without a leading ``headrace-``, chooses one. A name of core always means
+  the backend of core.
+- ``HEADRACE_PLUGINS`` switches off all that a plugin offers.
 """
 
 from __future__ import annotations
@@ -36,7 +163,7 @@ from contextlib import contextmanager
 
 import pluggy
 
-from headrace._run.pipeline import Pipeline  # noqa: TC001 - a program may ask what the annotations mean
+from headrace._run.pipeline import Pipeline  # noqa: TC001 - a program may read the annotations
 from headrace._run.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
@@ -47,18 +174,17 @@ __all__ = [
     "headrace_batch_policies",
     "headrace_commands",
     "headrace_dispatch_policies",
-    "headrace_fetchers",
-    "headrace_node_keys",
     "headrace_probes",
-    "headrace_readers",
-    "headrace_rewriters",
     "hookimpl",
 ]
+
+hookspec = pluggy.HookspecMarker("headrace")
 
 hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("headrace")
 """The decorator of a plugin's own function, which has the name of a hook."""
 
 
+@hookspec
 def headrace_batch_policies() -> dict[str, str]:
     """Return batch policies: classes that decide when a batch is formed.
 
@@ -72,13 +198,14 @@ def headrace_batch_policies() -> dict[str, str]:
             return {"Patient": "headrace_x.policies:Patient"}
 
     A node switches it on by ``batch_policy = "Patient"`` or ``"Patient(wait_ms=5)"``. The fields of
-    its ``Options`` may also be keys of the node. It is made once per node: ``Patient(options)``. When a
-    class that is both kinds of policy is named for both keys, one object is made, which can share its
-    state between the two.
+    its ``Options`` may also be keys of the node. It is made once per node: ``Patient(options)``.
+    When a class that is both kinds of policy is named for both keys, one object is made, which can
+    share its state between the two.
     """
     return {}
 
 
+@hookspec
 def headrace_dispatch_policies() -> dict[str, str]:
     """Return dispatch policies: classes that decide which free instance takes the next batch.
 
@@ -96,66 +223,79 @@ def headrace_dispatch_policies() -> dict[str, str]:
     return {}
 
 
+@hookspec
 def headrace_probes() -> dict[str, str]:
     r"""Return probes: classes that receive every batch and every request of a pipeline.
 
-    A probe is a plain class with any of these methods, each called with positional arguments. Return
-    values are ignored:
+    A probe is a plain class with any of these methods, each called with positional arguments.
+    Return values are ignored:
 
     ``batch_done(node, instance, size, started, ended, errors)``
-        A batch has run. ``node`` is the name of the node, ``instance`` the index of the instance from 0, and ``size``
-        the number of requests in it (not their weight, and without the copies of ``pad``). ``errors`` is a list of
-        ``size`` exceptions or None, in the order of the requests. A request run by its own caller is a batch of one.
+        A batch has run. ``node`` is the name of the node, ``instance`` the index of the instance
+        from 0, and ``size`` the number of requests in it (not their weight, and without the copies
+        of ``pad``). ``errors`` is a list of ``size`` exceptions or None, in the order of the
+        requests. A request run by its own caller is a batch of one.
     ``request_done(node, request, started, ended, error)``
-        A request has its outcome at a node. Called exactly once per request. ``error`` is None for success, else the
-        error of its caller. Requests that never ran are reported as well, with ``InputError``, ``OverloadedError``,
-        ``DeadlineExceededError``, ``ClosedError`` or ``concurrent.futures.CancelledError``. The number of calls per node
-        is ``submitted`` in ``stats()``, less the open requests. ``request`` is the request itself: its dict, with
-        ``data`` put back, and ``result`` on success. Read it, do not change or keep it. An item that is no dict comes as
-        it was sent, with its InputError.
+        A request has its outcome at a node. Called exactly once per request. ``error`` is None for
+        success, else the error of its caller. Requests that never ran are reported as well, with
+        ``InputError``, ``OverloadedError``, ``DeadlineExceededError``, ``ClosedError`` or
+        ``concurrent.futures.CancelledError``. The number of calls per node is ``submitted`` in
+        ``stats()``, less the open requests. ``request`` is the request itself: its dict, with
+        ``data`` put back, and ``result`` on success. Read it, do not change or keep it. An item
+        that is no dict comes as it was sent, with its InputError.
     ``batch_ran(record)``
-        A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a `BatchRecord`: the requests
-        that ran together, when each arrived and joined the batch, and the thread.
+        A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
+        `BatchRecord`: the requests that ran together, when each arrived and joined the batch, and
+        the thread.
     ``request_entered(request)``
-        A request enters the pipeline: called in the thread and the context of its caller, before any backend runs. It
-        may change ``context`` of the request, and nothing else.
+        A request enters the pipeline: called in the thread and the context of its caller, before
+        any backend runs. It may change ``context`` of the request, and nothing else.
     ``element_done(node, instance, element, size, started, ended)``
-        One backend inside the expression of a node has run on ``size`` items. ``element`` is its path in
-        ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the first after its place among
-        ``children``, as ``S/1:ResizeMat``. It is called in the thread of the batch, before its ``batch_ran``. A backend
-        that runs item by item, or again, is reported each time. A backend that only builds others (``IoC``), or passes
-        the batch to a thread or a node, is not reported. Backends inside ``Process`` are reported by the thread that
-        waits for the process, when the answer is there: ``started`` and ``ended`` tell when they ran.
+        One backend inside the expression of a node has run on ``size`` items. ``element`` is its
+        path in ``describe()["nodes"][node]["tree"]``: the names from the root on, each but the
+        first after its place among ``children``, as ``S/1:ResizeMat``. It is called in the thread
+        of the batch, before its ``batch_ran``. A backend that runs item by item, or again, is
+        reported each time. A backend that only builds others (``IoC``), or passes the batch to a
+        thread or a node, is not reported. Backends inside ``Process`` are reported by the thread
+        that waits for the process, when the answer is there: ``started`` and ``ended`` tell when
+        they ran.
     ``element_began(node, instance, element, size)``
-        The same backend is about to run, in the same thread. Not reported of backends inside ``Process``.
+        The same backend is about to run, in the same thread. Not reported of backends inside
+        ``Process``.
     ``span_done(node, instance, element, name, started, ended, track)``
         A backend has reported work inside it or on a device by ``context.span``.
     ``instance_changed(node, instance, state)``
-        The state of an instance has changed: ``"ready"``, it is in service. ``"paused"``, what it computes with is away, as a
-        process that restarts. ``"lost"``, it can serve no more.
+        The state of an instance has changed: ``"ready"``, it is in service. ``"paused"``, what it
+        computes with is away, as a process that restarts. ``"lost"``, it can serve no more.
         ``"closed"``, together with the pipeline.
     ``pipeline_started(pipeline)``
-        Called once, when the pipeline is built. You may call it from now on, for ``stats()`` or the like. Keep no more
-        than a `weakref.ref` to it: otherwise it is not closed when its last user drops it.
+        Called once, when the pipeline is built. You may call it from now on, for ``stats()`` or the
+        like. Keep no more than a `weakref.ref` to it: otherwise it is not closed when its last user
+        drops it.
     ``statistics()``
-        Return a dict for JSON, which ``stats()`` shows under the name of the probe. Called by ``stats()``, in its thread.
+        Return a dict for JSON, which ``stats()`` shows under the name of the probe. Called by
+        ``stats()``, in its thread.
     ``close()``
-        Called once, after all other parts of the pipeline are closed, and when it could not be built.
+        Called once, after all other parts of the pipeline are closed, and when it could not be
+        built.
 
-    Headrace measures only for the methods that a probe has when the pipeline is built. ``started`` and ``ended`` are in
-    seconds of ``time.monotonic()``: for a batch from before to after its run, for a request from its arrival at the node
-    to its outcome.
+    Headrace measures only for the methods that a probe has when the pipeline is built. ``started``
+    and ``ended`` are in seconds of ``time.monotonic()``: for a batch from before to after its run,
+    for a request from its arrival at the node to its outcome.
 
-    In a graph every node has its own requests: each visit of a request to a node, each element of ``each`` and each
-    branch counts as one. An item sent through ``Forward[node.x]`` is a request of the node ``x``.
+    In a graph every node has its own requests: each visit of a request to a node, each element of
+    ``each`` and each branch counts as one. An item sent through ``Forward[node.x]`` is a request of
+    the node ``x``.
 
-    The thread that ends the batch or request calls the probe, before the caller has the answer. Several threads may call
-    it at a time, and never under a lock of Headrace. It may call ``stats()``, ``submit()`` or ``close()``, but must not
-    wait for a request of this pipeline. Keep it quick, since the answer, and often the instance, waits for it. Guard your
-    data. The thread may be the main thread, where a signal handler can come in the midst of a probe and lead to it again:
-    take a ``threading.RLock`` and no ``Lock``. Ctrl-C in a probe in the main thread is raised. Any other error of a probe
-    harms no request: it counts under ``"probes"`` in ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``,
-    and the logger ``headrace.probes`` logs the first. A batch still running when ``close()`` gives up on it is not
+    The thread that ends the batch or request calls the probe, before the caller has the answer.
+    Several threads may call it at a time, and never under a lock of Headrace. It may call
+    ``stats()``, ``submit()`` or ``close()``, but must not wait for a request of this pipeline. Keep
+    it quick, since the answer, and often the instance, waits for it. Guard your data. The thread
+    may be the main thread, where a signal handler can come in the midst of a probe and lead to it
+    again: take a ``threading.RLock`` and no ``Lock``. Ctrl-C in a probe in the main thread is
+    raised. Any other error of a probe harms no request: it counts under ``"probes"`` in
+    ``stats()``, ``{"Name": {"errors": n, "last": "TypeError: ..."}}``, and the logger
+    ``headrace.probes`` logs the first. A batch still running when ``close()`` gives up on it is not
     reported.
 
     Returns:
@@ -186,10 +326,11 @@ def headrace_probes() -> dict[str, str]:
                 self._file.close()
 
     A pipeline switches it on by ``[global] probes = ["Diary(path=diary.txt)"]``. The fields of its
-    ``Options`` may also be keys of ``[global]``. One object is made per entry and pipeline, when the
-    pipeline is built: ``Diary(options)``, or ``Diary()`` when the class has no ``Options``. Its
+    ``Options`` may also be keys of ``[global]``. One object is made per entry and pipeline, when
+    the pipeline is built: ``Diary(options)``, or ``Diary()`` when the class has no ``Options``. Its
     module is imported when the configuration is checked. Heavy imports belong in ``__init__``. A
-    pipeline without probes spends nothing on them. A program attaches one for a while by `attached`.
+    pipeline without probes spends nothing on them. A program attaches one for a while by
+    `attached`.
     """
     return {}
 
@@ -198,14 +339,17 @@ def headrace_probes() -> dict[str, str]:
 def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
     """Attach a probe to a running pipeline while the block runs.
 
-    Nothing is built again: requests that wait or run go on, and after the block the probe costs nothing. It
-    receives ``pipeline_started`` and the instances in service first, then everything that begins later.
-    It receives elements and spans only if a configured probe asked for them when the pipeline was built. ``close`` is called only if the pipeline is closed within the block. After the
-    block, the thread of a batch that is still running may still be inside a method of the probe.
+    Nothing is built again: requests that wait or run go on, and after the block the probe costs
+    nothing. It receives ``pipeline_started`` and the instances in service first, then everything
+    that begins later. It receives elements and spans only if a configured probe asked for them when
+    the pipeline was built. ``close`` is called only if the pipeline is closed within the block.
+    After the block, the thread of a batch that is still running may still be inside a method of the
+    probe.
 
     Args:
         pipeline: The pipeline.
-        probe: An object with methods of `headrace_probes`. ``stats()`` shows it under the name of its class.
+        probe: An object with methods of `headrace_probes`. ``stats()`` shows it under the name of
+            its class.
 
     Raises:
         ClosedError: The pipeline is closed.
@@ -224,6 +368,7 @@ def attached(pipeline: Pipeline, probe: object) -> Iterator[None]:
         pipeline._detach(guarded)
 
 
+@hookspec
 def headrace_commands() -> dict[str, str]:
     """Return commands of ``headrace``: ``headrace NAME ...``.
 
@@ -244,62 +389,25 @@ def headrace_commands() -> dict[str, str]:
         def main(folder: str, limit: int = 100) -> None:
             \"\"\"Label the images of a folder.\"\"\"
 
-    ``headrace --help`` lists the names. The object of the path is imported when the command is called.
-    A command of core of the same name wins, and ``headrace plugins list --check`` says so. Errors of
-    `headrace.errors` end with their message and exit status 2.
+    ``headrace --help`` lists the names. The object of the path is imported when the command is
+    called. A command of core of the same name wins, and ``headrace plugins list --check`` says so.
+    Errors of `headrace.errors` end with their message and exit status 2.
     """
     return {}
 
 
-def headrace_rewriters() -> dict[str, str]:
-    """Return keys and words that you translate into others before anything is planned.
-
-    A key begins with a small letter, and stands in a node or in ``[global]``. A word begins with a capital letter, and
-    stands in an expression.
-
-    Returns:
-        Key or word to the import path of a function ``f(tables, parse)``. Since 0.1.
-
-    The function is called once for a configuration that has one of its names, whose files are merged by then. It changes
-    ``tables``, or makes others, and returns them: the keys of each node by its name, in order, those of ``[global]`` as
-    ``"global"``. Values are as written, with their placeholders.
-
-    ``parse(table, key)`` gives an expression as a tree, as `headrace.parse` does, with the placeholders replaced. A key
-    that a node lacks is that of ``"global"``. It gives None where neither has it. A tree, or one made of its parts by
-    ``tree.replace(...)``, may be the value of a key: an error in it is shown where its text was written. A value that is
-    moved keeps its place as well.
-
-    Raise `headrace.errors.ConfigError` for what has no translation, with the place that a part of a tree carries::
-
-        Problem(code, message, file=part.source.file, path=part.source.path, text=part.text, span=part.name_span)
-
-    Example::
-
-        @hookimpl
-        def headrace_rewriters():
-            return {"replicas": "headrace_x.older:translate"}
-
-    and in ``headrace_x/older.py``::
-
-        def translate(tables, parse):
-            for table in tables.values():
-                if "replicas" in table:
-                    table["instance_num"] = table.pop("replicas")
-            return tables
-    """
-    return {}
-
-
+@hookspec
 def headrace_apis() -> dict[str, str]:
     """Return the APIs of other servers, which ``headrace serve --api NAME`` answers.
 
     Returns:
-        Name to the import path of a table from ``"METHOD /path"`` to an asynchronous function. Since 0.1.
+        Name to the import path of a table from ``"METHOD /path"`` to an asynchronous function.
+        Since 0.1.
 
-    A function gets what was asked, and returns plain data, bytes with their media type, or an asynchronous generator of
-    events. The table may also have ``"error"``, a function from status, code and text of a refusal to its body, and
-    ``"open"``, a list of the routes that need no key. The module needs to import nothing of the server.
-    `docs/other_apis.md` has all of it.
+    A function gets what was asked, and returns plain data, bytes with their media type, or an
+    asynchronous generator of events. The table may also have ``"error"``, a function from status,
+    code and text of a refusal to its body, and ``"open"``, a list of the routes that need no key.
+    The module needs to import nothing of the server. `docs/other_apis.md` has all of it.
 
     Example::
 
@@ -314,116 +422,5 @@ def headrace_apis() -> dict[str, str]:
             return {"said": await asked.run(asked.path["model"], {"data": body["say"]})}
 
         ROUTES = {"POST /shout/{model}": shout}
-    """
-    return {}
-
-
-def headrace_readers() -> dict[str, str]:
-    """Return what else than a TOML file may stand where a configuration does: files and folders that you read.
-
-    A key is a suffix in small letters (``.onnx``), or a file of a folder, perhaps a pattern (``modules.json``,
-    ``*/config.pbtxt``). No key is needed for ``.toml``, which is core's.
-
-    Returns:
-        Key to the import path of a function ``f(path)``. Since 0.1.
-
-    The function gets an absolute `pathlib.Path` and returns the tables of the TOML file that it stands for, as
-    ``tomllib`` gives them: those of a pipeline, or ``{"models": {...}}``, those of a file for ``headrace serve``. In the
-    tables of a pipeline a relative path starts from the folder of the file, or from the folder itself. In ``models`` paths
-    are absolute. Write ``$${`` for a ``${`` of a name. The tables may be extended, and may have ``extends`` and keys that
-    are rewritten. The function is called where a configuration is read, so it reads little, and loads no model.
-
-    A reader that refuses what it does not know has a second parameter, ``ignore``. It gets the names, keys of its format or files, that
-    a configuration has under ``ignore`` beside ``extends``, and looks not at them. Without any it is called with the path alone.
-
-    Raise `headrace.errors.ConfigError` for what you refuse. Another exception is shown with the name of your plugin.
-
-    Example::
-
-        @hookimpl
-        def headrace_readers():
-            return {".net": "headrace_x.reading:tables_of"}
-
-    and in ``headrace_x/reading.py``::
-
-        def tables_of(path):
-            return {"backend": "NetTensor", "model": path.name, "max": 8}
-    """
-    return {}
-
-
-def headrace_fetchers() -> dict[str, str]:
-    """Return where files come from that a configuration names by an address, ``SCHEME://...``.
-
-    Returns:
-        Scheme to the import path of a function ``f(address)``. Since 0.1.
-
-    An option of the type `headrace.FilePath`, ``extends`` and a configuration itself may be an address. The function is
-    called when the configuration is checked, and connects to nobody. It raises `headrace.errors.ConfigError` for an address
-    that is wrong, and returns an object with
-
-    ``path``
-        Where the file or folder lies, or will lie: a `pathlib.Path` in a folder of its own.
-    ``fetch()``
-        Have it there. It is called as each node is built that names it. It raises `headrace.errors.SetupError`.
-    ``origin()``
-        ``{"address": ..., "revision": ..., "sha256": ...}``, for ``describe()``. Of what is not there the address alone.
-        ``"moves": True`` says that the address may stand for something else tomorrow.
-    ``check()``
-        May be left out. Called when the file was loaded. It raises `headrace.errors.SetupError` if ``path`` has changed since
-        ``fetch()``.
-
-    ``headrace_models.Cached`` is such an object: it fetches by a function of yours, once per machine, into a cache.
-
-    Example::
-
-        @hookimpl
-        def headrace_fetchers():
-            return {"net": "headrace_x.fetching:net"}
-
-    and in ``headrace_x/fetching.py``::
-
-        from headrace_models import Cached
-
-        def net(address):
-            return Cached(address, read)
-
-        def read(address, folder):
-            path = folder / "model"
-            path.write_bytes(read_from_net(address))
-            return path
-    """
-    return {}
-
-
-def headrace_node_keys() -> dict[str, str]:
-    """Return keys of nodes that ask for a check before anything is built.
-
-    Returns:
-        Name of the key to the import path of a subclass of `headrace.Options` that has a field of this name and a method
-        ``check(config, node)``. Since 0.1.
-
-    Example::
-
-        @hookimpl
-        def headrace_node_keys():
-            return {"owner": "headrace_x.owner:Owner"}
-
-    and in ``headrace_x/owner.py``::
-
-        import headrace
-
-        class Owner(headrace.Options):
-            owner: str
-
-            def check(self, config, node):
-                if self.owner not in {"vision", "speech"}:
-                    what = f"nobody is called {self.owner!r}"
-                    raise headrace.errors.ConfigError(config.problem_at(node, "owner", "owner", what))
-
-    The class is imported for nodes that have one of its keys, in their table or in ``[global]``. Its options are checked
-    with the configuration. ``check`` is called before a pipeline of the configuration is built. It gets the configuration
-    as it will run. If it returns a function, that is called once all nodes are built, and may refuse as well. Its property
-    ``batch_sizes``, where it is not None, takes the place of this key of the node.
     """
     return {}

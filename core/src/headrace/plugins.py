@@ -94,7 +94,7 @@ def installed(*, refresh: bool = False) -> list[Plugin]:
     """
     if refresh:
         registry.refresh()
-    return list(registry.plugins())
+    return list(registry.plugins(hooks=True))
 
 
 def refresh() -> None:

@@ -17,11 +17,6 @@ from headrace.errors import SetupError
 
 NET = """
 import os, pathlib, sys
-from headrace.hookspecs import hookimpl
-
-@hookimpl
-def headrace_fetchers():
-    return {"net": "hrt_net:net"}
 
 def net(address):
     from headrace_models import Cached
@@ -82,7 +77,7 @@ def net(tmp_path, monkeypatch):
     about = tmp_path / "site" / "headrace_net-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-net\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[headrace.plugins]\nh = hrt_net\n")
+    (about / "entry_points.txt").write_text("[headrace.fetchers]\nnet = hrt_net:net\n")
     (tmp_path / "site" / "hrt_net.py").write_text(NET)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     (tmp_path / "kept").mkdir()

@@ -24,12 +24,6 @@ from headrace_testing import FakeClock
 constants = pytest.importorskip("huggingface_hub.constants")
 
 READER = """
-from headrace.hookspecs import hookimpl
-
-@hookimpl
-def headrace_readers():
-    return {"parts.json": "hrt_parts:tables_of"}
-
 def tables_of(folder):
     assert (folder / "parts.json").read_text() == "[]"
     return {"backend": "Says(parts)", "model": "b/second.bin"}
@@ -212,7 +206,8 @@ def test_a_folder_brings_what_its_reader_names(served, tmp_path, monkeypatch):
     about = tmp_path / "site" / "headrace_parts-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-parts\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[headrace.plugins]\nh = hrt_parts\n")
+    readers = "[headrace.readers]\nparts.json = hrt_parts:tables_of\n"
+    (about / "entry_points.txt").write_text(readers)
     (tmp_path / "site" / "hrt_parts.py").write_text(READER)
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     headrace.plugins.refresh()

@@ -10,13 +10,7 @@ import headrace
 from headrace.errors import ConfigError
 from headrace_models import Models, folder_models
 
-HOOKS = """
-from headrace.hookspecs import hookimpl
-
-@hookimpl
-def headrace_readers():
-    return dict.fromkeys((".says", "said.txt", "many.txt"), "hrt_says:tables_of")
-
+READER = """
 def tables_of(path):
     if path.is_file():
         return {"backend": f"Says({path.read_text()})"}
@@ -35,8 +29,9 @@ def folder(tmp_path, monkeypatch):
     about = site / "headrace_says-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: headrace-says\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[headrace.plugins]\nh = hrt_says\n")
-    (site / "hrt_says.py").write_text(HOOKS)
+    names = [f"{name} = hrt_says:tables_of" for name in (".says", "said.txt", "many.txt")]
+    (about / "entry_points.txt").write_text("\n".join(["[headrace.readers]", *names]))
+    (site / "hrt_says.py").write_text(READER)
     monkeypatch.syspath_prepend(str(site))
     headrace.plugins.refresh()
     yield tmp_path / "models"

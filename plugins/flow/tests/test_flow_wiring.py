@@ -1,15 +1,17 @@
 """Configurations that wire themselves mean the same as nodes, links and numbers of instances."""
 
 import threading
+from importlib import metadata
 
 import pytest
 
 import headrace
 from headrace.errors import ConfigError, InputError, LimitError
-from headrace_flow.hooks import headrace_rewriters
 
 QUEUED = "InstancesRegister[Reflect[backend]],Register[DI[Batching,InstanceDispatcher]]"
 ALONE = "InstancesRegister[Reflect[backend]]"
+OFFERED = metadata.distribution("headrace-flow").entry_points.select(group="headrace.rewriters")
+WORDS = sorted(name for name in OFFERED.names if name[0].isupper())
 THREADS = "InstancesRegister[BackgroundThread[Reflect[backend]]]"
 
 
@@ -462,7 +464,7 @@ def test_a_restart_at_an_unknown_node_names_the_key_and_the_nearest_node(countin
 # Names of others.
 
 
-@pytest.mark.parametrize("name", sorted(one for one in headrace_rewriters() if one[0].isupper()))
+@pytest.mark.parametrize("name", WORDS)
 @pytest.mark.parametrize("around", ["{}", "DI[BackgroundThread,{}]", "With[BackgroundThread,{}]"])
 def test_a_backend_that_is_called_as_a_word_is_that_backend(name, around, tmp_path):
     if around.startswith(name):

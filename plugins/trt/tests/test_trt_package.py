@@ -14,7 +14,7 @@ import headrace
 import headrace_trt
 from headrace.errors import ConfigError, HeadraceError, SetupError
 from headrace_trt import BuildSettings, Onnx2Tensorrt, TensorrtInferTensor
-from headrace_trt.hooks import TENSORRT_TENSOR
+from headrace_trt.writing import TENSORRT_TENSOR
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")

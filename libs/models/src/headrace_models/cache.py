@@ -78,7 +78,7 @@ def shown(address: str) -> str:
 
 
 class Cached:
-    """The file or folder of one address in the cache; what `headrace.hookspecs.headrace_fetchers` asks for.
+    """The file or folder of one address in the cache; what `headrace.hookspecs` asks for.
 
     Each `fetch` hashes the files that are here, and those that have changed are fetched again. An address whose contents
     may change is asked for its revision once.

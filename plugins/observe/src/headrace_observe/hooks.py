@@ -1,4 +1,4 @@
-"""The plugin's hooks: probes, commands and keys of nodes, each by the path of an object that is imported at the first use."""
+"""The plugin's hooks: probes and commands, each by the path of an object that is imported at the first use."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from headrace.hookspecs import hookimpl
 
 __all__ = [
     "COMMANDS",
-    "NODE_KEYS",
     "PROBES",
     "headrace_commands",
-    "headrace_node_keys",
     "headrace_probes",
 ]
 
@@ -33,11 +31,6 @@ PROBES: dict[str, str] = {
 }
 """Every probe."""
 
-NODE_KEYS: dict[str, str] = dict.fromkeys(
-    ("require", "invariant"), "headrace_observe.require:Require"
-)
-"""Every key of a node."""
-
 
 @hookimpl
 def headrace_probes() -> dict[str, str]:
@@ -49,9 +42,3 @@ def headrace_probes() -> dict[str, str]:
 def headrace_commands() -> dict[str, str]:
     """Return the commands."""
     return COMMANDS
-
-
-@hookimpl
-def headrace_node_keys() -> dict[str, str]:
-    """Return the keys of nodes."""
-    return NODE_KEYS

@@ -16,7 +16,7 @@ MAX: Final = 8
 
 
 def tables_of(path: Path) -> dict[str, Any]:
-    """Return the pipeline that runs a model file on tensors; see `headrace.hookspecs.headrace_readers`.
+    """Return the pipeline that runs a model file on tensors; see `headrace.hookspecs`.
 
     A model gets batches if the first axis of all its inputs is free. An ``.ort`` file does not tell, and gets none.
     """

@@ -21,7 +21,7 @@ _MOST_RUNS = 32
 def probe(name: str, *methods: str) -> Any:
     """Return the class of a probe with these methods; None if it is not installed or cannot be used."""
     for plugin in headrace.plugins.installed():
-        path = plugin.hooks["probes"].get(name) if plugin.usable else None
+        path = plugin.offers["probes"].get(name) if plugin.usable else None
         if path is not None:
             try:
                 probe_class = plugin.load(path)

@@ -54,7 +54,7 @@ def routes_of(names: Sequence[str]) -> dict[str, ApiRoute]:
         (offering, name, path)
         for offering in headrace.plugins.installed()
         if offering.usable
-        for name, path in offering.hooks["apis"].items()
+        for name, path in offering.offers["apis"].items()
     ]
     count = Counter(name for _, name, _ in offers)
     known = {

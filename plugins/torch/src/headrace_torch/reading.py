@@ -11,7 +11,7 @@ __all__ = ["tables_of"]
 
 
 def tables_of(path: Path) -> dict[str, Any]:
-    """Return the pipeline that runs a model file on tensors; see `headrace.hookspecs.headrace_readers`.
+    """Return the pipeline that runs a model file on tensors; see `headrace.hookspecs`.
 
     Each request runs alone: how many rows a model takes is known once torch has loaded it.
     """

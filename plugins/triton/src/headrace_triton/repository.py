@@ -96,7 +96,7 @@ class ServedModel(dict[str, Any]):
 
 
 def tables_of(folder: Path) -> dict[str, Any]:
-    """Return ``{"models": {...}}`` for the models of a repository; see `headrace.hookspecs.headrace_readers`.
+    """Return ``{"models": {...}}`` for the models of a repository; see `headrace.hookspecs`.
 
     Raises:
         ConfigError: A configuration cannot be read, or asks for what there is not. It has the problems of all models.

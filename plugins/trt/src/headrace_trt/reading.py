@@ -12,7 +12,7 @@ __all__ = ["tables_of"]
 
 
 def tables_of(path: Path) -> dict[str, Any]:
-    """Return the pipeline that runs an engine on tensors; see `headrace.hookspecs.headrace_readers`.
+    """Return the pipeline that runs an engine on tensors; see `headrace.hookspecs`.
 
     Only the library can tell the sizes of batches from an engine. Where it has the sidecar that Headrace writes beside what
     it builds, they are those of the first profile.

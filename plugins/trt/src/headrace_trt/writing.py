@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 import headrace
 from headrace.errors import ConfigError, Problem, among
-from headrace_trt.hooks import TENSORRT_TENSOR
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["written_out"]
+__all__ = ["TENSORRT_TENSOR", "written_out"]
+
+TENSORRT_TENSOR = (
+    "IoC[Onnx2Tensorrt,TensorrtInferTensor;"
+    "CatSplit[TensorrtCat,"
+    "S[Reflect[pre_processor,Identity],TensorrtInferTensor,Reflect[post_processor,Identity]],"
+    "TensorrtSplit]]"
+)
+"""The expression that ``TensorrtTensor`` is short for: it builds or loads an engine, and runs tensors."""
 
 NAME = "TensorrtTensor"
 SUFFIXES = (".trt", ".engine", ".plan")
@@ -22,7 +29,7 @@ SUFFIXES = (".trt", ".engine", ".plan")
 def written_out(
     tables: dict[str, dict[str, Any]], parse: Callable[[str, str], Any]
 ) -> dict[str, dict[str, Any]]:
-    """Write the expression in place of each TensorrtTensor; see `headrace.hookspecs.headrace_rewriters`.
+    """Write the expression in place of each TensorrtTensor; see `headrace.hookspecs`.
 
     Raises:
         ConfigError: It has something in brackets.

@@ -71,7 +71,7 @@ class Builder(Build):
 
     Attributes:
         nodes: The nodes that are built.
-        behind: What is called once all are. See `headrace.hookspecs.headrace_node_keys`.
+        behind: What is called once all are. See `headrace.hookspecs`.
     """
 
     def __init__(self, plan: Plan) -> None:

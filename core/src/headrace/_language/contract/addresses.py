@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://.*")
 
 
 class Fetched(Protocol):
-    """What a plugin gives for an address; see `headrace.hookspecs.headrace_fetchers`."""
+    """What a plugin gives for an address; see `headrace.hookspecs`."""
 
     path: Path
 

@@ -94,7 +94,7 @@ class NodePlan(Data):
         batch_policy, dispatch_policy: Its policies.
         init: The expression that is built before the node, or None.
         own_keys: The keys that belong to plugins, checked: an object of each class
-            (`headrace.hookspecs.headrace_node_keys`).
+            (`headrace.hookspecs`).
         auto: What ``instance_num = "auto"`` gives. None where its number is written.
         links: How it is linked to the others.
         threads: How many threads one instance may use.

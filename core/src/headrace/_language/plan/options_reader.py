@@ -20,12 +20,7 @@ from headrace._language.expression.tree import Call
 from headrace._language.plan.element import Source, place_of, value_of_expression
 from headrace._language.plan.nodes import NamedPlan
 from headrace._language.plan.parameters import OWN_KEYS, Found, argument, nearest_choice
-from headrace._language.registry.discovery import (
-    KNOWN_POLICIES,
-    KNOWN_PROBES,
-    REPLACED,
-    how_to_install,
-)
+from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.files import find_place
 from headrace._language.registry.registry import Offer, registry
 from headrace._run.probes import PROBE_METHODS
@@ -313,10 +308,10 @@ def _names_offered(planning: Planner, kind: Kind) -> tuple[list[str], str]:
 
 
 def _report_unknown(planning: Planner, kind: Kind, call: Call) -> None:
-    plugins = registry.plugins()
-    refused = [plugin for plugin in plugins if not plugin.usable]
-    unusable = [f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in refused]
-    brings = (KNOWN_PROBES if kind is PROBE else KNOWN_POLICIES).get(call.part)
+    plugins = registry.plugins(hooks=True)
+    faulty = [plugin for plugin in plugins if plugin.state != "ok"]
+    unusable = [f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in faulty]
+    brings = ELSEWHERE["probes" if kind is PROBE else "policies"].get(call.part)
     if brings is not None and brings not in {plugin.distribution for plugin in plugins}:
         unusable.append(f"{call.part!r} comes with {brings}. {how_to_install(brings)}.")
     known, are = _names_offered(planning, kind)

@@ -99,7 +99,7 @@ class _Rewriting:
         return replace(self._shape, globals=nodes.pop(GLOBAL, {}), nodes=nodes)
 
     def _parse(self, table: str, key: str) -> Call | None:
-        """Return the tree of an expression; see `headrace.hookspecs.headrace_rewriters`."""
+        """Return the tree of an expression; see `headrace.hookspecs`."""
         owner = table if key in self._tables.get(table, {}) else GLOBAL
         written = self._tables[owner].get(key)
         if written is None or written.value is None:

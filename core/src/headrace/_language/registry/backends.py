@@ -41,8 +41,8 @@ def as_backend(cls: Any) -> type[Backend]:
         return cls
     if cls in _made:
         return _made[cls]
-    if wrong := _cannot_run(cls):
-        message = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {wrong}"
+    if reason := _cannot_run(cls):
+        message = f"the class {cls.__module__}.{cls.__qualname__} is no backend: {reason}"
         raise PluginError(message, hint="See headrace.Backend for what a class may say.")
     if issubclass(cls, Backend):
         _right.add(cls)
@@ -56,12 +56,12 @@ def as_backend(cls: Any) -> type[Backend]:
 
 
 def source_of(cls: type[Backend]) -> Any:
-    """Return the function or the plain class of which a backend was made; else the backend itself."""
+    """Return the function or plain class of which a backend was made, else the backend."""
     return vars(cls).get("_made_of", cls)
 
 
 def _cannot_run(cls: type[Any]) -> str | None:
-    """Say why a class can run no batch, or what in its body is wrong; the conformance kit judges all else."""
+    """Say why a class can run no batch. The conformance kit judges all else."""
     if inspect.isabstract(cls):
         return f"it is abstract: write {', '.join(sorted(cls.__abstractmethods__))}"
     kinds = {type(getattr(cls, part, getattr(Backend, part))) for part in ("bracket", "place")}
@@ -73,16 +73,16 @@ def _cannot_run(cls: type[Any]) -> str | None:
         base = next((policy[name] for name in policy if hasattr(cls, name)), None)
         derives = f", and a policy derives from headrace.policies.{base}" if base else ""
         return f"it has no method forward(self, batch){derives}"
-    wrong = None if callable(forward) else f"is no method, it is {repr_of(forward)}"
-    if wrong is None and _is_asynchronous(forward):
-        wrong = "is asynchronous, and a backend runs in a thread: write def forward"
+    fault = None if callable(forward) else f"is no method, it is {repr_of(forward)}"
+    if fault is None and _is_asynchronous(forward):
+        fault = "is asynchronous, and a backend runs in a thread: write def forward"
     elif inspect.isgeneratorfunction(forward):
-        wrong = "has a yield, so that a call runs nothing: give parts by context.request.emit, and write no yield in forward"
-    if wrong is not None:
-        return f"forward {wrong}"
+        fault = "has a yield: give parts by context.request.emit, and write no yield in forward"
+    if fault is not None:
+        return f"forward {fault}"
     for method, takes in (("forward", "self, batch"), ("init", "self, options, context")):
-        own = inspect.getattr_static(cls, method, None)  # not bound to the class
-        if inspect.isfunction(own) and _mismatch(own, *takes.split(", ")):
+        function = inspect.getattr_static(cls, method, None)  # not bound to the class
+        if inspect.isfunction(function) and _mismatch(function, *takes.split(", ")):
             return f"{method} takes other arguments: write def {method}({takes})"
     options = getattr(cls, "Options", Options)
     if isinstance(options, type) and issubclass(options, Options):
@@ -95,7 +95,7 @@ def _is_asynchronous(function: Any) -> bool:
 
 
 def _mismatch(function: Any, *given: Any, **named: Any) -> str | None:
-    """Say why a function cannot be called so; None where it can be, or where its signature is not known."""
+    """Say why a function cannot be called so. None where it can, or its signature is unknown."""
     try:
         inspect.signature(function, follow_wrapped=False).bind(*given, **named)
     except (TypeError, ValueError) as error:  # a ValueError says that the signature is not known
@@ -123,10 +123,11 @@ class FunctionBackend(Backend):
         self.context = context
 
     def forward(self, batch: list[Request]) -> Outcomes:
-        """Call the function once per item, so that an error fails its item alone, or once per batch.
+        """Call the function once per item, whose error fails that item alone, or once per batch.
 
         Raises:
-            ContractError: A function for batches gave another number of results, or a function gave PENDING.
+            ContractError: A function for batches gave another number of results, or a function gave
+            PENDING.
         """
         outcomes: list[Exception | None] = [None if "data" in item else no_data() for item in batch]
         if self.batched:
@@ -144,7 +145,7 @@ class FunctionBackend(Backend):
         return none_if_all_ok(outcomes)
 
     def _exhaust(self, request: Request, parts: Generator[Any, None, Any]) -> Any:
-        """Give what a generator yields as parts of the answer; return what it returns, which is the result."""
+        """Give what a generator yields as parts of the answer, and return what it returns."""
         handle = self.context.request.keep(request)
         try:
             while not self.context.request.unwanted(handle):
@@ -173,7 +174,7 @@ class FunctionBackend(Backend):
 
 
 def _answer(result: Any) -> Any:
-    """Return what a function has given; PENDING is an outcome of `Backend.forward`, and no result."""
+    """Return what a function has given. PENDING is an outcome of `Backend.forward`."""
     if result is PENDING:
         hint = "A class with forward(batch) and context.request.keep may answer later."
         raise ContractError("the function returned PENDING", hint=hint)
@@ -186,12 +187,12 @@ def no_data(expected: str = "what the function takes") -> InputError:
 
 
 def mismatch_of(function: Any, further: Mapping[str, Any]) -> str | None:
-    """Say why a function cannot be called with data and further arguments by name; None where nothing says so."""
+    """Say why a function cannot be called with data and further arguments by name, if so."""
     called = (function, getattr(function, "__call__", None))  # noqa: B004 - of an object
     if any(map(_is_asynchronous, called)):
         return "is asynchronous, and a backend is not awaited"
-    wrong = _mismatch(function, None, **further)
-    return wrong and f"takes other arguments than it is given: {wrong}"
+    mismatch = _mismatch(function, None, **further)
+    return mismatch and f"takes other arguments than it is given: {mismatch}"
 
 
 def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backend]:
@@ -199,10 +200,10 @@ def of_function(function: Callable[[Any], Any], *, batched: bool) -> type[Backen
     if not callable(function) or isinstance(function, Backend):
         return as_backend(function)  # it raises the error
     named = getattr(function, "__name__", type(function).__name__)
-    if wrong := mismatch_of(function, {}):
-        raise PluginError(f"the function {named!r} {wrong}", hint="It is called as function(data).")
+    if fault := mismatch_of(function, {}):
+        raise PluginError(f"the function {named!r} {fault}", hint="It is called as function(data).")
     if batched and inspect.isgeneratorfunction(function):
-        message = f"the function {named!r} is a generator, which answers one request, and is registered as batched"
+        message = f"the function {named!r} is a generator, but it is registered as batched"
         raise PluginError(message, hint="Register it without batched, or return a list.")
     body = {
         "__doc__": inspect.getdoc(function),

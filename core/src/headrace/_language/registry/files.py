@@ -1,4 +1,4 @@
-"""What plugins make of a path or an address: the hooks ``headrace_readers`` and ``headrace_fetchers``."""
+"""What plugins make of a path or an address: ``headrace.readers`` and ``headrace.fetchers``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace._language.contract.addresses import Fetched, is_address, places
-from headrace._language.registry.discovery import KNOWN_READERS, REPLACED, how_to_install
+from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.registry import Offer, registry
 from headrace._problem import Problem
 from headrace._run.tracebacks import without_locals
@@ -43,7 +43,7 @@ def _reader_of(path: Path) -> Offer | None:
 
 
 def reads(path: str | Path) -> bool:
-    """Return whether a plugin reads this path, as ``headrace-ort`` reads ``m.onnx``: it may stand where a TOML file may.
+    """Return whether a plugin reads this path, as ``m.onnx``: it may stand for a TOML file.
 
     Raises:
         ConfigError: Two plugins read it.
@@ -52,15 +52,15 @@ def reads(path: str | Path) -> bool:
 
 
 def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return the tables of the TOML file that a path stands for, by its plugin; see `headrace.hookspecs.headrace_readers`.
+    """Return the tables of the TOML file that a path stands for; see `headrace.hookspecs`.
 
     Args:
         path: The path.
         ignore: Names in the format of the plugin that it shall not look at.
 
     Returns:
-        None where no plugin reads it. A relative path in the tables starts from the folder of the file, or from the
-        folder itself.
+        None where no plugin reads it. A relative path in the tables starts from the folder of the
+        file, or from the folder itself.
 
     Raises:
         ConfigError: Its plugin refuses it or fails, or two plugins read it.
@@ -80,7 +80,7 @@ def tables_of(path: str | Path, ignore: Sequence[str] = ()) -> dict[str, Any] | 
         raise
     except Exception as error:  # noqa: BLE001 - of a plugin, which may raise anything
         message, cause = f"cannot read it: {error_text(error)}", without_locals(error)
-    message = f"{offer.distribution} (headrace_readers, {offer.name!r}) {message}"
+    message = f"{offer.distribution} (headrace.readers, {offer.name!r}) {message}"
     raise ConfigError(Problem("reader", message, file=str(path))) from cause
 
 
@@ -91,40 +91,40 @@ def _ignore_argument(
     if not ignore:
         return {}
     if "ignore" not in signature(reader).parameters:
-        what = f"ignore: {offer.distribution} reads all that there is"
-        raise ConfigError(Problem("reader", what, file=str(path), hint="Leave it out."))
+        message = f"ignore: {offer.distribution} reads all that there is"
+        raise ConfigError(Problem("reader", message, file=str(path), hint="Leave it out."))
     return {"ignore": ignore}
 
 
 def what_is_read(path: Path) -> str:
-    """Say what a path may be, for one that is nothing of it: who would read it, or all that is read here."""
-    for name, what in REPLACED.items():
+    """Say who would read a path that nobody reads, or else all that is read here."""
+    for name, advice in REPLACED.items():
         if "." in name and (path.match(name) or (path / name).is_file()):
-            return str(what)
-    for name, distribution in KNOWN_READERS.items():
+            return advice
+    for name, distribution in ELSEWHERE["readers"].items():
         if path.name.lower().endswith(name) and not path.is_dir():
             return f"{how_to_install(distribution)}. It reads {name}."
     offers = registry.offers("readers")
     names = sorted({f"{offer.name} ({offer.distribution})" for offer in offers})
-    return f"A configuration is a TOML file, or what a plugin reads: {', '.join(names) or 'none is installed'}."
+    read = ", ".join(names) or "none is installed"
+    return f"A configuration is a TOML file, or what a plugin reads: {read}."
 
 
 # Addresses.
 
 
 def find_place(address: str) -> Path:
-    """Return where the file of an address lies, or will lie, by the plugin of its scheme. Nothing is fetched.
+    """Return where the file of an address lies, or will lie. Nothing is fetched.
 
     Raises:
         ConfigError: The plugin refuses it, or there is none, or two.
         PluginError: The plugin cannot be imported.
     """
     offers, scheme = registry.offers("fetchers"), address.partition(":")[0]
-    own = [offer for offer in offers if offer.name == scheme]
-    if (offer := _only(own, f"{scheme}:// is fetched")) is None:
-        is_here = any(offer.distribution == "headrace-models" for offer in offers)
-        install = None if is_here else how_to_install("headrace-models")
-        hint = among(scheme, [offer.name for offer in offers], install)
+    fetching = [offer for offer in offers if offer.name == scheme]
+    if (offer := _only(fetching, f"{scheme}:// is fetched")) is None:
+        brings = ELSEWHERE["fetchers"].get(scheme)
+        hint = among(scheme, [offer.name for offer in offers], brings and how_to_install(brings))
         message = f"nothing installed fetches {scheme}:// ({address.partition('?')[0]})"
         raise ConfigError(Problem("fetch", message, hint=hint))
     fetcher: Any = offer.load("fetcher")

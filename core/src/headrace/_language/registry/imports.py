@@ -1,8 +1,9 @@
 """Running the code that a configuration imports: modules once, files once per version.
 
-One thread at a time runs imported files and modules. The code is the user's: where it loads a configuration that
-imports the same code again, that is an error, or the file would run within itself until memory is used up. It
-must not wait for another thread that loads one, which waits here until the import is over.
+One thread at a time runs imported files and modules. The code is the user's: where it loads a
+configuration that imports the same code again, that is an error, or the file would run within
+itself until memory is used up. It must not wait for another thread that loads one, which waits here
+until the import is over.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def run_imports(wanted: list[tuple[str, Path]]) -> Files:
         wanted: Each item as written, and the folder from which a relative path starts.
 
     Returns:
-        The path of each file, and the classes that it has registered, by name. A module registers its
-        classes for the process, so they are not here.
+        The path of each file, and the classes that it has registered, by name. A module registers
+        its classes for the process, so they are not here.
 
     Raises:
         PluginLoadError: The code cannot be found, or raised.
@@ -72,8 +73,8 @@ HOW_TO_ALLOW = (
 def why_refused(*, allow_import: bool) -> str | None:
     """Say why no code may be imported. None when it may.
 
-    The environment variable ``HEADRACE_IMPORT`` allows it when it is unset, or one of the known words for
-    yes.
+    The environment variable ``HEADRACE_IMPORT`` allows it when it is unset, or one of the known
+    words for yes.
     """
     if not allow_import:
         return "allow_import=False or --no-import refuses it"
@@ -83,7 +84,7 @@ def why_refused(*, allow_import: bool) -> str | None:
 
 
 def module_of(stem: str, files: Files) -> str | None:
-    """Return the name in ``sys.modules`` of the imported file ``stem.py``; None where there is none."""
+    """Return the name in ``sys.modules`` of the imported file ``stem.py``, if there is one."""
     paths = [path for file, _ in files if (path := Path(file)).stem == stem]
     return package_of(paths[0].parent).module_name(paths[0]) if paths else None
 
@@ -101,8 +102,8 @@ def _file_of(item: str, base: Path) -> Path | None:
             is_a = "no" if kind is None else f"{kind}, not a"
             raise PluginLoadError(f"{str(path)!r} is {is_a} Python file")
     except FileNotFoundError as error:
-        near, hint = nearest_file(path), _RELATIVE
-        hint = hint if near is None else f"Did you mean {near!r}? {hint}"
+        meant, hint = nearest_file(path), _RELATIVE
+        hint = hint if meant is None else f"Did you mean {meant!r}? {hint}"
         raise PluginLoadError(f"no such file: {str(path)!r}", hint=hint) from error
     except (OSError, ValueError, RuntimeError) as error:
         raise PluginLoadError(f"{item!r} cannot be read: {error}") from error
@@ -110,10 +111,10 @@ def _file_of(item: str, base: Path) -> Path | None:
 
 
 def _place_and_hint(error: BaseException, path: Path) -> tuple[str, str | None]:
-    """Say in which line of a file an error was raised, and of what it imports beside it; and what to do."""
+    """Say in which line of a file, and of what it imports beside it, an error was raised."""
     walked = traceback.walk_tb(error.__traceback__)
     frames = [(Path(frame.f_code.co_filename), line) for frame, line in walked]
-    own = [f" in line {line}" for file, line in frames if file == path]
+    outer = [f" in line {line}" for file, line in frames if file == path]
     inner = [
         f" ({file.name}, line {line})"
         for file, line in frames
@@ -122,8 +123,8 @@ def _place_and_hint(error: BaseException, path: Path) -> tuple[str, str | None]:
     hint = None
     part = error.name if isinstance(error, ModuleNotFoundError) else None
     if part and path.with_name(f"{part}.py").is_file():
-        hint = f"{part}.py is beside it: `import {part}` finds it there, and importlib does as `.{part}`."
-    return "".join(own[-1:] + inner[-1:]), hint
+        hint = f"{part}.py is beside it: write `import {part}`, and for importlib `.{part}`."
+    return "".join(outer[-1:] + inner[-1:]), hint
 
 
 _gate = threading.RLock()

@@ -1,8 +1,9 @@
-"""A file of Python as a module of a package of its own folder, so that the helpers of two models never meet.
+"""A file of Python as a module of a package of its folder: helpers of two models never meet.
 
-``model.py`` is the module ``FOLDER_HASH.model``. Its ``from .helper import x`` and its ``from helper import x`` both
-find ``FOLDER_HASH.helper``, which lies beside it. So do those of the helper: each file of the package has an
-``__import__`` of its own, which looks into the folder first. ``sys.path`` and the modules of others stay as they are.
+``model.py`` is the module ``FOLDER_HASH.model``. Its ``from .helper import x`` and its ``from
+helper import x`` both find ``FOLDER_HASH.helper``, which lies beside it. So do those of the helper:
+each file of the package has an ``__import__`` of its own, which looks into the folder first.
+``sys.path`` and the modules of others stay as they are.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _digest(content: bytes) -> str:
 
 
 class _Version:
-    """One version of a file that was run: its content, the classes that it has registered, what it imports beside it."""
+    """One version of a file that was run: its content, its classes, what it imports beside it."""
 
     def __init__(self, module: ModuleType, path: str, source: bytes) -> None:
         self.module, self.path, self.digest = module, path, _digest(source)
@@ -94,10 +95,12 @@ class Package:
         """
         name, before = self.module_name(path), self._versions
         present = {version for version in before.values() if version.is_present()}
-        # A version that was replaced is not present, even where its file holds the same content again.
+        # A version that was replaced is not present, even where its file holds the same content
+        # again.
         fresh = {key: before[key] for key in before if present.issuperset(self._below(key))}
         if name not in fresh:
-            # Other files that a configuration names stay until they are run again: pipelines may pickle their classes.
+            # Other files that a configuration names stay until they are run again: pipelines may
+            # pickle their classes.
             stay = self._named - {version.module.__name__ for version in self._below(name)}
             self._put_modules({key: before[key] for key in before if key in fresh or key in stay})
             self._beside.clear()
@@ -124,8 +127,8 @@ class Package:
         name, source = module.__name__, Path(loader.path).read_bytes()
         code = loader.source_to_code(source, loader.path)
         version = self._versions[name] = _Version(module, loader.path, source)
-        own = {"__builtins__": {**vars(builtins), "__import__": self._import}}
-        vars(module).update(own, __sha256__=version.digest)
+        imports_here = {**vars(builtins), "__import__": self._import}
+        vars(module).update(__builtins__=imports_here, __sha256__=version.digest)
         try:
             with registry.recording(name, version.classes):
                 exec(code, vars(module))  # noqa: S102
@@ -141,14 +144,14 @@ class Package:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        own, named = globals or {}, fromlist or ()
-        importer = str(own.get("__name__"))
+        scope, named = globals or {}, fromlist or ()
+        importer = str(scope.get("__name__"))
         if level == 0 and self._is_beside(name.partition(".")[0], importer):
-            own, level = vars(self._module), 1
-        module = builtins.__import__(name, own, locals, named, level)
+            scope, level = vars(self._module), 1
+        module = builtins.__import__(name, scope, locals, named, level)
         user = self._versions.get(importer)
         if level and user is not None:
-            base = resolve_name("." * level + name, str(own["__package__"]))
+            base = resolve_name("." * level + name, str(scope["__package__"]))
             parts = [*accumulate(base.split("."), "{}.{}".format), *(f"{base}.{n}" for n in named)]
             user.uses |= {self._versions[n]: None for n in parts if n in self._versions}
         return module
@@ -156,8 +159,8 @@ class Package:
     def _is_beside(self, top: str, importer: str) -> bool:
         """Tell whether a name of an ``import`` means what lies in the folder.
 
-        In a file that is named like a library its name means the library. What the program itself has imported from
-        the folder is meant as well, and stays the program's.
+        In a file that is named like a library its name means the library. What the program itself
+        has imported from the folder is meant as well, and stays the program's.
         """
         full = f"{self.name}.{top}"
         if full == importer or full in sys.modules:
@@ -165,7 +168,8 @@ class Package:
         if top not in self._beside:
             spec = PathFinder.find_spec(top, [self._folder])
             if spec is not None and spec.loader is None:
-                # A folder without __init__.py comes after every module with a file, as everywhere in Python.
+                # A folder without __init__.py comes after every module with a file, as everywhere
+                # in Python.
                 other = sys.modules[top].__spec__ if top in sys.modules else find_spec(top)
                 self._beside[top] = other is None or other.origin is None
             else:
@@ -175,7 +179,7 @@ class Package:
         return self._beside[top]
 
     def _below(self, name: str) -> list[_Version]:
-        """Return the versions of a module and of all that it imports of the package, itself first."""
+        """Return the versions of a module, and of all that it imports of the package after it."""
         below: dict[_Version, None] = {}
         left = [self._versions[name]] if name in self._versions else []
         while left:
@@ -185,7 +189,7 @@ class Package:
         return [*below]
 
     def _put_modules(self, versions: dict[str, _Version]) -> None:
-        """Put these modules where ``import`` looks for them, and take all others of the package away."""
+        """Put these modules where ``import`` looks for them, and no others of the package."""
         for name in sorted(self._versions.keys() | versions.keys()):  # a package before its modules
             parent, _, last = name.rpartition(".")
             holder = vars(sys.modules.get(parent, self._module))
@@ -198,7 +202,10 @@ class Package:
 
 
 class _Loader(SourceFileLoader):
-    """Runs a file of a package from its source: the cache of Python takes two versions from one second for the same."""
+    """Runs a file of a package from its source.
+
+    The cache of Python takes two versions from one second for the same.
+    """
 
     def exec_module(self, module: ModuleType) -> None:
         _packages[self.name.partition(".")[0]].execute(module, self)

@@ -15,9 +15,11 @@ from typing import Any, TypeVar, overload
 from headrace._language.registry.discovery import (
     CORE,
     CORE_BACKENDS,
+    HOOKS,
     KNOWN_ELSEWHERE,
     REPLACED,
     Plugin,
+    call_hooks,
     discover,
     how_to_install,
     load,
@@ -43,8 +45,8 @@ class Offer:
     Attributes:
         name: The name without a qualifier.
         plugin: The qualifier: ``cv``, ``headrace`` for core, or the module that registered it.
-        distribution, version: The distribution that brings it. For a class that is no plugin's, the module or
-            file that registered it, and no version.
+        distribution, version: The distribution that brings it. For a class that is no plugin's, the
+            module or file that registered it, and no version.
         path: Import path ``module:Class``, empty for a registered class.
         cls: The class, when it was registered.
     """
@@ -57,7 +59,7 @@ class Offer:
     cls: type[Any] | None = field(default=None, repr=False)
 
     def load(self, noun: str = "backend") -> type[Any]:
-        """Return the class, and import it if need be. It raises as `headrace.plugins.Plugin.backend` does.
+        """Return the class, and import it if need be, with the errors of `Plugin.backend`.
 
         Args:
             noun: What the class is to be, for errors. Only a backend is also checked here.
@@ -73,7 +75,7 @@ def _offers_of(plugins: Iterable[Plugin], table: str, name: str | None = None) -
         Offer(part, plugin.plugin, plugin.distribution, plugin.version, paths[part])
         for plugin in plugins
         if plugin.usable
-        for paths in [plugin.backends if table == "backends" else plugin.hooks[table]]
+        for paths in [plugin.backends if table == "backends" else plugin.offers[table]]
         for part in (paths if name is None else paths.keys() & {name})
     ]
 
@@ -98,11 +100,13 @@ def is_policy(cls: Any) -> bool:
 def _is_again(known: type[Any], cls: type[Any]) -> bool:
     """Tell whether a class or function is the known one once more, perhaps in a new version.
 
-    A cell of a notebook that is run again makes another class with the same module and qualified name.
+    A cell of a notebook that is run again makes another class with the same module and qualified
+    name.
     """
     if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         return False
-    # Two lambdas, or two classes that functions make ("<" in the name), may have the same name and differ.
+    # Two lambdas, or two classes that functions make ("<" in the name), may have the same name and
+    # differ.
     same = getattr(known, "function", known) is getattr(cls, "function", cls)
     return same or "<" not in cls.__qualname__
 
@@ -116,24 +120,30 @@ class Registry:
 
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
-        self._plugins: tuple[tuple[str | None, ...], list[Plugin]] | None = None
+        self._plugins: tuple[Any, list[Plugin], list[Plugin] | None] | None = None
         self._recording: dict[str, dict[str, type[Any]]] = {}
 
-    def plugins(self) -> list[Plugin]:
-        """Return all installed plugins. The first call reads their metadata and calls their hooks.
+    def plugins(self, *, hooks: bool = False) -> list[Plugin]:
+        """Return all installed plugins, with what their metadata offer. The first call reads these.
 
         So does the first call after a change of ``sys.path``, where plugins are installed, or of
         ``HEADRACE_PLUGINS``, which allows them.
+
+        Args:
+            hooks: Whether with what their hooks offer, which are imported and called once for this.
         """
         known, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
-        # No lock is held here, since `discover` imports modules of plugins, which may wait for other threads.
-        # Two threads may both discover: they find the same, and the one that assigns last wins.
+        # No lock is held here, since modules of hooks may wait for other threads as they are
+        # imported. Two threads may both discover: they find the same, and the one that assigns last
+        # wins.
         if known is None or known[0] != where:
-            known = self._plugins = where, discover()
-        return known[1]
+            known = self._plugins = where, discover(), None
+        if hooks and known[2] is None:
+            known = self._plugins = where, known[1], [*map(call_hooks, known[1])]
+        return (known[2] or known[1]) if hooks else known[1]
 
     def refresh(self) -> None:
-        """Forget the plugins that were discovered, so that the next call reads the metadata again."""
+        """Forget the discovered plugins, so that the next call reads the metadata again."""
         self._plugins = None
 
     def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
@@ -143,7 +153,7 @@ class Registry:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             message = f"{name!r} is no name for a backend"
             raise PluginError(message, hint="A letter or _, then letters, digits and _ . - /")
-        if name in CORE_BACKENDS or any(name in CORE.hooks[table] for table in _POLICIES):
+        if name in CORE_BACKENDS or any(name in CORE.offers[table] for table in _POLICIES):
             raise PluginError(f"the name {name!r} belongs to core", hint="Choose another name.")
         if not isinstance(cls, type):
             cls = of_function(cls, batched=batched)
@@ -163,8 +173,8 @@ class Registry:
     def _table(self) -> dict[str, type[Any]]:
         """Return the table of the file that is being imported here, else that of the process.
 
-        A module that the file imports registers for the process, since Python runs the module only once,
-        and another configuration may import it as well.
+        A module that the file imports registers for the process, since Python runs the module only
+        once, and another configuration may import it as well.
         """
         frame = sys._getframe()
         while frame.f_back is not None and frame.f_code.co_name != "<module>":
@@ -186,7 +196,7 @@ class Registry:
         Args:
             name: The name as written in an expression.
             files: The files that the configuration imports, and what each has registered.
-            table: What is looked for: ``backends``, or a table of the hooks: ``probes``, ...
+            table: What is looked for: ``backends``, ``probes``, ...
         """
         plugin, _, part = name.rpartition(":")
         nearest_first = self._candidates(part, files, table)
@@ -195,8 +205,9 @@ class Registry:
         return next(filter(None, nearest_first), [])
 
     def _candidates(self, name: str, files: Files, table: str) -> Iterator[list[Offer]]:
-        """Return what core, imported files, the process and plugins have under a name, in this order."""
-        # A policy of core for the other key is found as well: the error says that it is none for this one.
+        """Return what core, imported files, the process and plugins have under a name, in order."""
+        # A policy of core for the other key is found as well: the error says that it is none for
+        # this one.
         tables = _POLICIES if table in _POLICIES else (table,)
         yield [offer for policies in tables for offer in _offers_of([CORE], policies, name)]
         named = [(path, Path(path).stem, classes.get(name)) for path, classes in files]
@@ -206,7 +217,7 @@ class Registry:
         cls = self.local.get(name)
         module = getattr(cls, "__module__", "")
         yield [Offer(name, module, module, cls=cls)] if _may_mean(cls, table) else []
-        yield _offers_of(self.plugins(), table, name)
+        yield _offers_of(self.plugins(hooks=table in HOOKS), table, name)
 
     def names(self, files: Files = ()) -> list[str]:
         """Return every name that may stand in an expression."""
@@ -215,8 +226,14 @@ class Registry:
             names.update(name for name, cls in table.items() if not is_policy(cls))
         return sorted(names.union(*(plugin.backends for plugin in self.plugins() if plugin.usable)))
 
-    def unknown(self, name: str, known: Iterable[str], near: str | None = None) -> Problem:
-        """Say why ``name`` is unknown and what to do about it. ``near`` was perhaps meant, else the nearest known name."""
+    def unknown(self, name: str, known: Iterable[str], meant: str | None = None) -> Problem:
+        """Say why ``name`` is unknown and what to do about it.
+
+        Args:
+            name: The name as written.
+            known: Names of which the nearest one was perhaps meant.
+            meant: What was perhaps meant, where that is known.
+        """
         qualifier, _, part = name.rpartition(":")
         plugins = self.plugins()
         brings = KNOWN_ELSEWHERE.get(part)
@@ -232,19 +249,16 @@ class Registry:
         if part in REPLACED:
             return Problem("unknown_backend", f"unknown backend {name!r}", hint=REPLACED[part])
         names = [*known]
-        near = near or nearest(name, names) or nearest(part, names)
+        meant = meant or nearest(name, names) or nearest(part, names)
         how = ["`headrace plugins list` shows what there is; `import` brings your own."]
-        # Which words a plugin translates is known from its hooks alone, and those of a broken one may have failed.
         broken = [plugin for plugin in plugins if plugin.state == "broken"]
         how.extend(f"{plugin.distribution} cannot be used: {plugin.reason}." for plugin in broken)
-        hint = None if near else " ".join(how)
-        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=near, hint=hint)
-
-    # What plugins offer through their hooks.
+        hint = None if meant else " ".join(how)
+        return Problem("unknown_backend", f"unknown backend {name!r}", suggestion=meant, hint=hint)
 
     def offers(self, table: str) -> list[Offer]:
-        """Return every entry of core and of plugins in a table of the hooks: ``probes``, ``readers``, ..."""
-        return _offers_of((CORE, *self.plugins()), table)
+        """Return every entry of core and of plugins in a table: ``probes``, ``readers``, ..."""
+        return _offers_of((CORE, *self.plugins(hooks=table in HOOKS)), table)
 
 
 registry = Registry()
@@ -264,32 +278,35 @@ def register(
 ) -> Any:
     """Register a backend or a policy under a name, for the process.
 
-    A name registered by an imported file is known only to configurations that import this file. It is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for
-    the own name of the class or function.
+    A name registered by an imported file is known only to configurations that import this file. It
+    is also a decorator: ``@headrace.register("Name")``, or ``@headrace.register`` for the own name
+    of the class or function.
 
     Args:
-        name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the class.
-        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function from
-            ``data`` to ``result``. An error of the function fails its request alone.
-        replace: Whether another class of that name may be replaced. Registering the same class again is
-            no error, and a class with the same module and qualified name takes its place: a cell of a
-            notebook can be run again.
-        batched: Whether the function takes a list of ``data`` and returns a list of as many results. An
-            error then fails the whole batch.
+        name: A letter or ``_``, then letters, digits and ``_ . - /``. Default: the name of the
+            class.
+        cls: A subclass of `Backend` or of a policy, a plain class with ``forward``, or a function
+            from ``data`` to ``result``. An error of the function fails its request alone.
+        replace: Whether another class of that name may be replaced. Registering the same class
+            again is no error, and a class with the same module and qualified name takes its place:
+            a cell of a notebook can be run again.
+        batched: Whether the function takes a list of ``data`` and returns a list of as many
+            results. An error then fails the whole batch.
 
     Returns:
         The class or function.
 
     Raises:
-        PluginError: The name is taken, belongs to core or is not allowed, or the class is no backend.
+        PluginError: The name is taken, belongs to core or is not allowed, or the class is no
+            backend.
     """
     if cls is None and name is not None and not isinstance(name, str):
         name, cls = getattr(name, "__name__", None), name
     if cls is None:
 
         def decorate(decorated: Any) -> Any:
-            own: Any = getattr(decorated, "__name__", None) if name is None else name
-            return register(own, decorated, replace=replace, batched=batched)
+            wanted: Any = getattr(decorated, "__name__", None) if name is None else name
+            return register(wanted, decorated, replace=replace, batched=batched)
 
         return decorate
     with _lock:

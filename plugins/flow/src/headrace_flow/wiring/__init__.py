@@ -27,7 +27,7 @@ _NAMES_A_KEY = re.compile(r"\b(?:Reflect|ProxyFromParam)\s*\[\s*([A-Za-z_][A-Za-
 
 
 def translate(tables: Tables, parse: Callable[[str, str], Any]) -> Tables:
-    """Translate the tables of a configuration; see `headrace.hookspecs.headrace_rewriters`.
+    """Translate the tables of a configuration; see `headrace.hookspecs`.
 
     Raises:
         ConfigError: No table can say what some expressions say. ``problems`` names each of them.

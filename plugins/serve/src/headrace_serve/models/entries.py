@@ -323,7 +323,7 @@ def repositories(entries: Mapping[tuple[str, str], ModelEntry]) -> list[Any]:
     """Return what reads a model again, for each repository that a plugin has read.
 
     The configuration of such a model has ``repository``, its folder, and ``again(name=None, override=None)``. That returns what
-    the folder says of a model by now, or of all, as `headrace.hookspecs.headrace_readers` does. ``override`` is a configuration of a request.
+    the folder says of a model by now, or of all, as `headrace.hookspecs` does. ``override`` is a configuration of a request.
     """
     configs = (entry.config for entry in entries.values())
     return [*{each.repository: each.again for each in configs if hasattr(each, "again")}.values()]
