@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace._run.checked import as_int, has_no_rows, weight_error
 from headrace._run.threads import took_token
@@ -15,7 +15,8 @@ from headrace.errors import ClosedError, InputError, RequestError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._run.box import Box
+    from headrace._run.graph_request import GraphRequest
+    from headrace._run.node import Node
     from headrace._run.runners import Waiter
     from headrace._run.threads import Alarm
     from headrace.keys import Request
@@ -39,32 +40,6 @@ MISSING = object()
 
 UNTOUCHED = object()
 """Stands for the ``data`` of a request that never entered: its dict is left as it came."""
-
-
-class Place(Protocol):
-    """Where an entry came in: a node, or a request that a graph leads from node to node."""
-
-    box: Box
-    name: str
-    clock: Callable[[], float]
-
-    def cancel(self, entry: Entry) -> bool:
-        """Withdraw an entry that waits; False when it runs or is done."""
-
-    def count_late(self, error: BaseException) -> None:
-        """Count as failed a request that failed after its last batch."""
-
-    def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
-        """Fail an entry wherever it is; tell whether a backend goes on with it."""
-
-    def fail_late(self, entry: Entry) -> None:
-        """Fail an entry whose deadline has passed."""
-
-    def running(self, entry: Entry) -> bool:
-        """Tell whether a backend runs on an entry."""
-
-    def waiting_for(self, entry: Entry) -> Sequence[Entry]:
-        """Return the entries that wait for an instance, or for room, on behalf of an entry."""
 
 
 class Entry:
@@ -154,7 +129,7 @@ class Entry:
         self.lock: Any = None
         self.held: Any = None
         self.error: BaseException | None = None
-        self.node: Place = None  # type: ignore[assignment]  # few ask before it has entered
+        self.node: Node | GraphRequest = None  # type: ignore[assignment]  # few ask before
 
     @property
     def began(self) -> bool:

@@ -79,7 +79,7 @@ class GraphRequest:
         """Let the entries of a visit into the queue of its node; where there is nothing to run, give what follows."""
         node, call = visit.step.node, self.entry
         internal, self._internal = self._internal, True
-        at_node = NodeRequest(visit.step, visit.request, call, self._ticket)
+        at_node = NodeRequest(visit.step.node, visit.step.each, visit.request, call, self._ticket)
         entries = at_node.entries
         then = partial(self._end_entry, visit, at_node)
         for entry in entries:

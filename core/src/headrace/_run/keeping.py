@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from headrace._run.checked import Checked
     from headrace._run.instance import Instance
     from headrace._run.node import Node
-    from headrace._run.node_request import Called
     from headrace._run.parts import Parts
+    from headrace._run.settings import Links
     from headrace.keys import Request
 
 
@@ -88,7 +88,8 @@ class Keeping:
 
     Args:
         backend: The backend.
-        nodes: Gives all that is registered in the pipeline: nodes as ``node.NAME``, each a `Called`.
+        nodes: Gives all that is registered in the pipeline: nodes as ``node.NAME``, each with the `Node`
+            as ``node``, and as ``each`` its links where it runs once per element.
         targets: The nodes at which the backend may let requests go on.
     """
 
@@ -162,15 +163,15 @@ class Keeping:
         mine: Any = entry.node
         if called is None or called.node is mine:
             return self._ask(entry, mine.pending.queue_again)
-        return self._ask(entry, partial(mine.pending.go_on, node, called))
+        return self._ask(entry, partial(mine.pending.go_on, called.node, called.each))
 
-    def send(self, request: Request, there: Called) -> None:
+    def send(self, request: Request, there: Node, each: Links | None) -> None:
         """Let another node answer a request of the batch that runs."""
         entry = self._find(request)
         if entry is not None:
             entry.kept = True
             node: Any = entry.node
-            post(node.box, node.pending.asks, entry, partial(node.pending.send, there))
+            post(node.box, node.pending.asks, entry, partial(node.pending.send, there, each))
 
     def finish(self, handle: Handle, outcome: Any) -> bool:
         """End a request: see `headrace.InitContext`."""

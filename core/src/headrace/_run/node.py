@@ -273,7 +273,7 @@ class Node:
                 if entry.ticket is not None:
                     entry.ticket.leave(entry)  # until it waits in the queue
                 if entry.node is not self:
-                    entry.node.start()  # type: ignore[attr-defined]
+                    entry.node.start()  # type: ignore[call-arg]
                 elif entry.state == NEW:
                     self._let_one_in(entry)
         finally:

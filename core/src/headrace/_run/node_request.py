@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace._run.checked import as_int
 from headrace._run.entry import DONE, NEW, Entry
@@ -31,18 +31,6 @@ FREES_CALLER = (DeadlineExceededError, ClosedError, OverloadedError)
 """The errors that end a request at one node while a backend may run on it at another one."""
 
 
-class Called(Protocol):
-    """What a caller of a node has to know of it.
-
-    Attributes:
-        node: Its queue and instances, a `Node`.
-        each: The links of the node where it runs once per element of a list. None where it runs once.
-    """
-
-    node: Node
-    each: Links | None
-
-
 class NodeRequest:
     """The entries that run for one request at a node, and how their outcomes become one.
 
@@ -55,7 +43,8 @@ class NodeRequest:
 
     def __init__(
         self,
-        called: Called,
+        node: Node,
+        each: Links | None,
         request: Request,
         outer: Entry,
         ticket: Ticket,
@@ -64,28 +53,29 @@ class NodeRequest:
         """Make the entries.
 
         Args:
-            called: The node, and its links.
+            node: The node.
+            each: Its links, where it runs once per element of a list. None where it runs once.
             request: The request of the node.
             outer: Whose deadline and priority they have, and what rides beside it. The node's own limit comes later.
             ticket: Counts them while they wait.
             parts: What becomes of parts that are given. See ``context.request.call``.
         """
-        self._each, self._node, self._request = called.each, called.node, request
+        self._each, self._node, self._request = each, node, request
         self._deadline = outer.deadline
         self._no_list: InputError | None = None
         self._together: list[Entry] = []
         self.entries: list[Entry] = []
-        each, entered = called.each, of_call(outer.entered, parts)
+        entered = of_call(outer.entered, parts)
         try:
             requests = [request] if each is None else _copies(each, request)
         except InputError as error:
-            called.node.count_refused(request, error)
+            node.count_refused(request, error)
             self._no_list = error.with_traceback(None)
             return
         for index, element in enumerate(requests):
             entry = Entry(element, None, 1, outer.deadline, outer.priority, ticket)
             try:
-                entry.weight = called.node.check_again(element)
+                entry.weight = node.check_again(element)
             except InputError as error:
                 entry.refuse(error.with_traceback(None))  # see `Entrance._refuse`
             entry.entered = entered
@@ -196,7 +186,8 @@ class Sent:
 
     def __init__(
         self,
-        called: Called,
+        node: Node,
+        each: Links | None,
         request: Request,
         outer: Entry,
         then: Callable[[BaseException | None], object],
@@ -204,8 +195,8 @@ class Sent:
     ) -> None:
         """Make the entries, with the deadline and the priority of ``outer``; ``then`` is given the outcome in a step."""
         request.pop("result", None)
-        self._at_node = NodeRequest(called, request, outer, Ticket(None), parts)
-        self._node, self._then = called.node, then
+        self._at_node = NodeRequest(node, each, request, outer, Ticket(None), parts)
+        self._node, self._then = node, then
         self.entries = [element for element in self._at_node.entries if element.state == NEW]
         for entry in self.entries:
             entry.then, entry.internal = self._end_entry, True

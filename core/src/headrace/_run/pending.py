@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from headrace._run.instance import Instance
     from headrace._run.node import Node
-    from headrace._run.node_request import Called
+    from headrace._run.settings import Links
     from headrace.keys import Request
 
 _log = logging.getLogger("headrace.scheduling")
@@ -202,7 +202,7 @@ class Pending:
             self._node.settle(entry, error)
             self._node.note_change()
 
-    def send(self, there: Called, entry: Entry) -> None:
+    def send(self, node: Node, each: Links | None, entry: Entry) -> None:
         """Let another node run the request, whose outcome there is its outcome here."""
 
         def back(error: BaseException | None) -> None:
@@ -210,16 +210,16 @@ class Pending:
             self.settle(entry, error)
 
         entry.state = RUNNING  # there
-        entry.held.away = sent = Sent(there, entry.request, entry, back)
+        entry.held.away = sent = Sent(node, each, entry.request, entry, back)
         sent.start()
 
-    def go_on(self, name: str, there: Called, entry: Entry) -> None:
+    def go_on(self, node: Node, each: Links | None, entry: Entry) -> None:
         """Let the graph go on with the request at another node; where none leads it, that node answers it."""
         if entry.ticket is not None and entry.ticket.walks:
-            entry.held.goes_on_at = name
+            entry.held.goes_on_at = node.name
             self.settle(entry, None)
         else:
-            self.send(there, entry)
+            self.send(node, each, entry)
 
 
 def holder_lost_error(node: str) -> InstanceLostError:

@@ -48,7 +48,7 @@ class NodeCall(Backend):
         items = []
         for request, outer in zip(batch, entries_of(batch), strict=True):
             request.pop("result", None)
-            items.append(NodeRequest(self, request, outer, Ticket(None)))
+            items.append(NodeRequest(self.node, self.each, request, outer, Ticket(None)))
         entries = [entry for item in items for entry in item.entries]
         for entry in entries:
             entry.internal = True
@@ -87,7 +87,7 @@ class Alias(Backend):
     def forward(self, batch: list[Request]) -> Outcomes:
         """Send the items on."""
         for request in batch:
-            self._keeping.send(request, self._called)
+            self._keeping.send(request, self._called.node, self._called.each)
         return [PENDING for _ in batch]
 
 
@@ -108,7 +108,9 @@ def begin_calls(
     def end(made: Request, error: BaseException | None) -> None:
         box.later(then, made, None if error is None else _outcome_of(error))
 
-    sent = [Sent(called, made, outer, partial(end, made), parts) for made in batch]
+    sent = [
+        Sent(called.node, called.each, made, outer, partial(end, made), parts) for made in batch
+    ]
 
     def start() -> None:
         for request_sent in sent:
