@@ -282,7 +282,7 @@ def _answers(plugin: Plugin) -> dict[str, dict[str, str]]:
     except pluggy.PluginValidationError as error:
         name = str(error).split("'")[1]  # unknown hook 'NAME' in plugin ...
         ways = "One that only another version of headrace calls is marked optionalhook=True."
-        raise TypeError(f"no hook is {name!r}. {among(name, _FUNCTIONS, ways)}") from error
+        raise TypeError(f"there is no hook {name!r}. {among(name, _FUNCTIONS, ways)}") from error
     tables: dict[str, dict[str, str]] = {hook: {} for hook in HOOKS}
     for function, hook in _FUNCTIONS.items():
         for answer in getattr(manager.hook, function)():
