@@ -73,7 +73,7 @@ def test_a_function_may_have_a_name_of_its_own(installed):
     [
         (
             hooks(name="headrace_prob"),
-            "no hook is 'headrace_prob'. Did you mean 'headrace_probes'?",
+            "there is no hook 'headrace_prob'. Did you mean 'headrace_probes'?",
         ),
         (hooks(name="something_else"), "is marked optionalhook=True"),
         (hooks(marker=""), "headrace_probes has no marker @hookimpl"),

@@ -126,8 +126,7 @@ def _normal(name: str) -> str:
 
 def qualifier(distribution: str) -> str:
     """Return the qualifier of a distribution: ``cv`` for ``Headrace_CV``, as in ``cv:ResizeMat``."""
-    name = _normal(distribution)
-    return name.removeprefix("headrace-") if name != "headrace" else name
+    return _normal(distribution).removeprefix("headrace-")
 
 
 def discover() -> list[Plugin]:
@@ -283,7 +282,7 @@ def _answers(plugin: Plugin) -> dict[str, dict[str, str]]:
     except pluggy.PluginValidationError as error:
         name = str(error).split("'")[1]  # unknown hook 'NAME' in plugin ...
         ways = "One that only another version of headrace calls is marked optionalhook=True."
-        raise TypeError(f"no hook is {name!r}. {among(name, _FUNCTIONS, ways)}") from error
+        raise TypeError(f"there is no hook {name!r}. {among(name, _FUNCTIONS, ways)}") from error
     tables: dict[str, dict[str, str]] = {hook: {} for hook in HOOKS}
     for function, hook in _FUNCTIONS.items():
         for answer in getattr(manager.hook, function)():
@@ -301,9 +300,7 @@ def _answers(plugin: Plugin) -> dict[str, dict[str, str]]:
 
 def import_path(path: str) -> Any:
     """Import ``module`` or ``module:attribute``."""
-    module, _, names = path.partition(":")
-    __import__(module)
-    return attrgetter(names)(sys.modules[module]) if names else sys.modules[module]
+    return pkgutil.resolve_name(path if ":" in path else f"{path}:")
 
 
 def library_missing(error: BaseException, path: str) -> str | None:

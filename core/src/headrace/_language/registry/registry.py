@@ -159,8 +159,7 @@ class Registry:
             cls = of_function(cls, batched=batched)
         elif batched:
             message = f"{cls!r} is a class, and batched=True is for functions"
-            hint = "The forward(self, batch) of a class is given batches anyway."
-            raise PluginError(message, hint=hint)
+            raise PluginError(message, hint="Its forward(self, batch) is given batches anyway.")
         elif not is_policy(cls):
             as_backend(cls)
         table = self._table()
