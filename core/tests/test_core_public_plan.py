@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import jsonschema
+import pydantic
 import pytest
 
 import headrace
@@ -50,6 +51,18 @@ def test_the_plan_is_frozen():
         assert dataclasses.is_dataclass(one)
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(one, dataclasses.fields(one)[0].name, None)
+
+
+def test_a_configuration_and_its_plan_may_be_fields_of_a_model_of_pydantic():
+    class Job(pydantic.BaseModel):
+        config: pydantic.InstanceOf[headrace.PipelineConfig]
+        plan: public.Plan
+
+    config = headrace.PipelineConfig.load(LINE)
+    job = Job(config=config, plan=config.plan())
+    assert (job.config, job.plan) == (config, config.plan())
+    with pytest.raises(pydantic.ValidationError):
+        Job(config=config, plan=config)
 
 
 def test_what_is_warned_of_stands_in_the_plan_as_problems():

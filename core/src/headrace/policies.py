@@ -15,7 +15,7 @@ A name comes from `headrace.register`, or from a plugin's hook (see `headrace.ho
 keys of the node become its options, ``batch_policy = "Patient(wait_ms=5)"``.
 """
 
-from headrace._language.contract.policies import (
+from headrace._language.contract.policy_options import (
     BatchPolicy,
     BestFit,
     DispatchPolicy,

@@ -16,6 +16,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from pydantic import BaseModel
+from pydantic_core.core_schema import is_instance_schema
 
 from headrace._run.settings import Links
 from headrace.errors import Problem
@@ -40,6 +41,10 @@ class Data:
         if self._frozen:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
         super().__setattr__(name, value)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return is_instance_schema(cls)  # a field of a model takes a plan as it is
 
     def _freeze(self) -> None:
         vars(self)["_frozen"] = True

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from headrace._language.config.problems import format_value, quotient
 from headrace._language.config.sections import KEYS_ELSEWHERE, NODE_KEYS, NodeKeys
 from headrace._language.contract.options import Options, keys_of, value_problems
-from headrace._language.contract.policies import BatchPolicy, DispatchPolicy
+from headrace._language.contract.policy_options import BatchPolicy, DispatchPolicy
 from headrace._language.expression.tree import Call
 from headrace._language.plan.element import Source, place_of, value_of_expression
 from headrace._language.plan.nodes import NamedPlan
