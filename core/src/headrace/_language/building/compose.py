@@ -71,7 +71,7 @@ def compose(
             probe.text: partial(_make, f"the probe {probe.text} of {probe.distribution}", probe)
             for probe in plan.probes
         },
-        listen=partial(setattr, builder.commons, "probes"),
+        heard=builder.commons.probes,
         store=builder.commons.store,
         close=builder.close,
         config=config,
