@@ -251,7 +251,40 @@ def runners() -> str:
     )
 
 
-PICTURES = {"batching": batching, "graph": graph, "instances": instances, "runners": runners}
+def core() -> str:
+    """Draw the two ways of a request through a node, and what is told of it."""
+    blue, red, green, pink = COLORS[:4]
+    parts = [text(20, 24, "one node: two ways to run a batch", 'class="head"')]
+    parts += [box(20, 50, 120, 160, "node"), text(34, 74, "your threads"), square(70, 92, blue)]
+    parts += [*squares(50, 156, [red, green]), arrow(140, 101, 636, 92), arrow(140, 165, 176, 165)]
+    parts.append(text(200, 84, "1  short cut: pops an idle instance, and runs its own request"))
+    parts += [box(640, 60, 200, 54), text(654, 82, "instance"), square(760, 78, blue)]
+    parts += [box(640, 138, 200, 72, "node"), text(654, 160, "2  a worker's thread")]
+    parts += [box(654, 168, 172, 34), text(664, 189, "instance"), *squares(760, 176, [red, green])]
+    parts += [box(180, 138, 84, 54), text(190, 156, "inbox"), *squares(190, 164, [red, green])]
+    parts += [box(296, 116, 312, 94, "node"), text(310, 134, "the box: one step at a time")]
+    for x, name in ((306, "queue"), (408, "policies"), (510, "outcomes")):
+        parts += [box(x, 144, 88, 54), text(x + 10, 162, name)]
+    parts += [square(316, 170, pink), arrow(264, 171, 302, 171), arrow(394, 171, 404, 171)]
+    parts.append('<path d="M496 166h8V124H624V174H636m-7 -5l7 5l-7 5" class="arrow"/>')
+    parts.append('<path d="M740 210V236H554V202m-5 7l5 -7l5 7" class="arrow"/>')
+    parts.append('<path d="M530 198V252H80V214m-5 7l5 -7l5 7" class="arrow"/>')
+    parts += [text(600, 254, "end_batch"), text(180, 246, "the outcome wakes the caller")]
+    parts.append(
+        text(20, 284, "events:  cut,  ended,  settled,  failed  →  counts of stats(), log, probes")
+    )
+    return svg(
+        "A request runs on an idle instance, or goes by inbox and box to a worker", 300, parts
+    )
+
+
+PICTURES = {
+    "batching": batching,
+    "core": core,
+    "graph": graph,
+    "instances": instances,
+    "runners": runners,
+}
 
 
 if __name__ == "__main__":

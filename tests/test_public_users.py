@@ -15,7 +15,7 @@ PLACES = (
     *("*.md", "*/README.md", "*/*/README.md"),
 )
 """Where users are looked for; the templates of `headrace new` are below ``cli/src``."""
-NOT_USERS = {"ARCHITECTURE.md", "CHANGELOG.md", "internals.md", "policies.md"}
+NOT_USERS = {"ARCHITECTURE.md", "CHANGELOG.md", "how_core_works.md", "internals.md", "policies.md"}
 """What tells of core itself."""
 
 EXEMPT = {

@@ -22,6 +22,7 @@ from headrace._run.current import entries_of
 from headrace._run.engine import Engine
 from headrace._run.failures import FailureLog
 from headrace._run.instance import Instance
+from headrace._run.node import Node
 from headrace._run.statistics import Tally, Timings
 from headrace._run.threads import Pool
 from headrace_testing import FakeClock
@@ -131,14 +132,16 @@ def runs_take(monkeypatch, seconds):
 
 
 def sets_more(monkeypatch, place, name):
-    """Let the beginning or the end of a batch change one field more: `Instance.begin` or `Instance.end`."""
-    function = getattr(Instance, place)
+    """Let the beginning or the end of a batch from the queue change one field of its instance more."""
+    cls, method = {"begin": (Instance, "begin"), "end": (Node, "give_back")}[place]
+    function = getattr(cls, method)
 
-    def changed(instance, *args, **keys):
-        function(instance, *args, **keys)
+    def changed(*args, **keys):
+        function(*args, **keys)
+        instance = next(value for value in args if isinstance(value, Instance))
         setattr(instance, name, "more" if name == "reason" else getattr(instance, name, 0) + 1)
 
-    monkeypatch.setattr(Instance, place, changed)
+    monkeypatch.setattr(cls, method, changed)
 
 
 def put_off_s(monkeypatch, seconds):

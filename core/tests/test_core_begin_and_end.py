@@ -16,7 +16,7 @@ REQUESTS = 40
 
 FAST_S, SLOW_S = 2.0**-14, 2.0**-7
 
-FROM_THE_QUEUE = {"entries", "node.entered", "node.sizes", "sizes"}
+FROM_THE_QUEUE = {"entries", "node.entered", "node.sizes", "reasons", "sizes"}
 """What only a batch with entries, or out of the queue, sets. `stats()` makes the same of both, which is compared as well."""
 
 

@@ -155,7 +155,7 @@ def test_a_kind_is_logged_at_first_and_then_once_a_second_with_a_count(records):
     log = FailureLog("main", clock)
     for seconds in (0.0, 0.25, 0.25, 0.25, 0.5, 0.0, 5.0, 1.0):
         clock.advance(seconds)
-        log.note(failure(), {"request_id": clock()})
+        log.on_failed({"request_id": clock()}, failure())
     found = [(one.request_id, one.unlogged) for one in records()]
     assert found == [(0.0, 0), (1.25, 3), (6.25, 1), (7.25, 0)]
     assert "3 more like it" in records()[1].getMessage()
@@ -166,10 +166,10 @@ def test_each_kind_is_counted_for_itself(records):
     kinds = [failure("A"), failure("B"), failure("A", OSError()), failure("A", ValueError())]
     kinds.append(ContractError("other", node="main", backend="A"))
     for error in [*kinds, *kinds]:
-        log.note(error, {})
+        log.on_failed({}, error)
     assert len(records()) == len(kinds)
-    log.note(BackendError("of another node", node="elsewhere", backend="A"), {})
-    log.note(InputError("the sender's", node="main"), {})
+    log.on_failed({}, BackendError("of another node", node="elsewhere", backend="A"))
+    log.on_failed({}, InputError("the sender's", node="main"))
     assert len(records()) == len(kinds)
 
 
@@ -178,4 +178,4 @@ def test_a_dict_or_a_handler_that_raises_costs_nobody_an_answer():
         def get(self, *_):
             raise RuntimeError("odd")
 
-    FailureLog("main", FakeClock()).note(failure(), Odd())
+    FailureLog("main", FakeClock()).on_failed(Odd(), failure())

@@ -17,7 +17,7 @@ MOST_SCHEDULES = 2000
 FIRST_SEEDS = {
     "an instance is given back twice after Ctrl-C": 1500,
     "a coroutine was told that nothing runs, and its dict is answered": 1000,
-    "who detaches a probe takes it from the midst of a step": 8000,
+    "who detaches a probe takes the answers that it was to hear of": 8000,
     "what lies there is forgotten where a caller was quicker": 3000,
 }
 """Where the search begins for faults that few schedules show: near one that does."""
@@ -193,14 +193,14 @@ FAULTS = {
             )
         ],
     ),
-    "who detaches a probe takes it from the midst of a step": (
+    "who detaches a probe takes the answers that it was to hear of": (
         "instances.py:probes",
         "deadlock|not over after",
         [
             (
-                "node",
-                "self.box.later(reporter.report_outcome, ",
-                "self.box.later(self.reporter.report_outcome, ",
+                "events",
+                "            post(node.box, node.tell, entry)\n",
+                "            _ = self.settled and post(node.box, node.tell, entry)\n",
             )
         ],
     ),

@@ -179,7 +179,7 @@ class BuiltExpression:
 
         plan, blueprint = _only_node(config), compose(config, seen=seen)
         self._blueprint = replace(blueprint, probes={**blueprint.probes, **(probes or {})})
-        (self._node,) = start(self._blueprint).nodes.values()
+        (self._node,) = start(self._blueprint).values()
         self._scheduled = self._node.node.instances
         self.instances = [cast("Backend", instance.backend) for instance in self._scheduled]
         assert isinstance(self._node, ComposedNode)  # noqa: S101 - so does `compose`

@@ -86,7 +86,6 @@ def _per_entry(
         if failure is not None and failure is not PENDING:
             # Here, and not under the lock: `code` may be a property of a plugin's error.
             entry.code = code_of(failure)
-            node.failures.note(failure, entry.request)
         del failure
     try:
         return errors

@@ -89,7 +89,7 @@ class Blueprint:
         nodes: The nodes by name, each after the nodes that it calls.
         order: The names of the nodes in file order.
         probes: The factories of the probes, by the names that ``stats()`` gives the probes.
-        listen: Called with the probes, before the nodes are built.
+        heard: The probes that are made, and told.
         store: What backends share by ``context.store.pipeline``. Building a node may add to it.
         close: Closes what was built, gives up the rest, and returns the errors of that.
         config: What ``Pipeline.config`` gives. None for none.
@@ -99,7 +99,7 @@ class Blueprint:
     nodes: Mapping[str, NodeBlueprint]
     order: Sequence[str]
     probes: Mapping[str, Callable[[], object]] = field(default_factory=dict)
-    listen: Callable[[Probes], object] = bool
+    heard: Probes = field(default_factory=Probes)
     store: Shared = field(default_factory=Shared)
     close: Callable[[], Sequence[Exception]] = tuple
     config: Any = None

@@ -35,7 +35,7 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     def claim() -> bool | None:
         if not node.claim(instance):
             return False if type(instance.holder) is Waiter else None
-        instance.begin(waiter, entries, node.clock(), counts=False)
+        instance.begin(waiter, entries, node.clock())
         instance.ident = get_ident() if thread is None else thread.ident
         for entry in entries:
             entry.node = node

@@ -15,7 +15,7 @@ from headrace._run.box import Box, ask, is_inside
 from headrace._run.closing import Closer, fail_open
 from headrace._run.deadlocks import engines
 from headrace._run.entrance import Entrance
-from headrace._run.probes import EnteringProbe, Probes
+from headrace._run.probes import Probes
 from headrace._run.process import close_at_exit, report, report_forked
 from headrace._run.route import Graph
 from headrace._run.starting import start
@@ -26,10 +26,9 @@ from headrace.errors import ClosedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace._run.blueprint import Blueprint
+    from headrace._run.blueprint import Blueprint, BuiltNode
     from headrace._run.node import Node
     from headrace._run.probes import GuardedProbe
-    from headrace._run.starting import Started
 
 
 class Engine:
@@ -59,12 +58,12 @@ class Engine:
         """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
         start(self.blueprint, self.box, partial(self._use, owner))
 
-    def _use(self, owner: object, started: Started) -> None:
+    def _use(self, owner: object, built: dict[str, BuiltNode]) -> None:
         blueprint = self.blueprint
-        self.built, self.began_s = started.nodes, time.process_time()
-        self.probes = started.probes
+        self.built, self.began_s = built, time.process_time()
+        self.probes = blueprint.heard
         # Each after the nodes that it calls.
-        self.nodes = list(dict.fromkeys([built.node for built in self.built.values()]))
+        self.nodes = list(dict.fromkeys([made.node for made in built.values()]))
         if blueprint.is_graph:
             nodes = {name: self.built[name].node for name in blueprint.order}
             self.graph = Graph(self.box, blueprint.links, nodes)
@@ -75,11 +74,11 @@ class Engine:
         weakref.finalize(owner, _close_dropped, self).atexit = False
 
     def enters(self) -> dict[Any, Any]:
-        """Return a backend of each class in the pipeline that has a function ``enter``, and probes that have one."""
-        nodes = self.built.values()
-        found: dict[Any, Any] = {cls: one for node in nodes for cls, one in node.enters.items()}
-        heard = [one for one in self.probes.all if hasattr(one.probe, "request_entered")]
-        return {**found, **{EnteringProbe(one): one for one in heard}}
+        """Return a backend of each class that has a function ``enter``, and such probes."""
+        enters: dict[Any, Any] = {}
+        for node in self.built.values():
+            enters |= node.enters
+        return enters | self.probes.enters()
 
     # State and statistics.
 
@@ -91,18 +90,18 @@ class Engine:
             return "closed"
         if self.closer.error is not None:
             return "closing"
-        every = all(i.ready for s in self.nodes for i in s.instances)
-        return "ready" if every else "degraded"
+        instances = [instance for node in self.nodes for instance in node.instances]
+        return "ready" if all(instance.ready for instance in instances) else "degraded"
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted and each node has an instance that is neither lost nor away."""
+        """Whether requests are accepted, and each node has an instance that serves."""
         report(self._unsaid)
-        served = (any(i.ready for i in s.instances) for s in self.nodes)
+        served = (any(instance.ready for instance in node.instances) for node in self.nodes)
         return self.closer.error is None and all(served)
 
     def statistics(self) -> dict[str, Any]:
-        """Return the answer of ``Pipeline.stats()``; in the midst of a step as things are just then."""
+        """Return the answer of ``Pipeline.stats()``; within a step as things are just then."""
         inside, read = self.forked or is_inside(), self._statistics
         shown = read() if inside else ask(self.box, read)
         cpu_s, nodes = time.process_time() - self.began_s, shown["nodes"]
@@ -113,11 +112,11 @@ class Engine:
     def _statistics(self) -> dict[str, Any]:
         order = self.blueprint.order
         nodes = {name: statistics(self.built[name].node) for name in order}
-        found = {"state": self.state, "nodes": nodes}
-        found |= self.blueprint.store._statistics(among=(*found, "probes"))
+        shown = {"state": self.state, "nodes": nodes}
+        shown |= self.blueprint.store._statistics(among=(*shown, "probes"))
         if self.probes.all:
-            found["probes"] = self.probes.statistics()
-        return found
+            shown["probes"] = self.probes.statistics()
+        return shown
 
     def describe(self) -> dict[str, Any]:
         """Return the answer of ``Pipeline.describe()``."""
@@ -132,17 +131,17 @@ class Engine:
         return self.closer.hangs() or any(node.busy() for node in self.nodes)
 
     def needs_this_thread(self) -> bool:
-        """Tell whether the calling thread runs a batch, is inside a probe, or takes a request through the nodes."""
-        # Between two nodes a signal handler may interrupt the thread that takes a request through the graph.
+        """Tell whether this thread runs a batch, tells a probe, or takes a request to its nodes."""
+        # Between two nodes a signal handler may interrupt the thread that takes a request.
         me = threading.get_ident()
-        between = self.graph is not None and me in [*self.graph.walking.values()]
-        tells = me in self.box.telling
-        return between or tells or any(node.is_held_by_this_thread() for node in self.nodes)
+        if me in self.box.telling or any(node.is_held_by_this_thread() for node in self.nodes):
+            return True
+        return self.graph is not None and me in [*self.graph.walking.values()]
 
     # Probes that are attached and detached while the pipeline runs.
 
     def add_probe(self, probe: GuardedProbe) -> None:
-        """Let one more probe receive every node's events from now on, unless it was detached in the meantime."""
+        """Let one more probe receive every node's events, unless it was detached meanwhile."""
         with self.changes:
             self.entrance.check_open()
             taken = {other.name for other in self.probes.all}
@@ -158,13 +157,10 @@ class Engine:
         """Let a probe receive nothing any more."""
         probe.gone = True
         with self.changes:
-            self._listen([one for one in self.probes.all if one is not probe])
+            self._listen([other for other in self.probes.all if other is not probe])
 
-    def _listen(self, guarded: Sequence[GuardedProbe]) -> None:
-        service = self.probes.in_service
-        self.probes = Probes(guarded)
-        self.probes.in_service = service
-        self.blueprint.listen(self.probes)
+    def _listen(self, probes: Sequence[GuardedProbe]) -> None:
+        self.probes.set(probes)
         for built in self.built.values():
             built.node.listen(self.probes)
 
@@ -173,7 +169,7 @@ class Engine:
         self.closer.close(drain=drain, timeout=timeout)
 
     def after_fork(self) -> None:
-        """Refuse all requests in a child process after a fork, where no thread of the parent exists."""
+        """Refuse all requests in the child of a fork, where no thread of the parent exists."""
         self.forked = True
         if self.closer.error is None:
             self._unsaid = [partial(report_forked, self.blueprint.order)]
@@ -192,7 +188,7 @@ class Engine:
 
 
 def _close_dropped(engine: Engine) -> None:
-    """Close a pipeline to which no reference is left: requests that wait still run; no thread waits for it."""
+    """Close a pipeline to which no reference is left. Requests that wait still run."""
     if engine.state == "closed":
         return
     try:

@@ -23,11 +23,12 @@ _KINDS = 256
 
 
 class FailureLog:
-    """Logs at ERROR what the backends of one node raise, with traceback and the request's identifier.
+    """Logs at ERROR what the backends of one node raise, with traceback and identifier.
 
-    A kind is the backend, the code and the class of what was raised. The first failure of a kind is logged at once, then
-    at most one a second, with the number of those in between. The record has the attributes ``node``, ``backend``,
-    ``code``, ``request_id`` and ``unlogged`` besides. Failures that are the sender's (`InputError`), or the load's, are not logged.
+    A kind is the backend, the code and the class of what was raised. The first failure of a kind is
+    logged at once, then at most one a second, with the number of those in between. The record has
+    the attributes ``node``, ``backend``, ``code``, ``request_id`` and ``unlogged`` besides.
+    Failures that are the sender's (`InputError`), or the load's, are not logged.
 
     Args:
         node: The name of the node.
@@ -40,10 +41,11 @@ class FailureLog:
         # Per kind when the last line was, and how many there were since.
         self._kinds: dict[tuple[str | None, str, type], list[float]] = {}
 
-    def note(self, error: BaseException, request: Mapping[str, Any]) -> None:
-        """Log the failure of a request, or count it. Never called under a lock; it raises no Exception."""
+    def on_failed(self, request: Mapping[str, Any], error: BaseException) -> None:
+        """Log the failure of a request, or count it. In no step. It raises no Exception."""
         with suppress(Exception):  # of a handler, of the user's dict, of a class of errors
-            if isinstance(error, BackendError) and error.node in (None, self._node):
+            here = (None, self._node)
+            if isinstance(error, BackendError) and error.backend and error.node in here:
                 self._note(error, request)
 
     def _note(self, error: BackendError, request: Mapping[str, Any]) -> None:
@@ -74,14 +76,14 @@ def _log_error(text: str, raised: BaseException, known: dict[str, Any]) -> None:
         _log.name, logging.ERROR, __file__, 0, "%s", (text,), info, None, known
     )
     _log.handle(record)
-    # Who keeps the record (a test, a ring of the last lines) would keep the request by the frames of the traceback:
-    # from here on it has the traceback as text, and an exception without one.
+    # Who keeps the record (a test, a ring of the last lines) would keep the request by the frames
+    # of the traceback: from here on it has that as text, and an exception without one.
     record.exc_text = record.exc_text or "".join(traceback.format_exception(*info)).rstrip()
     record.exc_info = (type(raised), rebuild(type(raised), raised.args, {}), None)
 
 
 def _identifier(request: Mapping[str, Any]) -> Any:
-    """Return the identifier that a request bears: its ``request_id``, else that of its ``context``; None for none."""
+    """Return the ``request_id`` of a request, else that of its ``context``, else None."""
     context: Any = request.get("context")
     name = context.get("request_id") if hasattr(context, "get") else None
     return request.get("request_id", name)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from headrace._run.checked import Checked, Outcomes
     from headrace._run.entry import Entry
+    from headrace._run.events import Events
     from headrace._run.settings import Limits
     from headrace._run.threads import OwnThread
 
@@ -41,25 +42,30 @@ class Instance(Tally):
         backend: The backend.
         run: Runs a batch in the context of the instance, whose context variables no caller shares.
         thread: The thread that must run the instance, or None when any may.
-        holder: Who has the instance: the request of a caller that runs it alone, else the `Work` or whoever claimed it. None while it is free.
+        holder: Who has the instance: the request of a caller that runs it alone, else the `Work`
+            or whoever claimed it. None while it is free.
         ident: Identifier of the thread that runs the instance. 0 while none does.
         entries: The entries of the batch that runs, None for a caller's own single request.
         full: The greatest weight of a batch, of those that the node allows. None for no bound.
         reason: Why the batch that runs was formed.
-        batches: How many batches have begun. The other counts are those of `Tally`.
         mask: A batch is timed when its number and the mask have no bit in common.
-        sampling: The mask while batches are fast. 0 where probes receive every batch.
+        sampling: The mask while batches are fast. 0 where a subscriber is told of every batch.
         mean_s: Moving average of the duration of a batch, in seconds.
-        least_s: About the least of the last hundred durations: what the backend takes without waiting for the interpreter lock. 0 at first.
-        busy_s: How long batches have run, in seconds. A batch that is timed stands for those that are not.
-        batch_end: The `BatchEnd` of its backend, before which the device works. None where it has none.
+        least_s: About the least of the last hundred durations: what the backend takes without
+            waiting for the interpreter lock. 0 at first.
+        busy_s: How long batches have run, in seconds. One that is timed stands for those that
+            are not.
+        batch_end: The `BatchEnd` of its backend, before which the device works. None for none.
         since: When the instance was made, on the clock of `time.perf_counter`.
-        limit: The backend whose own range sets ``max``, and that max. None where the node's keys set it.
+        limit: The backend whose own range sets ``max``, and that max. None where the node's keys
+            set it.
         limits: The keys under which its batches are formed and filled up. Set by its node.
+        events: Who is told of its batches. Set by its node.
         liveness: Tells whether the backend is lost, or what it computes with is away.
-        away: Whether the node keeps the instance from the free ones until what is away is back.
-        wide: Whether it serves only while no other instance of the node runs. See `headrace.policies.InstanceView`.
-        returns_to: Where it is while nobody has it: the free instances of the node. A wide one is aside while another runs.
+        away: Whether the node keeps it from the free ones until what is away is back.
+        wide: See `headrace.policies.InstanceView`.
+        returns_to: Where it is while nobody has it: the free instances of the node. A wide one is
+            aside while another runs.
     """
 
     returns_to: list[Instance]
@@ -76,28 +82,22 @@ class Instance(Tally):
         batch_end: Any = None,
     ) -> None:
         super().__init__()
-        self.batch_end = batch_end
-        self.index = index
-        self.backend = backend
+        self.index, self.backend, self.batch_end = index, backend, batch_end
         # Here a batch enters the instance, whichever thread brings it.
         enter: Callable[..., Outcomes] = Context().run
         self.run: Callable[..., Outcomes] = partial(enter, backend.__call__)
-        self.min = least
-        self.max = most
-        self.device = device
-        self.thread = thread
+        self.min, self.max = least, most
+        self.device, self.thread = device, thread
         self.holder: object = None
         self.ident = 0
         self.entries: list[Entry] | None = None
         self.reason = "idle"
-        self.batches = 0
-        self.mask = 0
-        self.sampling = SAMPLED
-        self.mean_s, self.least_s = FAST_S, 0.0
-        self.busy_s = 0.0
+        self.mask, self.sampling = 0, SAMPLED
+        self.mean_s, self.least_s, self.busy_s = FAST_S, 0.0, 0.0
         self.since = time.perf_counter()
         self.limit: tuple[str, int] | None = None
         self.limits: Limits
+        self.events: Events
         self.full: int | None = None
         self.liveness = backend._liveness or Liveness()
         self.liveness.entries = lambda: self.entries or ()
@@ -120,7 +120,7 @@ class Instance(Tally):
 
     @property
     def living(self) -> bool:
-        """Whether the instance can run batches: its backend is not lost, and its own thread, if any, lives."""
+        """Whether it can run batches: its backend is not lost, and its own thread, if any, lives."""
         return not self.liveness.lost and (self.thread is None or self.thread.alive)
 
     @property
@@ -134,43 +134,33 @@ class Instance(Tally):
         return self.living and not self.liveness.parts_away
 
     def begin(
-        self,
-        holder: object,
-        entries: list[Entry],
-        now: float,
-        reason: str | None = None,
-        *,
-        counts: bool = True,
+        self, holder: object, entries: list[Entry], now: float, reason: str | None = None
     ) -> None:
-        """Begin a batch on this instance, which was claimed. `ShortCut.call` does the same for a request without entry.
+        """Begin a batch on this instance, which was claimed.
+
+        `ShortCut.call` does the same for a request without entry, and `Node.give_back` ends it.
 
         Args:
             holder: Who has the instance from now on.
             entries: The batch.
             now: The time, on the clock of the node.
-            reason: Why the batch was formed from the queue, which then lets go of the entries. None where it was not there.
-            counts: Whether ``stats()`` counts it.
+            reason: Why the batch was formed from the queue, which then lets go of the entries. None
+                where it was not there: nothing counts it.
         """
         self.holder, self.entries = holder, entries
-        if reason is not None:
-            self.reason = reason
-            self.sizes[len(entries)] += 1
-            if reason != "idle":
-                self.reasons[reason] += 1
-        self.batches += counts
-        timed = counts and not self.batches & self.mask
-        for entry in entries:  # up to here, and with one entry, no interrupt comes in between
+        weight, timed = 0, reason is not None and not (self.batches + 1) & self.mask
+        for entry in entries:
+            weight += entry.weight
             entry.cut = now
             if reason is None:
                 entry.state = RUNNING
             if timed:
                 since = entry.arrival if entry.held is None else entry.held.since
                 self.waited.add((now - since) * 1000)
-
-    def end(self) -> None:
-        """End what `begin` has begun: nobody has the instance any more. `ShortCut.call` does the same for its own request."""
-        self.entries, self.ident, self.reason = None, 0, "idle"
-        self.holder = None
+        if reason is not None:
+            self.reason = reason
+            for cut in self.events.cut:
+                cut(self, len(entries), weight, reason)
 
     def note_duration(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""

@@ -28,6 +28,7 @@ from headrace._run.entry import (
     check_weight,
     own_error,
 )
+from headrace._run.events import Events
 from headrace._run.failures import FailureLog
 from headrace._run.instance import LONG_S, SAMPLED
 from headrace._run.node_request import waiting_for
@@ -81,7 +82,8 @@ class Node:
         counts: How many requests have come, and what is counted of those that no instance has run.
         must_have_result: Whether a request that ends without ``result`` has failed.
         refusing: The error of newcomers. None while the node is open.
-        probes, reporter: The probes, and what tells them of batches and requests. None where none receives these.
+        probes: The probes.
+        events: Who is told of batches and requests.
         needs: The keys that a request must have.
         standby: The callers that wait as those who have not come yet.
         call: Runs one request for a caller that waits without a deadline.
@@ -98,7 +100,7 @@ class Node:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.box, self.name, self.limits, self.clock = box, name, limits, clock
-        self.failures = FailureLog(name, clock)
+        self.events = Events(Tally, FailureLog(name, clock))
         self.instances: list[Instance] = list(instances)
         self.free: list[Instance] = []
         self.aside: list[Instance] = []
@@ -123,7 +125,6 @@ class Node:
         self.dead = False
         self.watched = limits.deadlock_after_s <= 0
         self.probes = Probes()
-        self.reporter: Reporter | None = None
         self.needs: Sequence[str] = DATA_ALONE
         self.decision: dispatch.Decision = dispatch.Decision(self, batch_policy, dispatch_policy)
         self.set_range(instances)
@@ -162,15 +163,13 @@ class Node:
     def count_refused(self, request: Any, error: BaseException) -> None:
         """Count a request that was refused before it entered."""
         post(self.box, self._count, error, 1)
-        self.failures.note(error, request)
-        reporter = self.reporter
-        if reporter is not None:
-            reporter.report_refused(request, error)
+        now = self.clock()
+        self.events.report_outcome(request, now, now, error)
 
     def count_late(self, error: BaseException) -> None:
         """Count as failed a request that ended without an error at this node, but failed after it."""
         post(self.box, self._count, error, 0)
-        self.failures.note(error, {})
+        self.events.report_failure({}, error)
 
     def _count(self, error: BaseException, entered: int) -> None:
         self.entered += entered
@@ -347,7 +346,7 @@ class Node:
 
     def end_batch(self, work: Work, errors: Errors, worker: Worker) -> None:
         """Take the outcomes of a batch, and its instance back."""
-        instance, entries, reporter = work.instance, work.entries, self.reporter
+        instance, entries, settled = work.instance, work.entries, self.events.settled
         work.entries = []  # nothing of a user's dies here once its caller is woken
         if self.max != 1 and instance.least_s >= LONG_S:
             self.decision.note_answered(entries, instance.mean_s, worker)
@@ -358,7 +357,7 @@ class Node:
                 error is None
                 and entry.lock is not None
                 and entry.held is None
-                and reporter is None
+                and not settled
                 and entry.state == RUNNING
             ):  # as `settle`, for most
                 entry.state = DONE
@@ -367,6 +366,8 @@ class Node:
                 self.pending.pend(entry, instance)
             elif entry.state == RUNNING:  # else it was settled while the batch ran
                 self.settle(entry, error, instance)
+            elif error is not None:  # its caller has another one, so the log alone is told
+                self.box.later(self.events.failed[0], entry.request, error)
             error = None  # see `Entry.take_error`
         self.give_back(instance)
         waits = self.inbox or self.queue.count or self.standby.turns
@@ -383,17 +384,15 @@ class Node:
             if isinstance(error, ClosedError) and error.begun is None:
                 error.begun = entry.began
             entry.error = error
-            (at or self.counts).count_failure(
-                code_of(error) if at is None else entry.code or code_of(error)
-            )
+            code = None if at is None else entry.code
+            (at or self.counts).count_failure(code or code_of(error))
         entry.state = DONE
         if entry.room is not None:
             entry.room()
         if entry.held is not None:
             self.pending.end_entry(entry)
-        reporter = self.reporter  # once: a thread that detaches a probe takes it away
-        if reporter is not None:
-            self.box.later(reporter.report_outcome, self, entry, self.clock())
+        if self.events.settled or isinstance(error, self.events.hears):
+            self.box.later(self.events.report_entry, self, entry, self.clock())
         else:
             self.tell(entry)
         if error is not None and entry.group:
@@ -481,9 +480,9 @@ class Node:
     def listen(self, probes: Probes) -> None:
         """Let these probes, and no others, receive every batch and request from now on."""
         self.probes = probes
-        self.reporter = Reporter(self.name, self.clock, probes) if probes.reports else None
+        self.events.set_listeners(Reporter(self.name, probes))
         for instance in self.instances:
-            instance.sampling, instance.mask = 0 if probes.reports else SAMPLED, 0
+            instance.sampling, instance.mask = 0 if self.events.each else SAMPLED, 0
 
     def is_held_by_this_thread(self) -> bool:
         """Tell whether the calling thread, or one that waits for its call, runs a batch here; in any thread."""
@@ -499,7 +498,7 @@ class Node:
     def set_range(self, living: Sequence[Instance]) -> None:
         """Set the range of the node to the weights that the living instances take."""
         for instance in self.instances:
-            instance.limits = self.limits
+            instance.limits, instance.events = self.limits, self.events
             instance.full = largest_size(self.limits.batch_sizes, instance.max)
         most = max(
             [inf if instance.full is None else instance.full for instance in living], default=inf
@@ -509,7 +508,7 @@ class Node:
 
     def give_back(self, instance: Instance) -> None:
         """Take an instance back from who built it or ran it: it becomes free, unless it is away or lost."""
-        instance.end()
+        instance.entries, instance.ident, instance.reason, instance.holder = None, 0, "idle", None
         liveness, was_away = instance.liveness, instance.away
         instance.away = bool(liveness.parts_away) and liveness.pauses
         if instance.away is not was_away:

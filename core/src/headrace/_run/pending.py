@@ -198,7 +198,6 @@ class Pending:
         if entry.state != DONE:
             if error is not None:
                 entry.code = code_of(error)
-                self._node.box.later(self._node.failures.note, error, entry.request)
             self._node.settle(entry, error)
             self._node.note_change()
 

@@ -11,7 +11,6 @@ from _thread import allocate_lock
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run import batch
 from headrace._run.box import Worker, ask, post, refuse_inside
 from headrace._run.entry import DONE, RUNNING
 from headrace._run.instance import LONG_S
@@ -96,9 +95,7 @@ class Work:
         """Run it in this thread. Then, in one turn at the box, end it and take the next batch."""
         node, instance = self.node, self.instance
         instance.ident = get_ident()
-        reporter = node.reporter
-        run = batch.run if reporter is None else reporter.run
-        errors = run(instance, self.entries, node)
+        errors = node.events.run(instance, self.entries, node)
         if instance.batch_end is not None:
             instance.batch_end.wake()  # who still sleeps, if the backend refused the batch
         instance.ident = 0  # this thread holds it no more, whoever runs the step

@@ -16,11 +16,12 @@ from sys import modules
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from headrace._run.batch import judge, run_alone, wrap_own
+from headrace._run.batch import judge, wrap_own
 from headrace._run.box import ask, in_steps, main, post, refuse_inside
 from headrace._run.entry import DATA_ALONE, MISSING, Entry, raise_failure, refuses_change, restore
 from headrace._run.room import Ticket
 from headrace._run.runners import expire, seconds_until, withdraw
+from headrace._run.statistics import ALONE
 from headrace._run.threads import check_stack, own_threads, warn_in_coroutine
 from headrace.errors import code_of
 
@@ -100,7 +101,7 @@ class ShortCut:
             or node.inbox
             or node.special
             or (me in in_steps and me != main)
-            or (home is None and node.room.tickets and node.room.full)
+            or (home is None and node.tickets and node.room.full)
             or (self._lingers and len(free) < len(node.instances))
             or node.decision.returning
             or (standby.until and len(free) < 2 and node.clock() < standby.until)
@@ -128,11 +129,11 @@ class ShortCut:
                 if standby.turns:
                     standby.call_in()
             sampled = not instance.batches & instance.mask
+            if weight != 1 and not node.events.each:
+                instance.on_cut(1, weight, ALONE)
             if sampled:
                 instance.waited.add(stood_s * 1000)
-                reporter = node.reporter
-                run = run_alone if reporter is None else reporter.run_alone
-                error = run(instance, request, node)
+                error = node.events.run_alone(instance, request, node)
             else:  # not timed: what `run_alone` does, without the call
                 try:
                     outcomes = instance.run([request])
@@ -143,7 +144,7 @@ class ShortCut:
                         error = judge(instance, request, outcomes, node)
             if error is None:
                 request["data"] = data
-                instance.ident, instance.holder = 0, None  # as `Instance.end` does
+                instance.ident, instance.holder = 0, None  # as `Node.give_back` does
                 instance.returns_to.append(instance)
                 if node.aside:
                     node.bring_wide()
@@ -174,7 +175,7 @@ class ShortCut:
             return
         try:
             if error is not None:
-                node.failures.note(error, request)
+                node.events.report_failure(request, error)
             raise_failure(request, error)
         finally:
             del error  # see `Entry.take_error`
@@ -190,6 +191,7 @@ class ShortCut:
         # The step comes before what this thread does next.
         post(self._node.box, self._end, instance, request, raised)
         restore(request, data, raised)
+        self._node.events.report_failure(request, raised)
         raise refuses_change(raised) if isinstance(raised, Exception) else raised from None
 
     def wait(  # as few calls of Python as `call`

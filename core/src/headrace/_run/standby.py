@@ -73,7 +73,7 @@ class Standby:
         """
         node, turns = self._node, self.turns
         brief = TINY_S <= node.instances[0].least_s < self._below_s
-        if not brief or node.special or node.reporter is not None:
+        if not brief or node.special or node.events.each:
             return 0.0
         me = get_ident()
         if me in in_steps or node.room.full or node.is_held_by_this_thread():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from _thread import start_new_thread
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace._run.box import Box
 from headrace._run.node import Node
-from headrace._run.probes import GuardedProbe, Probes
+from headrace._run.probes import GuardedProbe
 from headrace._run.threads import Signal
 from headrace.errors import SetupError
 
@@ -26,22 +25,11 @@ LOOK_S = 0.25
 """How often a thread that waits for building or closing wakes up, so that interrupts reach it."""
 
 
-@dataclass
-class Started:
-    """A whole pipeline, built.
-
-    Attributes:
-        nodes: The nodes, in the order in which they were built.
-        probes: The probes of the pipeline.
-    """
-
-    nodes: dict[str, BuiltNode]
-    probes: Probes = field(default_factory=Probes)
-
-
 def start(
-    blueprint: Blueprint, box: Box | None = None, use: Callable[[Started], None] = lambda _: None
-) -> Started:
+    blueprint: Blueprint,
+    box: Box | None = None,
+    use: Callable[[dict[str, BuiltNode]], None] = lambda _: None,
+) -> dict[str, BuiltNode]:
     """Build a whole pipeline. When that fails, close again what was built.
 
     Another thread closes it, which Ctrl-C cannot hit: a second one only ends the wait for it.
@@ -49,29 +37,32 @@ def start(
     Args:
         blueprint: The pipeline to build.
         box: Its box.
-        use: Called with the built pipeline. When it raises, the pipeline is closed as well.
+        use: Called with what is returned. When it raises, the pipeline is closed as well.
+
+    Returns:
+        The nodes, in the order in which they were built.
 
     Raises:
         SetupError: A backend could not be built, or the ranges that ``init`` has set leave a hole.
         PluginError: A plugin or a library is missing.
     """
-    started = Started({})
+    built: dict[str, BuiltNode] = {}
     closed = Signal()
 
     def close() -> None:
         try:
             blueprint.close()
-            for node in reversed(started.nodes.values()):
+            for node in reversed(built.values()):
                 node.close()
-            started.probes.close()
+            blueprint.heard.close()
         except BaseException as error:  # `start` raises the error of the build
             _log.warning("closing what was built failed", exc_info=error)
         finally:
             closed.wake()
 
     try:
-        _build(blueprint, started, box or Box())
-        use(started)
+        _build(blueprint, built, box or Box())
+        use(built)
     except BaseException:
         try:
             # This is one step of the interpreter: an interrupt comes before it or after it, and
@@ -82,20 +73,19 @@ def start(
         while not closed.sleep(LOOK_S):
             pass
         raise
-    return started
+    return built
 
 
-def _build(blueprint: Blueprint, started: Started, box: Box) -> None:
-    for name, factory in blueprint.probes.items():
-        # Where this fails, `start` closes those that were made.
-        started.probes = Probes([*started.probes.all, GuardedProbe(name, factory())])
-    probes = started.probes
-    blueprint.listen(probes)
+def _build(blueprint: Blueprint, built: dict[str, BuiltNode], box: Box) -> None:
+    probes = blueprint.heard
+    for name, factory in blueprint.probes.items():  # if one cannot be made, the others are closed
+        probes.set([*probes.all, GuardedProbe(name, factory())])
     for name, node in blueprint.nodes.items():
-        started.nodes[name] = node.build(partial(_node, node, box))
-    for running in dict.fromkeys(built.node for built in started.nodes.values()):
+        built[name] = node.build(partial(_node, node, box))
+    for running in dict.fromkeys(made.node for made in built.values()):
         running.listen(probes)
-        probes.instances_changed(running.name, running.instances, "ready")
+        for instance in running.instances:
+            probes.instance_changed(running.name, instance.index, "ready")
 
 
 def _node(node: NodeBlueprint, box: Box, instances: Sequence[Instance]) -> Node:

@@ -1,4 +1,4 @@
-"""What `stats()` shows of a node: counts, and histograms of times."""
+"""What `stats()` shows of a node: counts, and histograms of times. All that is counted is here."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Timings:
         self.total_ms += other.total_ms
 
     def percentile(self, share: float) -> float:
-        """Return the duration in ms that a ``share`` of all durations do not exceed, 0.0 when there is none."""
+        """Return the duration in ms that a ``share`` of all durations do not exceed, else 0.0."""
         wanted = share * self.count
         seen = 0
         for index, count in enumerate(self._counts):
@@ -58,26 +58,49 @@ class Timings:
         return {key: round(value, 4) for key, value in {"mean": mean, **shares}.items()}
 
 
+ALONE = ""
+"""The reason of a batch that its caller has run past the queue. `stats()` shows it as ``idle``."""
+
+
 class Tally:
     """The counts of one instance, or of several together.
 
-    What `stats()` is to count besides is one more attribute here, counted in `Instance.begin` or where it happens.
+    What `stats()` is to count besides is one more slot: a number, a dict of numbers or `Timings`.
+    It is made in ``__init__``, counted in `on_cut` or `count_failure`, and shown by `statistics`. The
+    event ``cut`` comes for every batch, whoever runs it (`Events`).
 
     Attributes:
         failures: How many requests failed, by code.
-        sizes: How many batches of each number of requests were formed from the queue.
-        reasons: How many of these were formed for each reason but ``idle``, which are what is left: counted after ``sizes``, and read before.
+        sizes: How many batches there were of each number of requests.
+        reasons: How many batches were formed for each reason.
         forward, waited: Durations of batches, and of the wait of the requests in them.
+        batches: How many batches have begun, of one instance.
     """
 
-    __slots__ = ("failures", "forward", "reasons", "sizes", "waited")
+    __slots__ = ("batches", "failures", "forward", "reasons", "sizes", "waited")
 
     def __init__(self) -> None:
+        self.batches = 0
         self.failures: dict[str, int] = defaultdict(int)
         self.sizes: dict[int, int] = defaultdict(int)
         self.reasons: dict[str, int] = defaultdict(int)
         self.forward = Timings()
         self.waited = Timings()
+
+    def on_cut(self, size: int, weight: int, reason: str, times: int = 1) -> None:
+        """Count batches that begin. No step or destructor comes in between.
+
+        Args:
+            size: How many requests are in each.
+            weight: The sum of their weights.
+            reason: Why it was formed. `ALONE` where its caller runs it.
+            times: How many batches this tells of. Most calls on the short cut only raise
+                ``batches``. They count here when `stats()` is read, as requests of weight 1.
+        """
+        self.sizes[size] += times
+        self.reasons[reason] += times
+        if reason != ALONE:  # else `ShortCut.call` has counted it
+            self.batches += times
 
     def count_failure(self, code: str) -> None:
         """Count one request that failed."""
@@ -89,34 +112,35 @@ class Tally:
             total, counts = getattr(self, name), getattr(other, name)
             if isinstance(total, Timings):
                 total.add_all(counts)
-                continue
-            # The copy is made in one step: in a destructor within a section `stats()` reads what that section changes.
-            for key, count in counts.copy().items():
-                total[key] += count
+            elif isinstance(total, int):
+                setattr(self, name, total + counts)
+            else:
+                # The copy is made in one step: a destructor within a step may call `stats()`.
+                for key, count in counts.copy().items():
+                    total[key] += count
 
 
 def statistics(node: Node) -> dict[str, Any]:
     """Return what ``stats()`` shows of a node: the counts are exact, the times sampled.
 
-    Keys of the histogram are texts, so that the dict is the same after it was written to JSON and read.
+    Keys of the histogram are texts, so that the dict is the same after it was written to JSON.
     """
     total, begun, running = Tally(), 0, 0
     total.add(node.counts)
     for instance in node.instances:
+        total.add(instance)  # before `batches`, of which the short cut tells later or never
         batches, holder = instance.batches, instance.holder  # in one step, as they are set
         begun += batches
-        total.add(instance)
         if holder is not None:
             entries = instance.entries
             running += 1 if entries is None else sum(entry.state == RUNNING for entry in entries)
     inbox = len(node.inbox)
     waiting = inbox + node.queue.count + len(node.room.outside) + len(node.pending.open)
+    total.on_cut(1, 1, ALONE, begun - sum(total.sizes.values()))
     failed, sizes, reasons = dict(total.failures), total.sizes, total.reasons
-    unqueued = begun - sum(sizes.values())  # requests that their callers ran
-    submitted = unqueued + node.entered + inbox
-    sizes[1] += unqueued
-    reasons["idle"] = begun - sum(reasons.values())
-    items = sum(size * count for size, count in sizes.items())
+    alone = reasons.pop(ALONE)
+    reasons["idle"] += alone
+    submitted = alone + node.entered + inbox
     return {
         "waiting": waiting,
         "submitted": submitted,
@@ -126,7 +150,7 @@ def statistics(node: Node) -> dict[str, Any]:
         "batches": begun,
         "reasons": {reason: reasons[reason] for reason in sorted(reasons) if reasons[reason]},
         "batch_size": {
-            "mean": items / begun if begun else 0.0,
+            "mean": sum(size * count for size, count in sizes.items()) / max(begun, 1),
             "histogram": {str(size): sizes[size] for size in sorted(sizes) if sizes[size]},
         },
         "queue_ms": total.waited.summary(),

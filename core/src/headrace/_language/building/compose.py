@@ -77,7 +77,7 @@ def compose(
             probe.text: partial(_make, f"the probe {probe.text} of {probe.distribution}", probe)
             for probe in plan.probe_plans
         },
-        listen=partial(setattr, builder.commons, "probes"),
+        heard=builder.commons.probes,
         store=builder.commons.store,
         close=builder.close,
         config=config,
