@@ -248,12 +248,12 @@ class InputError(RequestError, ValueError):
         return shorten(super().__str__())  # the sender's keys and values are of any length
 
     def _what(self) -> str:
-        what = self.what or "the request is wrong"
+        text = self.what or "the request is wrong"
         if self.expected is not None:
-            what += f": expected {self.expected}"
+            text += f": expected {self.expected}"
         if self.got is not None:
-            what += f"{',' if self.expected is not None else ':'} got {self.got}"
-        return what
+            text += f"{',' if self.expected is not None else ':'} got {self.got}"
+        return text
 
 
 class BackendError(RequestError):
