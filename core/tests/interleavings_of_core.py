@@ -17,7 +17,7 @@ NEAR = {
     "futures": ("box", "futures", "route"),
     "graphs": ("route", "traversal", "node_request", "runners"),
     "inbox": ("node", "shortcut", "dispatch", "room", "entrance"),
-    "instances": ("node", "instance", "probes"),
+    "instances": ("node", "instance", "probes", "events"),
     "interrupts": ("shortcut", "box", "runners", "engine"),
     "one_node": ("shortcut", "node", "runners", "dispatch"),
     "own_threads": ("standby", "shortcut", "runners", "box", "dispatch"),

@@ -92,7 +92,7 @@ class ElementBuilder:
     def __post_init__(self) -> None:
         node, self.commons = self.node, self.build.commons
         self.name, self.keys = node.name, node.keys
-        self.measuring = Measuring(node, self.commons)
+        self.measuring = Measuring(node, self.commons.probes)
         self.edges = set(edges(node.instance))
         self.shared = Shared()
         self.parts.add(self.shared)
