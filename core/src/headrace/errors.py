@@ -248,12 +248,12 @@ class InputError(RequestError, ValueError):
         return shorten(super().__str__())  # the sender's keys and values are of any length
 
     def _what(self) -> str:
-        what = self.what or "the request is wrong"
+        message = self.what or "the request is wrong"
         if self.expected is not None:
-            what += f": expected {self.expected}"
+            message += f": expected {self.expected}"
         if self.got is not None:
-            what += f"{',' if self.expected is not None else ':'} got {self.got}"
-        return what
+            message += f"{',' if self.expected is not None else ':'} got {self.got}"
+        return message
 
 
 class BackendError(RequestError):

@@ -1,6 +1,7 @@
 """The engine: a running pipeline, and how it is closed.
 
-It never refers to the Pipeline that users hold: otherwise dropping the last reference could not close it.
+It never refers to the Pipeline that users hold: otherwise dropping the last reference could not
+close it.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Engine:
         self._unsaid: list[Callable[[], None]] = []  # of a forked child
 
     def start(self, owner: object) -> None:
-        """Build the pipeline. It is closed when this fails, or when no reference to ``owner`` is left."""
+        """Build the pipeline. It is closed when this fails, or when ``owner`` is gone."""
         start(self.blueprint, self.box, partial(self._use, owner))
 
     def _use(self, owner: object, built: dict[str, BuiltNode]) -> None:

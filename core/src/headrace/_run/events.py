@@ -12,8 +12,9 @@ A subscriber has a method for each event that it wants:
 ``on_failed(request, error)``                   a request has failed. In no step
 ==============================================  ====================================================
 
-Counts, the log of failures and probes are such subscribers. A caller on the short cut tells of most of
-its batches by one number alone, unless somebody beside the counts wants one of the first three events.
+Counts, the log of failures and probes are such subscribers. A caller on the short cut tells of most
+of its batches by one number alone, unless somebody beside the counts wants one of the first three
+events.
 """
 
 from __future__ import annotations

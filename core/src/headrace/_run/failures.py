@@ -19,7 +19,7 @@ EVERY_S = 1.0
 """How long a kind of failure is counted, and not logged, after a line about it."""
 
 _KINDS = 256
-"""How many kinds of failure are told apart; more than that come from texts in the names of classes."""
+"""How many kinds of failure are told apart; more come from texts in names of classes."""
 
 
 class FailureLog:

@@ -31,7 +31,7 @@ LONG_S = 500e-6
 """After a batch that takes more, a worker waits a moment for the callers that come again."""
 
 SAMPLED = 15
-"""Mask for the counter of batches, or of the runs of an element: one in 16 is timed where they are fast."""
+"""Mask for the counter of batches, or of runs of an element: of fast ones 1 in 16 is timed."""
 
 
 class Instance(Tally):
@@ -120,7 +120,7 @@ class Instance(Tally):
 
     @property
     def living(self) -> bool:
-        """Whether it can run batches: its backend is not lost, and its own thread, if any, lives."""
+        """Whether it can run batches: its backend is not lost, its own thread lives, if any."""
         return not self.liveness.lost and (self.thread is None or self.thread.alive)
 
     @property
@@ -168,8 +168,8 @@ class Instance(Tally):
         before, mean_s, least_s = self.mean_s, duration_s, duration_s
         if self.busy_s:
             least_s = min(duration_s, 1.02 * self.least_s)
-            # The bound on one duration: the thread may have waited for a processor meanwhile, which says
-            # nothing about the backend and would make it look slow for many batches.
+            # The bound on one duration: the thread may have waited for a processor meanwhile, which
+            # says nothing about the backend and would make it look slow for many batches.
             mean_s = 0.75 * before + 0.25 * min(duration_s, 4 * before)
         self.busy_s += duration_s * (self.mask + 1)
         self.mean_s, self.least_s = mean_s, least_s

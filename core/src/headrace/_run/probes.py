@@ -1,4 +1,4 @@
-"""The probes of a pipeline, and what is reported to them. An error of a probe is counted, and fails no request."""
+"""The probes of a pipeline, and what they are told. An error of a probe fails no request."""
 
 from __future__ import annotations
 
@@ -27,11 +27,13 @@ class BatchRequest(NamedTuple):
     """One request of a batch.
 
     Attributes:
-        request: The request: the dict that ``request_done`` is given as well. Read it, do not keep it.
+        request: The request: the dict that ``request_done`` is given as well. Read it, do not keep
+            it.
         arrival: When it arrived at the node, in seconds.
         cut: When it was put into the batch. The arrival where its caller ran it itself.
         weight: Its ``request_size``.
-        priority, deadline: Those of its call. The deadline is on the clock of the other times, None for none.
+        priority, deadline: Those of its call. The deadline is on the clock of the other times, None
+            for none.
     """
 
     request: Request

@@ -66,8 +66,8 @@ class Tally:
     """The counts of one instance, or of several together.
 
     What `stats()` is to count besides is one more slot: a number, a dict of numbers or `Timings`.
-    It is made in ``__init__``, counted in `on_cut` or `count_failure`, and shown by `statistics`. The
-    event ``cut`` comes for every batch, whoever runs it (`Events`).
+    It is made in ``__init__``, counted in `on_cut` or `count_failure`, and shown by `statistics`.
+    The event ``cut`` comes for every batch, whoever runs it (`Events`).
 
     Attributes:
         failures: How many requests failed, by code.

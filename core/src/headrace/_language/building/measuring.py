@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Run = Callable[..., Any]
     Report = tuple[str, str, tuple[Any, ...]]
-    """The method of a probe, the path of the element below its root, and the arguments after that path."""
+    """The method of a probe, the path of the element below its root, and more arguments."""
 
 _RUNS = ("element_began", "element_done")
 
@@ -23,8 +23,8 @@ _RUNS = ("element_began", "element_done")
 def paths_of(root: Element) -> dict[Element, str]:
     """Return the path of every element.
 
-    A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to the
-    element. Each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
+    A path is made of the names on the way from the root of ``describe()["nodes"][node]["tree"]`` to
+    the element. Each but the first stands after its place among ``children``: ``S/1:ResizeMat``.
     """
     paths = {root: root.name}
     for element in root.walk():
@@ -63,7 +63,7 @@ class Measuring:
             backend.forward = run  # type: ignore[method-assign]
 
     def methods_reported(self, element: Element) -> list[str]:
-        """Return what probes ask of an element that is built in another process: methods of a probe."""
+        """Return the methods of probes that an element of another process has to call."""
         methods = filter(self._commons.probes.hears, ("element_done", "span_done"))
         return [*methods] if element in self._paths else []
 
