@@ -43,8 +43,9 @@ PENDING: Exception = _Pending("the answer comes later")
 """The outcome of an item that its backend answers later, in the list that ``forward`` returns.
 
 Before that it has a handle, of ``context.request.keep``. The item leaves its batch, and waits
-without a thread until ``resume`` or ``finish`` is called for the handle. See `headrace.InitContext`.
-The outermost backend of a node may return it, and the last one of an ``S`` that stands there.
+without a thread until ``resume`` or ``finish`` is called for the handle. See
+`headrace.InitContext`. The outermost backend of a node may return it, and the last one of an ``S``
+that stands there.
 """
 
 Located = TypeVar("Located", bound="RequestError | SetupError | MissingDependencyError")

@@ -49,8 +49,8 @@ def deadline_here(request: Request) -> float | None:
 def entries_of(requests: Iterable[Request]) -> list[Entry]:
     """Return the entry of each request in a batch that runs here, for its deadline and priority.
 
-    An item that a container has made gets an entry of its own: it has the greatest priority of the entries of these
-    batches, and their latest deadline, or none when one of them has none.
+    An item that a container has made gets an entry of its own: it has the greatest priority of the
+    entries of these batches, and their latest deadline, or none when one of them has none.
     """
     entries = _entries_here()
     made = _WITHOUT_LIMITS

@@ -1,4 +1,4 @@
-"""The entry: one request at one node, which waits, runs and has exactly one outcome. Changed in steps alone."""
+"""The entry: one request at one node, which waits, runs and has one outcome. In steps alone."""
 
 from __future__ import annotations
 
@@ -47,10 +47,12 @@ class Entry:
 
     Attributes:
         request: The dict.
-        then: Called once with the entry when it has its outcome, in a step. None once that has happened.
+        then: Called once with the entry when it has its outcome, in a step. None once that has
+            happened.
         lock: What its caller sleeps on, who waits for this request alone. None for none.
         waiter: The caller that waits for it together with others. None for none.
-        awaited: The thread that waits for it otherwise, by its lock, its future or its stream. 0 for none.
+        awaited: The thread that waits for it otherwise, by its lock, its future or its stream. 0
+            for none.
         internal: Whether it comes from another node, and may enter while newcomers are refused.
         weight, arrival, deadline, priority: See `headrace.policies.Waiting`.
         cut: When the entry was put into its batch.
@@ -60,12 +62,15 @@ class Entry:
         code: The code under which a failure is counted.
         alarm: The timer that ends the wait of an entry whose caller does not wait itself.
         ticket: Counts the wait at the node where the request entered.
-        lent: One item in a list while a backend runs on a copy of the request, else None. Who pops it has the request.
+        lent: One item in a list while a backend runs on a copy of the request, else None. Who pops
+            it has the request.
         group: Entries that are cancelled, if they still wait, when one fails, else None.
         node: Where the entry came in, and is counted. None before that.
-        entered: What ``enter`` of each backend class returned for the request, by class. None for nothing.
+        entered: What ``enter`` of each backend class returned for the request, by class. None for
+            nothing.
         trait, trait_of: See `headrace.policies.Waiting`, and the policy that has worked it out.
-        held: What is known of it where a backend keeps it as PENDING, or has asked something for it, else None.
+        held: What is known of it where a backend keeps it as PENDING, or has asked something for
+            it, else None.
         kept: Whether a backend has a handle of it, by which it may be answered later.
         notes: What that backend notes with it. None for nothing.
         room: Called once it is in the queue, or done. None where nobody waits for that.
@@ -140,7 +145,7 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        """Whether no backend runs on the request, here or at a node to which it was sent: it may be cancelled."""
+        """Whether no backend runs on the request, here or where it was sent."""
         if self.held is not None and self.held.away is not None:
             return bool(self.held.away.waits)
         return self.state in WAITING
@@ -151,14 +156,14 @@ class Entry:
         self.leave()
 
     def leave(self) -> None:
-        """Let the dict be sent again. One that was abandoned may be as well: no answer says when its backend is done."""
+        """Let the dict be sent again, even one that was abandoned."""
         key = id(self.request)  # first: between the swap and `pop` no Ctrl-C comes
         on_way, self.on_way = self.on_way, None
         if on_way is not None:
             on_way.pop(key, None)
 
     def give_back(self) -> None:
-        """Put the caller's ``data`` back, and remove the result of a failed request; never in a step for a user's dict.
+        """Put the caller's ``data`` back, and remove the result of a failed request; in no step.
 
         An abandoned dict is left to its backend. A request whose dict raises here has failed.
         """
@@ -181,15 +186,15 @@ class Entry:
             on_way.pop(key, None)
 
     def take_back(self) -> bool:
-        """Take the request from a backend that has a copy; False if one runs on the request. In a step."""
+        """Take the request from a backend that has a copy; False if one runs on it. In a step."""
         sent = None if self.held is None else self.held.away
         if sent is not None:
-            left = [one for one in sent.entries if one.state != DONE]
-            return all([one.take_back() for one in left])  # each is asked
+            left = [member for member in sent.entries if member.state != DONE]
+            return all([member.take_back() for member in left])  # each is asked
         return self.state != RUNNING or (self.lent is not None and took_token(self.lent))
 
     def lend(self) -> None:
-        """Let the caller leave with the request, of which the backend has a copy, until `regain`."""
+        """Let the caller leave with the request until `regain`: the backend has a copy."""
         if self.lent is None:
             self.lent = [None]
 
@@ -208,7 +213,8 @@ class Entry:
     def take_error(self) -> BaseException | None:
         """Give the error to the thread that answers the request. The entry keeps it no more.
 
-        An error refers to its frames, and a frame to its entries: kept, it closes a cycle that waits for the collector.
+        An error refers to its frames, and a frame to its entries: kept, it closes a cycle that
+            waits for the collector.
         """
         error, self.error = self.error, None
         return error
@@ -228,7 +234,7 @@ def put_back(request: Request, data: Any) -> None:
 
 
 def restore(request: Request, data: Any, raised: BaseException) -> None:
-    """Put ``data`` back after ``raised``, and remove the result; not while a backend runs on the dict."""
+    """Put ``data`` back after ``raised`` and remove the result, unless a backend runs on it."""
     with suppress(Exception):  # the caller's own dict may raise anything
         abandoned = is_abandoned(raised)
         set_abandoned(raised, abandoned)
@@ -258,16 +264,17 @@ def own_error(error: BaseException) -> BaseException:
 
 def refuses_change(error: BaseException) -> InputError:
     """Make the error of a request whose own dict raised when its answer was written."""
-    what = f"the request cannot be answered: its dict raised {type(error).__name__}"
+    message = f"the request cannot be answered: its dict raised {type(error).__name__}"
     wanted = "a dict that lets 'data' and 'result' be written and removed"
-    return with_cause(InputError(what, key="data", expected=wanted), error)
+    return with_cause(InputError(message, key="data", expected=wanted), error)
 
 
 def check_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     """Check a request sent to ``node``, which must have the keys in ``needs``, and give its weight.
 
     Raises:
-        InputError: The request is no dict, lacks a key, or has a ``request_size`` that is no int of at least 1, nor 0 without rows.
+        InputError: The request is no dict, lacks a key, or has a ``request_size`` that is no int of
+            at least 1, nor 0 without rows.
     """
     if not isinstance(request, dict):
         wanted, got = "a dict", type(request).__name__
@@ -278,11 +285,11 @@ def check_weight(request: Any, node: str, needs: Sequence[str]) -> int:
     for key in needs:
         if key not in request:
             there = [known for known in islice(request, 100) if type(known) is str]
-            near = nearest(key, there)
-            if near is not None:
-                there = [near, *(known for known in there if known != near)]
+            similar = nearest(key, there)
+            if similar is not None:
+                there = [similar, *(known for known in there if known != similar)]
             hint = f"It has {', '.join(map(repr, there[:8]))}." if there else None
-            if near is not None:
+            if similar is not None:
                 hint = f"{hint} Did you mean {key!r}?"
             raise InputError(f"the request has no {key!r}", key=key, node=node, hint=hint)
     if "request_size" not in request:

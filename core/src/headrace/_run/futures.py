@@ -1,4 +1,4 @@
-"""Outcomes of requests for which no thread waits: futures and coroutines. What owns an entry is a function."""
+"""Outcomes of requests for which no thread waits: futures and coroutines."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ _log = logging.getLogger("headrace.callbacks")
 class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     """The answer to one submitted request: its dict, or its error.
 
-    ``cancel()`` is True only while the request waits. No thread that runs steps waits for the lock of a future: the main
-    thread may hold it while a signal handler, which has interrupted it there, waits for that very thread.
+    ``cancel()`` is True only while the request waits. No thread that runs steps waits for the lock
+    of a future: the main thread may hold it while a signal handler, which has interrupted it there,
+    waits for that very thread.
 
     A coroutine may await it: ``await pipe.submit(request)``.
 
@@ -68,7 +69,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     def cancel(self) -> bool:
         """Withdraw the request. False when a backend runs on it, or it is done.
 
-        In a destructor within a step the answer is False, and the request is withdrawn a moment later if it waits then.
+        In a destructor within a step the answer is False, and the request is withdrawn a moment
+        later if it waits then.
         """
         if self.done() or self.entry is None:
             return self.cancelled()
@@ -87,7 +89,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return self.cancelled()
 
     def result(self, timeout: float | None = None) -> Request:
-        """Wait for the dict; ContractError where this thread holds the instance for which the request waits."""
+        """Wait for the dict; ContractError where this thread holds the instance that it needs."""
         try:
             request: Request = self._wait(super().result, timeout)
             return request
@@ -95,7 +97,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             del self  # see `Entry.take_error`
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the outcome; give its error, None for success. It raises ContractError as `result` does."""
+        """Wait for the outcome; give its error or None; ContractError as in `result`."""
         error: BaseException | None = self._wait(super().exception, timeout)
         return error
 
@@ -112,7 +114,8 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     def _sleep(self, entry: Entry, timeout: float | None) -> None:
         start_wait(entry)
         warn_in_coroutine()
-        # Not on the condition of the base class: Ctrl-C in the midst of its wait may leave it in another's hands.
+        # Not on the condition of the base class: Ctrl-C in the midst of its wait may leave it in
+        # another's hands.
         until = None if timeout is None else time.monotonic() + timeout
         signal = Signal()
         self._sleepers.append(signal)
@@ -195,7 +198,10 @@ def entry_box(entry: Entry) -> Box:
 
 
 def start_wait(entry: Entry) -> None:
-    """Let it be seen that this thread waits for an entry; ContractError where it holds what the entry waits for."""
+    """Let it be seen that this thread waits for an entry.
+
+    It raises ContractError where the thread holds what the entry waits for.
+    """
     refuse_inside(entry.node.name)
     for waiting in entry.node.waiting_for(entry):
         node = cast("Node", waiting.node)
@@ -206,7 +212,7 @@ def start_wait(entry: Entry) -> None:
 
 
 class LoopWaker:
-    """What one event loop and a pipeline tell each other: one call into the loop wakes all that is due there.
+    """What one event loop and a pipeline tell each other: one call wakes all that is due there.
 
     Attributes:
         loop: The event loop.
@@ -243,7 +249,7 @@ class LoopWaker:
                 raise
 
     def _wake_all(self) -> None:
-        """Call what is due now. What comes meanwhile is called in a later turn, so that the loop goes on between."""
+        """Call what is due now. What comes meanwhile is called in a later turn of the loop."""
         self._token[:], self._calls, self._looks = [None], True, False
         try:
             for _ in range(len(self.due)):
@@ -257,14 +263,14 @@ class LoopWaker:
             self.look()
 
     def look(self) -> None:
-        """Have what is due called in a later turn: perhaps Ctrl-C hit the loop just before it did."""
+        """Have what is due called in a later turn, where Ctrl-C has perhaps hit the loop."""
         if self.due and not self._calls and not self._looks:
             self._looks = True
             self.loop.call_soon(self._wake_all)
 
 
 class LoopCall:
-    """One request that was begun in an event loop, which is told its outcome: see `Pipeline.call_soon`.
+    """One request begun in an event loop, which is told its outcome: `Pipeline.call_soon`.
 
     Attributes:
         request: The dict.
@@ -288,7 +294,7 @@ class LoopCall:
         entry.then, entry.awaited = self._note_end, get_ident()
 
     def cancel(self) -> bool:
-        """Give the request up: nobody is told any more. True where a backend still runs on its dict."""
+        """Give the request up, untold. True where a backend still runs on its dict."""
         if self._done is _note_nothing:
             error, self.error = self.error, None  # as `Entry.take_error`
             return getattr(error, "abandoned", False) is True
@@ -305,7 +311,7 @@ class LoopCall:
             self.entry.error, self.error = self.error, None
 
     def end(self) -> None:
-        """Let go of the request, which was given up: the loop may end before it would have been told."""
+        """Let go of the request, which was given up: the loop may end before it is told."""
         self._done, self.error, self.request = _note_nothing, None, {}
         del self.entry
 
@@ -331,7 +337,7 @@ def _note_nothing(_: LoopCall) -> None:
 
 
 def give_up(entries: Sequence[Entry]) -> bool:
-    """Withdraw all requests that wait; tell whether a backend still runs on one of the others; a step."""
+    """Withdraw all requests that wait; tell whether a backend runs on another; a step."""
     left = False
     for entry in entries:
         node = entry.node

@@ -1,4 +1,4 @@
-"""A request that a graph leads from node to node, in steps. `headrace._run.walk` has the callers that wait for it.
+"""A request that a graph leads from node to node, in steps; `walk` has the callers that wait.
 
 What ended together enters the next node together, and nobody sees a request half done.
 """
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class GraphRequest:
     """One request on its way through the graph. All but the making is steps.
 
-    It stands as the ``node`` of the entry of the call, and offers what a node offers for its entries.
+    It stands as the ``node`` of the entry of the call, and offers what a node offers for its
+    entries.
 
     Attributes:
         entry: The entry of the call.
@@ -58,11 +59,11 @@ class GraphRequest:
     def _note_entered(self) -> None:
         """Note whether the entries of the first node are in its queue, or wait for room."""
         entry = self.entry
-        outside = any(one.state == OUTSIDE for one in self.open)
+        outside = any(entry_here.state == OUTSIDE for entry_here in self.open)
         entry.state = OUTSIDE if outside else RUNNING
         if outside:
-            for one in self.open:
-                one.room = self._note_entered
+            for entry_here in self.open:
+                entry_here.room = self._note_entered
         elif entry.room is not None:
             entry.room()
 
@@ -76,7 +77,7 @@ class GraphRequest:
                 self.end(unable(visit.step, raised))
 
     def _visit(self, visit: Visit) -> list[Visit]:
-        """Let the entries of a visit into the queue of its node; where there is nothing to run, give what follows."""
+        """Let the entries of a visit into the queue of its node; without any, give what follows."""
         node, call = visit.step.node, self.entry
         internal, self._internal = self._internal, True
         at_node = NodeRequest(visit.step.node, visit.step.each, visit.request, call, self._ticket)
@@ -102,7 +103,7 @@ class GraphRequest:
         return []
 
     def _end_entry(self, visit: Visit, at_node: NodeRequest, entry: Entry) -> None:
-        """Count one entry of a visit; the last one, and one that fails the request, end the visit."""
+        """Count one entry of a visit; the last, or one that fails the request, ends it."""
         if self.open.pop(entry, self) is self or self.entry.state == DONE:
             return
         try:
@@ -163,7 +164,8 @@ class GraphRequest:
     def end(self, error: BaseException | None, *, frees: bool = False) -> bool:
         """Give the request its one outcome. Tell whether a backend goes on with it.
 
-        Entries that wait are withdrawn. Where the error ``frees`` the caller, those that run are abandoned.
+        Entries that wait are withdrawn. Where the error ``frees`` the caller, those that run are
+        abandoned.
         """
         entry = self.entry
         if entry.state == DONE:
@@ -199,9 +201,9 @@ class GraphRequest:
         return abandoned
 
     def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
-        """Fail the request wherever it is; tell whether a backend goes on with it; see `Node.fail`."""
+        """Fail the request wherever it is; tell whether a backend goes on. See `Node.fail`."""
         self._find()
-        running = any(not one.waits and not one.lent for one in self.open)
+        running = any(not inner.waits and not inner.lent for inner in self.open)
         return self.end(failure(self.first, running=running), frees=True)
 
     def _find(self) -> None:
@@ -212,25 +214,25 @@ class GraphRequest:
     def fail_late(self, entry: Entry) -> None:
         """Fail the request, whose deadline has passed."""
         self._find()
-        for one in list(self.open):
-            one.node.fail_late(one)
+        for inner in list(self.open):
+            inner.node.fail_late(inner)
 
     def cancel(self, entry: Entry) -> bool:
         """Withdraw the request while it waits: all branches or none."""
         self._find()
-        if entry.state == DONE or not all(one.waits for one in self.open):
+        if entry.state == DONE or not all(inner.waits for inner in self.open):
             return False
         entry.then = None
         self.end(withdrawn(self.first, running=False))
         return True
 
     def waiting_for(self, entry: Entry) -> Sequence[Entry]:
-        """Return the entries that wait for an instance, or for room, on behalf of the request; in any thread."""
+        """Return the entries that wait for an instance or room for the request; any thread."""
         return waiting_for([*self.open])
 
     def running(self, entry: Entry) -> bool:
         """Tell whether a backend runs on the request; in any thread."""
-        return any(one.state == RUNNING and not one.waits for one in [*self.open])
+        return any(inner.state == RUNNING and not inner.waits for inner in [*self.open])
 
     def count_late(self, error: BaseException) -> None:
         """Count as failed a request that failed after its last node."""
@@ -238,9 +240,9 @@ class GraphRequest:
 
 
 def send_all(requests: Sequence[GraphRequest]) -> None:
-    """Put requests into the inboxes of their first nodes, which let them enter in their turn; in any thread."""
+    """Put requests into the inboxes of their first nodes, which let them in; in any thread."""
     by_first: dict[Node, list[Entry]] = {}
-    for one in requests:
-        by_first.setdefault(one.first, []).append(one.entry)
+    for request in requests:
+        by_first.setdefault(request.first, []).append(request.entry)
     for first, entries in by_first.items():
         first.send(entries)

@@ -1,4 +1,4 @@
-"""What the context of a backend offers for requests that it answers in parts, or later: see `headrace.InitContext`."""
+"""What the context of a backend offers for answers in parts, or later: `InitContext`."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
 
 class Handle:
-    """One keeping of a request: from `keep` to its outcome at the node. ``context.request.keep`` makes it.
+    """One keeping of a request, from ``context.request.keep`` to its outcome at the node.
 
-    The handles of one keeping are equal, and may be keys of a dict. The dict of the request is sent again later, by its
-    caller. That is another keeping, with another handle.
+    The handles of one keeping are equal, and may be keys of a dict. The dict of the request is sent
+    again later, by its caller. That is another keeping, with another handle.
 
     Attributes:
-        request: The dict of the request. Its caller's again, once the keeping has ended. Empty where no
-            request was sent to the node: for an item of a container, and outside of a pipeline.
-        notes: A dict for your own notes: the same one for all handles of the keeping, until that has ended.
+        request: The dict of the request. Its caller's again, once the keeping has
+            ended. Empty where no request was sent to the node: for an item of a
+            container, and outside of a pipeline.
+        notes: A dict for your own notes: the same one for all handles of the keeping, until that
+            has ended.
     """
 
     __slots__ = ("_at", "_batches", "_entry", "_parts")
@@ -79,17 +81,19 @@ def _check_handle(handle: object, asking: str) -> None:
     """Raise TypeError for what is no handle, as for the dict of a request."""
     if type(handle) is not Handle:
         hint = "call handle = context.request.keep(request) in forward"
-        what = f"a handle is expected, got {repr_of(handle)}: {hint}"
-        raise TypeError(f"context.request.{asking}: {what}")
+        message = f"a handle is expected, got {repr_of(handle)}: {hint}"
+        raise TypeError(f"context.request.{asking}: {message}")
 
 
 class Keeping:
-    """What the context of a backend offers for requests that it answers later. Every method at any moment, in any thread.
+    """What the context of a backend offers for answers that come later.
+
+    Every method may be called at any moment, in any thread.
 
     Args:
         backend: The backend.
-        nodes: Gives all that is registered in the pipeline: nodes as ``node.NAME``, each with the `Node`
-            as ``node``, and as ``each`` its links where it runs once per element.
+        nodes: Gives all that is registered in the pipeline: nodes as ``node.NAME``, each with the
+            `Node` as ``node``, and as ``each`` its links where it runs once per element.
         targets: The nodes at which the backend may let requests go on.
     """
 
@@ -111,7 +115,7 @@ class Keeping:
             raise self._backend._needs_keeps(f"called context.request.{asking}")
 
     def _entry_of(self, handle: Handle, asking: str) -> Entry | None:
-        """Return the entry of a handle; None once the keeping has ended, and for one of another node."""
+        """Return the entry of a handle; None once the keeping has ended, or at another node."""
         _check_handle(handle, asking)
         entry, node = handle._entry, self._node()
         return entry if entry.state != DONE and entry.node is node is not None else None
@@ -122,7 +126,7 @@ class Keeping:
         return done is NOT_YET or done
 
     def _find(self, request: Request) -> Entry | None:
-        """Return the entry of a request in a batch that runs; None for one that its caller runs itself."""
+        """Return the entry of a request in a batch that runs; None for one its caller runs."""
         entry, node = running_here(request), self._node()
         if node is None or (entry is not None and entry.node is node):
             return entry
@@ -155,7 +159,8 @@ class Keeping:
         if node is not None:
             called = self.call_node(node, "context.request.resume")
             if node not in self._targets:
-                message = f"context.request.resume: goes_on_at of the class does not name the node {node!r}"
+                named = f"goes_on_at of the class does not name the node {node!r}"
+                message = f"context.request.resume: {named}"
                 raise self._backend._locate(ContractError(message))
         entry = self._entry_of(handle, "resume")
         if entry is None:
@@ -196,7 +201,7 @@ class Keeping:
         return parts.add(part, may_wait(self._node()) if waits is None else waits)
 
     def has_emitted(self, request: Request) -> bool:
-        """Tell whether a part of the answer was given to somebody: then no other run may take its place."""
+        """Tell whether a part of the answer was given: then no other run may take its place."""
         parts = elsewhere.get(id(request)) or read_from(self._find(request))
         return parts is not None and bool(parts.begun)
 
@@ -222,8 +227,8 @@ class Keeping:
         """Have a holder told of the end of a request: see `headrace.InitContext`."""
         self._check_keeps("on_end")
         if not callable(function):
-            what = f"a function is told of the end, got {repr_of(function)}"
-            raise TypeError(f"context.request.on_end: {what}")
+            message = f"a function is told of the end, got {repr_of(function)}"
+            raise TypeError(f"context.request.on_end: {message}")
         entry = self._entry_of(handle, "on_end")
         if entry is None:
             return False
@@ -247,7 +252,10 @@ class Keeping:
             self._backend._liveness.back(self)
 
     def alongside(self, cls: type) -> list[tuple[Handle, Any]]:
-        """Return what other instances of the node run, each with what ``cls.enter`` returned: see `headrace.InitContext`."""
+        """Return what other instances of the node run, each with its value of ``cls.enter``.
+
+        See `headrace.InitContext`.
+        """
         node, mine = self._node(), self._backend._liveness
         return [
             (Handle(entry), (entry.entered or {}).get(cls))

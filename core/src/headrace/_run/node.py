@@ -1,7 +1,7 @@
-"""One node: its queue, its instances, and what becomes of a request here. All but `begin` and `count_*` are steps.
+"""One node: queue, instances, and what becomes of a request. In steps, but for some.
 
-An instance is in exactly one place: in `Node.free`, or with who runs it, or out of service. Callers take free ones without
-a step (`headrace._run.shortcut`): taking one is one call into C, and who puts one back looks at the queue afterwards.
+An instance is in exactly one place: in `Node.free`, with who runs it, or out of service. Callers
+take free ones without a step: see `headrace._run.shortcut`.
 """
 
 from __future__ import annotations
@@ -63,19 +63,19 @@ class Node:
         box: The box of its pipeline.
         name, limits, clock: Its name, its queue keys, and what gives seconds.
         instances: The instances.
-        free: The instances that nobody runs. `give_back` alone puts one in, and a caller its own on the short cut.
+        free: The instances that nobody runs. Only `give_back` and the short cut put one in.
         aside: The wide instance, while nobody has it and another one runs.
         narrow: How many instances serve, without the wide one.
-        special: Whether who puts an instance back has to look here: closing, an instance away or lost.
-        min, max, lost: The least and the greatest weight that a living instance takes. Whether none lives.
-        inbox: New entries, before a step has seen them. Any thread puts them in, steps alone take them out.
+        special: Whether who puts an instance back has to look here (closing, away, lost).
+        min, max, lost: The weights that a living instance takes, and whether none lives.
+        inbox: New entries. Any thread puts them in, steps alone take them out.
         queue: The entries that wait for an instance. `room` its bound, and who waits for that.
         token: One item while no worker is on its way to look at the inbox. Who takes it calls one.
         calls_at: From how many entries in the inbox and tickets on a worker is called in any case.
         holds_back: Whether an idle instance waits for more of them than one.
-        is_plain: Whether all that lies in the inbox is equally urgent and weighs 1, and no graph leads it.
+        is_plain: Whether all in the inbox is equally urgent, weighs 1, and no graph leads it.
         lets_in: Whether entries of the inbox are just let into the queue.
-        crowded: Whether batches had several requests lately: then callers leave idle instances to a worker.
+        crowded: Whether batches had several requests lately: then a worker takes them all.
         lingerer: The lock of a worker during its wait for callers to come again. None for none.
         pending: The requests that backends keep as PENDING.
         running: How many entries of batches run.
@@ -145,7 +145,7 @@ class Node:
         self.short_cut.set_bounds()
 
     def check_entry(self, request: Any) -> int:
-        """Check a request on entry and give its weight; InputError, which is counted, where it is wrong."""
+        """Check a request on entry and give its weight; InputError, counted, where it is wrong."""
         try:
             return check_weight(request, self.name, self.needs)
         except InputError as error:
@@ -167,7 +167,7 @@ class Node:
         self.events.report_outcome(request, now, now, error)
 
     def count_late(self, error: BaseException) -> None:
-        """Count as failed a request that ended without an error at this node, but failed after it."""
+        """Count as failed a request that ended well at this node, and failed after it."""
         post(self.box, self._count, error, 0)
         self.events.report_failure({}, error)
 
@@ -176,13 +176,13 @@ class Node:
         self.counts.count_failure(code_of(error))
 
     def start(self, entries: Sequence[Entry], at: float | None = None) -> None:
-        """Set the times of new entries, which came ``at`` a time or now, and let the policy read them; in the thread that sends them."""
+        """Set the times of new entries, and let the policy read them, in the thread that sends."""
         now, timeout_ms = self.clock() if at is None else at, self.limits.timeout_ms
         for entry in entries:
             entry.arrival, entry.node = now, self
             if timeout_ms is not None:
-                own = now + timeout_ms / 1000
-                entry.deadline = own if entry.deadline is None else min(own, entry.deadline)
+                ends_at = now + timeout_ms / 1000
+                entry.deadline = ends_at if entry.deadline is None else min(ends_at, entry.deadline)
         if self.decision.picks:
             read_traits(entries, self.decision.policy, self)
 
@@ -191,8 +191,9 @@ class Node:
     def send(self, entries: Sequence[Entry], waits: int = 0) -> None:
         """Put new entries, whose times are set, into the inbox; in any thread, in no step.
 
-        A worker is called for an idle instance, at the bound, or where something has to be looked at. Threads put an instance
-        back, and then look at the inbox. This fills the inbox, and then looks at the instances. One of them sees the other.
+        A worker is called for an idle instance, at the bound, or where something has to be looked
+        at. Threads put an instance back, and then look at the inbox. This fills the inbox, and then
+        looks at the instances. One of them sees the other.
 
         Args:
             entries: The entries.
@@ -218,7 +219,7 @@ class Node:
             self.call_worker()
 
     def set_calls_at(self) -> None:
-        """Work out from how many entries in the inbox on a worker has to be called, though none may be idle."""
+        """Work out how many entries in the inbox call a worker, though none may be idle."""
         self.holds_back = self.decision.enough > 0
         if self.special or not self.watched or self.room.outside:
             self.calls_at = 1
@@ -261,7 +262,7 @@ class Node:
                     inbox.popleft()
 
     def enter(self, entries: Iterable[Entry]) -> None:
-        """Let new entries into the queue, behind those of the inbox. An entry that is refused fails alone."""
+        """Let new entries into the queue, behind those of the inbox. A refused one fails alone."""
         self.take_in()
         self._let_in(entries)
 
@@ -301,7 +302,7 @@ class Node:
         return self.no_instance() if self.lost else None
 
     def watch_deadline(self, entry: Entry) -> BaseException | None:
-        """Have the timer fail an entry in time, unless its caller looks at the same deadline itself; give the error of one that cannot."""
+        """Have the timer fail an entry in time if its caller does not; give what prevents it."""
         deadline, waiter = entry.deadline, entry.waiter
         if deadline is None or entry.lock is not None:
             return None
@@ -414,7 +415,7 @@ class Node:
             self.fail(entry, lambda _, **__: own_error(error))
 
     def fail(self, entry: Entry, failure: Callable[..., BaseException]) -> bool:
-        """Fail an entry wherever it is, unless it is DONE. Tell whether a backend goes on with its request.
+        """Fail an entry wherever it is, unless it is DONE; tell whether a backend goes on with it.
 
         ``failure(node, running=...)`` makes the error.
         """
@@ -454,7 +455,7 @@ class Node:
         return True
 
     def waiting_for(self, entry: Entry) -> Sequence[Entry]:
-        """Return the entries that wait for an instance, or for room, on behalf of an entry; in any thread."""
+        """Return the entries that wait for an instance or for room for an entry; in any thread."""
         sent = None if entry.held is None else entry.held.away
         if sent is not None:
             return waiting_for(sent.entries)
@@ -465,7 +466,7 @@ class Node:
         return entry.state == RUNNING and not entry.waits
 
     def all_open(self) -> list[Entry]:
-        """Return all entries that have no outcome, but those of requests that their callers run past the queue."""
+        """Return all entries without an outcome, but those that callers run past the queue."""
         self.take_in()
         running = [entry for instance in self.instances for entry in instance.entries or ()]
         return [*running, *self.queue, *self.room.outside, *self.pending.open]
@@ -485,7 +486,7 @@ class Node:
             instance.sampling, instance.mask = 0 if self.events.each else SAMPLED, 0
 
     def is_held_by_this_thread(self) -> bool:
-        """Tell whether the calling thread, or one that waits for its call, runs a batch here; in any thread."""
+        """Tell whether this thread, or one that waits for its call, runs a batch here."""
         mine = threads_of(get_ident())
         return any(instance.ident in mine for instance in self.instances)
 
@@ -507,7 +508,7 @@ class Node:
         self.min = min((i.min for i in living), default=1)
 
     def give_back(self, instance: Instance) -> None:
-        """Take an instance back from who built it or ran it: it becomes free, unless it is away or lost."""
+        """Take an instance back from who built or ran it: it is free, unless it is away or lost."""
         instance.entries, instance.ident, instance.reason, instance.holder = None, 0, "idle", None
         liveness, was_away = instance.liveness, instance.away
         instance.away = bool(liveness.parts_away) and liveness.pauses
@@ -522,7 +523,7 @@ class Node:
                 self.bring_wide()
 
     def bring_wide(self) -> None:
-        """Put the wide instance in front of the free ones where no other instance runs; in any thread."""
+        """Put the wide instance before the free ones where no other runs; in any thread."""
         if len(self.free) >= self.narrow:
             with suppress(IndexError):  # another thread was quicker
                 self.free[:0] = map(
@@ -546,7 +547,7 @@ class Node:
         return True
 
     def note_lost(self, instance: Instance) -> None:
-        """Take a lost instance out of service, and fail the entries that no other instance takes."""
+        """Take a lost instance out of service; entries that no other instance takes fail."""
         self.special = True
         self.box.later(self.probes.instance_changed, self.name, instance.index, "lost")
         self.pending.let_go([instance])
@@ -578,8 +579,8 @@ class Node:
         self.special = not self.is_usual
 
     def _count_narrow(self) -> None:
-        """Count the instances that serve beside the wide one, which is to serve where there are none."""
-        self.narrow = sum(one.serves and one.living and not one.wide for one in self.instances)
+        """Count the instances that serve beside the wide one, which serves where there are none."""
+        self.narrow = sum(i.serves and i.living and not i.wide for i in self.instances)
         self.bring_wide()
 
     def _look_at(self, instance: Instance) -> None:

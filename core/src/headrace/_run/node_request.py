@@ -37,14 +37,15 @@ class NodeRequest:
     With ``each`` there is an entry per element of a list, otherwise one for the request itself.
 
     Attributes:
-        entries: One per element, on a shallow copy of the request, or the one of the request itself. An
-            entry that cannot run is done, and counted. Where the list is empty, or is no list, there are no entries.
+        entries: One per element, on a shallow copy of the request, or the one of the request
+            itself. An entry that cannot run is done, and counted. Where the list is empty, or is no
+            list, there are no entries.
     """
 
     def __init__(
         self,
         node: Node,
-        each: Links | None,
+        links: Links | None,
         request: Request,
         outer: Entry,
         ticket: Ticket,
@@ -54,20 +55,21 @@ class NodeRequest:
 
         Args:
             node: The node.
-            each: Its links, where it runs once per element of a list. None where it runs once.
+            links: Its links, where it runs once per element of a list. None where it runs once.
             request: The request of the node.
-            outer: Whose deadline and priority they have, and what rides beside it. The node's own limit comes later.
+            outer: Whose deadline and priority they have, and what rides beside it. The node's own
+                limit comes later.
             ticket: Counts them while they wait.
             parts: What becomes of parts that are given. See ``context.request.call``.
         """
-        self._each, self._node, self._request = each, node, request
+        self._each, self._node, self._request = links, node, request
         self._deadline = outer.deadline
         self._no_list: InputError | None = None
         self._together: list[Entry] = []
         self.entries: list[Entry] = []
         entered = of_call(outer.entered, parts)
         try:
-            requests = [request] if each is None else _copies(each, request)
+            requests = [request] if links is None else _copies(links, request)
         except InputError as error:
             node.count_refused(request, error)
             self._no_list = error.with_traceback(None)
@@ -79,16 +81,16 @@ class NodeRequest:
             except InputError as error:
                 entry.refuse(error.with_traceback(None))  # see `Entrance._refuse`
             entry.entered = entered
-            if each is not None and entered is not None:
+            if links is not None and entered is not None:
                 entry.entered = of_element(entered, index)  # its parts bear the index
             self.entries.append(entry)
-        if each is not None and each.each_errors is None:
+        if links is not None and links.each_errors is None:
             self._together += self.entries
             for entry in self.entries:
                 entry.group = self._together
 
     def ends_with(self, entry: Entry) -> bool:
-        """Tell whether the outcome of one entry ends the request here, though others may have none yet."""
+        """Tell whether one outcome ends the request here, though others may have none yet."""
         error = entry.error
         alone = self._each is not None and self._each.each_errors is not None
         if error is None or (alone and not isinstance(error, OverloadedError)):
@@ -97,38 +99,39 @@ class NodeRequest:
         return not isinstance(error, CancelledError)
 
     def gather(self) -> BaseException | None:
-        """Put the results of all elements into the request. Give the error that fails the request, if any.
+        """Put the results of all elements into the request; give the error that fails it, if any.
 
-        With ``each_errors = "none"`` an element may fail alone. The deadline of the request, a close and a
-        full queue end the request as a whole, and count as no failure of an element. The entries have all
-        run by now, and forget their errors.
+        With ``each_errors = "none"`` an element may fail alone. The deadline of the request, a
+        close and a full queue end the request as a whole, and count as no failure of an element.
+        The entries have all run by now, and forget their errors.
         """
-        each = self._each
-        if each is None or self._no_list is not None:
+        links = self._each
+        if links is None or self._no_list is not None:
             no_list, self._no_list = self._no_list, None
             return no_list or self.entries[0].take_error()
         errors = self.forget()
         failed = [e for e in errors if e is not None and code_of(e) != "cancelled"]
-        if failed and each.each_errors is None:
+        if failed and links.each_errors is None:
             return failed[0]  # the other elements may have been cancelled after this error
         late = self._deadline is not None and time.monotonic() >= self._deadline
         results = []
         for entry, error in zip(self.entries, errors, strict=True):
             if error is None and "result" not in entry.request:
-                message = f"an element gave no 'result' in node {each.name!r}"
-                error = NoResultError(message, node=each.name)
-                if each.each_errors is None:
+                message = f"an element gave no 'result' in node {links.name!r}"
+                error = NoResultError(message, node=links.name)
+                if links.each_errors is None:
                     self._node.count_late(error)
-            if error is not None and (each.each_errors is None or _ends_all(error, late=late)):
+            if error is not None and (links.each_errors is None or _ends_all(error, late=late)):
                 return error
             results.append(None if error is not None else entry.request["result"])
         self._request["result"] = results
         return None
 
     def answer(self) -> BaseException | None:
-        """Do what `gather` does for a call of the node, after which nothing follows: there has to be a ``result``.
+        """Do what `gather` does for a call of the node: there has to be a ``result``.
 
-        The node itself lets an entry end without one where a node with ``or`` follows it in the graph.
+        The node itself lets an entry end without one where a node with ``or`` follows it in the
+        graph.
         """
         error = self.gather()
         try:
@@ -142,18 +145,18 @@ class NodeRequest:
         return missing
 
     def forget(self) -> list[BaseException | None]:
-        """Let the entries, which have all run, keep neither their errors nor each other; give the errors."""
+        """Let the entries, which have all run, keep nothing; give the errors."""
         self._together.clear()
         return [entry.take_error() for entry in self.entries]
 
 
-def _copies(each: Links, request: Request) -> list[Request]:
-    source, target = each._each_keys
+def _copies(links: Links, request: Request) -> list[Request]:
+    source, target = links._each_keys
     values: Any = request.get(source)
     if not isinstance(values, list):
-        message = f"node {each.name!r} runs once per element of {source!r}"
+        message = f"node {links.name!r} runs once per element of {source!r}"
         got = type(values).__name__ if source in request else "nothing"
-        raise InputError(message, key=source, expected="a list", got=got, node=each.name)
+        raise InputError(message, key=source, expected="a list", got=got, node=links.name)
     copies = []
     for value in values:
         copy = dict(request)
@@ -173,12 +176,12 @@ def _ends_all(error: BaseException, *, late: bool) -> bool:
 
 
 def waiting_for(entries: Sequence[Entry]) -> list[Entry]:
-    """Return the entries that wait for an instance, or for room, on behalf of some entries; in any thread."""
-    return [found for one in entries if one.node is not None for found in one.node.waiting_for(one)]
+    """Return the entries that wait for an instance or for room for others; in any thread."""
+    return [inner for e in entries if e.node is not None for inner in e.node.waiting_for(e)]
 
 
 class Sent:
-    """A request that a backend lets another node run on behalf of one that runs here. No thread waits for it.
+    """A request that another node runs on behalf of one that runs here. No thread waits for it.
 
     Attributes:
         entries: Its entries there that have not ended.
@@ -193,7 +196,7 @@ class Sent:
         then: Callable[[BaseException | None], object],
         parts: bool | str = True,
     ) -> None:
-        """Make the entries, with the deadline and the priority of ``outer``; ``then`` is given the outcome in a step."""
+        """Make the entries, with deadline and priority of ``outer``; ``then`` gets the outcome."""
         request.pop("result", None)
         self._at_node = NodeRequest(node, each, request, outer, Ticket(None), parts)
         self._node, self._then = node, then
@@ -222,7 +225,7 @@ class Sent:
         return all(entry.waits for entry in self.entries if entry.state != DONE)
 
     def give_up(self) -> bool:
-        """Withdraw the entries that wait and abandon those that run, of which nobody hears; tell whether any runs."""
+        """Withdraw the entries that wait and abandon those that run; tell whether any runs."""
         left = [entry for entry in self.entries if entry.then is not None]
         for entry in left:
             entry.then = None

@@ -1,8 +1,8 @@
-"""Parts of an answer that come before its end: from ``context.request.emit``, in any thread, to a function of who asked for them.
+"""Parts of an answer that come before its end, by ``context.request.emit`` in any thread.
 
-The `PartSink` of a request rides beside it, in `Entry.entered`, from node to node. A request without any has no one who reads.
-The function decides what becomes of a part for which it has no room: it waits, if the thread may, or raises, which ends the
-request.
+The `PartSink` of a request rides beside it, in `Entry.entered`, from node to node. A request
+without any has no one who reads. The function decides what becomes of a part for which it has no
+room: it waits, if the thread may, or raises, which ends the request.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class PartSink:
 
     Attributes:
         take: The function. None once it has raised, or the request has its outcome.
-        begun: Whether a part has come: then the request is run by no other backend in place of this one.
+        begun: Whether a part has come: then the request is run by no other backend in place of this
+            one.
     """
 
     def __init__(self, entry: Entry, take: Callable[[Any, bool], object]) -> None:
@@ -85,7 +86,7 @@ class PartSink:
         return True
 
     def end(self) -> None:
-        """Let go of the request and of who reads, which refer to this as well: the request has its outcome."""
+        """Let go of the request, which has its outcome, and of who reads."""
         self._entry = None
         self.take = None
 
@@ -96,7 +97,9 @@ def _failure(error: BaseException, _: object, *, running: bool) -> BaseException
 
 
 class ElementSink:
-    """The parts of one element of a list, which come as ``(index, part)``, of lists in lists as ``(index, (index, part))``.
+    """The parts of one element of a list, which come as ``(index, part)``.
+
+    In lists of lists they come as ``(index, (index, part))``.
 
     Those of a call may bear a text in place of the index.
     """
@@ -128,11 +131,14 @@ def of_element(entered: dict[type, Any], index: int | str) -> dict[type, Any]:
 
 
 def of_call(entered: dict[type, Any] | None, parts: bool | str) -> dict[type, Any] | None:
-    """Return what rides beside a request that runs for another one, whose own is ``entered``; see ``context.request.call``."""
+    """Return what rides beside a request that runs for another one, whose own is ``entered``.
+
+    See ``context.request.call``.
+    """
     if parts is True or entered is None:
         return entered
     if parts is False:
-        return {key: one for key, one in entered.items() if key is not PartSink}
+        return {key: value for key, value in entered.items() if key is not PartSink}
     return of_element(entered, parts)
 
 
@@ -142,7 +148,7 @@ def read_from(entry: Entry | None) -> PartSink | ElementSink | None:
 
 
 def parts_go_to(request: Request) -> Callable[[Any], object] | None:
-    """Return a function that takes the parts of a request that runs here, and whose backend is elsewhere.
+    """Return a function that takes the parts of a request whose backend is elsewhere.
 
     It waits for who reads. None where nobody does.
     """
@@ -151,7 +157,10 @@ def parts_go_to(request: Request) -> Callable[[Any], object] | None:
 
 
 def may_wait(node: Node | None) -> bool:
-    """Tell whether the calling thread may wait for who reads: nobody else needs it, and it does not read itself."""
+    """Tell whether the calling thread may wait for who reads.
+
+    Nobody else needs the thread then, and it does not read itself.
+    """
     me = get_ident()
     if me in own_threads:
         return True

@@ -1,7 +1,8 @@
 """Answers that come later: requests that a backend keeps as PENDING, and what it may ask for them.
 
-The outcome PENDING takes an entry out of its batch. From then on no thread runs it and none is held for it. What is known of it
-is one record, `Kept`, from the first word of a backend about the request until it has its outcome:
+The outcome PENDING takes an entry out of its batch. From then on no thread runs it and none is held
+for it. What is known of it is one record, `Kept`, from the first word of a backend about the
+request until it has its outcome:
 
 | the entry is | and the request |
 |---|---|
@@ -10,8 +11,9 @@ is one record, `Kept`, from the first word of a backend about the request until 
 | QUEUED | waits for its next batch |
 | RUNNING, with `Kept.away` | is at another node, whose outcome will be its own |
 
-Deadline, cancel and close end it as every entry that waits. Its holder is told of every end. A backend that asks says so in its
-class, by `keeps`. So at its node no caller runs a request past the queue, where it would have no entry.
+Deadline, cancel and close end it as every entry that waits. Its holder is told of every end. A
+backend that asks says so in its class, by `keeps`. So at its node no caller runs a request past the
+queue, where it would have no entry.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ class Kept:
         asked: The step that was asked for while ``forward`` ran.
         functions: Who is told of its end, each with what it is called with.
         since: When it was last put into the queue, in seconds on the clock of the node.
-        away: The request at another node, which a backend here has sent it to. None while it is here.
+        away: The request at another node, which a backend here has sent it to. None while it is
+            here.
         goes_on_at: The node at which the graph is to go on. None for those linked after this one.
     """
 
@@ -91,7 +94,7 @@ class Pending:
         return [entry for entry in self.known if entry.state == PENDED]
 
     def find(self, request: Request) -> Entry | None:
-        """Return the entry of a request in a batch that an instance of the node runs now; in any thread."""
+        """Return the entry of a request in a batch that runs at the node now; in any thread."""
         batches = [instance.entries or () for instance in self._node.instances]
         return next(
             (entry for batch in batches for entry in batch if entry.request is request), None
@@ -106,7 +109,7 @@ class Pending:
         return held
 
     def pend(self, entry: Entry, instance: Instance) -> None:
-        """Keep an entry whose outcome is PENDING, unless its node or its instance keeps nothing any more."""
+        """Keep an entry whose outcome is PENDING, unless its node or instance keeps nothing now."""
         node = self._node
         if entry.state != RUNNING:  # it has ended while the batch ran
             return
@@ -145,7 +148,7 @@ class Pending:
             box.later(notes.clear)
 
     def let_go(self, instances: Sequence[Instance]) -> None:
-        """Fail what instances that serve no more have kept, whether it is PENDING or in the queue again."""
+        """Fail what instances out of service have kept, PENDING or in the queue again."""
         for entry in [*self.known]:
             if entry.held.instance in instances and entry.state in (PENDED, QUEUED):
                 self._node.fail_waiting(holder_lost_error(self._node.name), [entry])
@@ -153,7 +156,7 @@ class Pending:
     # What a backend asks.
 
     def asks(self, entry: Entry, step: Callable[[Entry], object]) -> bool:
-        """Do what a backend has asked for an entry, now or once its ``forward`` is over; False where it has ended."""
+        """Do what a backend has asked for an entry, now or after ``forward``; False if ended."""
         if entry.state == DONE:
             return False
         held = self._know(entry)
@@ -213,7 +216,7 @@ class Pending:
         sent.start()
 
     def go_on(self, node: Node, each: Links | None, entry: Entry) -> None:
-        """Let the graph go on with the request at another node; where none leads it, that node answers it."""
+        """Let the graph go on with the request at another node; without one, answer."""
         if entry.ticket is not None and entry.ticket.walks:
             entry.held.goes_on_at = node.name
             self.settle(entry, None)
@@ -223,15 +226,15 @@ class Pending:
 
 def holder_lost_error(node: str) -> InstanceLostError:
     """Make the error of a request whose holder was lost."""
-    what = "the instance that kept the request as PENDING serves no more"
-    return InstanceLostError(what, node=node, hint="Send the request again.")
+    message = "the instance that kept the request as PENDING serves no more"
+    return InstanceLostError(message, node=node, hint="Send the request again.")
 
 
 def not_kept_error(instance: Instance) -> ContractError:
     """Make the error of a request that is PENDING, and of which its backend has no handle."""
-    what = f"{instance.backend._label()} returned PENDING for a request that it does not keep"
+    message = f"{instance.backend._label()} returned PENDING for a request that it does not keep"
     hint = "Call handle = context.request.keep(request) first, and finish(handle, result) later."
-    return ContractError(what, node=instance.liveness.node.name, hint=hint)
+    return ContractError(message, node=instance.liveness.node.name, hint=hint)
 
 
 def tell(function: Callable[[Any], object], handle: object) -> None:

@@ -38,9 +38,9 @@ def without_inner_frames(error: Error) -> Error:
 
     There are dozens of such frames between the call of ``pipe`` and the ``init`` that has failed.
     """
-    for one in (error, error.__cause__):
-        if one is not None:
-            one.__traceback__ = _outer(object.__getattribute__(one, "__traceback__"))
+    for raised in (error, error.__cause__):
+        if raised is not None:
+            raised.__traceback__ = _outer(object.__getattribute__(raised, "__traceback__"))
     return error
 
 
@@ -51,21 +51,22 @@ def _outer(last: TracebackType | None) -> TracebackType | None:
             kept.append(last)
         last = last.tb_next
     following: TracebackType | None = None
-    for one in reversed(kept):
-        following = TracebackType(following, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    for held in reversed(kept):
+        following = TracebackType(following, held.tb_frame, held.tb_lasti, held.tb_lineno)
     return following
 
 
 def _check_keywords(keys: dict[str, Any]) -> None:
     for key in keys:
-        what, hint = "a request is one dict", f'Write stream({{"{key}": x}}).'
-        raise InputError(what, key=key, expected="a dict", got=f"the keyword {key!r}", hint=hint)
+        message, hint = "a request is one dict", f'Write stream({{"{key}": x}}).'
+        raise InputError(message, key=key, expected="a dict", got=f"the keyword {key!r}", hint=hint)
 
 
 class Pipeline:
     """Backends composed by a configuration. Safe to call from any number of threads.
 
-    ``with`` and ``async with`` close it at their end, without draining when an error leaves the block.
+    ``with`` and ``async with`` close it at their end, without draining when an error leaves the
+    block.
 
     A request is a dict with ``data``. It is changed in place: ``result`` is written, and ``data``
     is the caller's object again when the call is over. From call to answer the dict belongs to the
@@ -103,7 +104,8 @@ class Pipeline:
 
         Args:
             data: A request, or a list of requests whose outcomes stay separate.
-            timeout: Seconds from now. It holds while the request is queued, between nodes and running.
+            timeout: Seconds from now. It holds while the request is queued, between nodes and
+                running.
             priority: A greater one goes first. Equals go in order of arrival.
 
         Returns:
@@ -115,7 +117,8 @@ class Pipeline:
             ClosedError: The pipeline is closed.
         """
         if type(data) is dict:
-            # The key itself tells whose claim it is: each call of `id` makes an int of its own, and `data` lives here meanwhile.
+            # The key itself tells whose claim it is: each call of `id` makes an int of its own, and
+            # `data` lives here meanwhile.
             on_way, key, call = self._on_way, id(data), self._entrance.call
             try:
                 if on_way.setdefault(key, key) is not key:
@@ -173,9 +176,10 @@ class Pipeline:
             data: A request, or a list of requests.
             timeout: See `__call__`.
             priority: See `__call__`.
-            on_part: Called as ``on_part(part, waits)`` with each part of the answer of the one request, in the thread that
-                gives it. ``waits`` tells whether that thread may wait there. What it raises ends the request with that
-                error. A part of an element of ``each`` is ``(index, part)``. `stream` is written on it.
+            on_part: Called as ``on_part(part, waits)`` with each part of the answer of the one
+                request, in the thread that gives it. ``waits`` tells whether that thread may wait
+                there. What it raises ends the request with that error. A part of an element of
+                ``each`` is ``(index, part)``. `stream` is written on it.
 
         Returns:
             A future of the dict, or a list of futures, one per item.
@@ -199,7 +203,7 @@ class Pipeline:
         *,
         waits: bool = True,
     ) -> None:
-        """Let requests run whose outcomes the futures take; of one request somebody may take parts."""
+        """Let requests run whose outcomes the futures take; parts of a single one may be taken."""
         if on_part is not None and isinstance(data, list):
             message, hint = "parts are of one request", "Send each request of the list by itself."
             raise InputError(message, expected="a dict", got="list", hint=hint)
@@ -240,7 +244,7 @@ class Pipeline:
                 still runs on a request. Python 3.10 gives who awaits the task another one,
                 whose ``__context__`` is this.
         """
-        import asyncio  # a quarter of the time that `import headrace` would take; who awaits has it already
+        import asyncio  # a quarter of `import headrace`; who awaits has it already
 
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
@@ -279,7 +283,10 @@ class Pipeline:
         return data
 
     def _end_call(self, data: Any, admitted: list[Admitted], error: BaseException) -> None:
-        """Give up the requests of a coroutine that leaves with an error; which says whether a backend still runs on one."""
+        """Give up the requests of a coroutine that leaves with an error.
+
+        The error says whether a backend still runs on one.
+        """
         entries = [entry for entry, _ in admitted]
         abandoned = give_up_all(self._engine.box, entries)
         set_abandoned(error, abandoned)
@@ -298,10 +305,10 @@ class Pipeline:
         timeout: float | None = None,
         priority: int = 0,
     ) -> LoopCall:
-        """Begin one request in a coroutine or callback of the running event loop, which is called when it has ended.
+        """Begin one request in the running event loop, and call back when it has ended.
 
-        Requests begun in one turn of the loop enter the pipeline together at its end, and one wake tells the loop of their
-        outcomes: a server hands over many for the price of one.
+        Requests begun in one turn of the loop enter the pipeline together at its end, and one wake
+        tells the loop of their outcomes: a server hands over many for the price of one.
 
         Args:
             data: A request.
@@ -310,8 +317,9 @@ class Pipeline:
             priority: See `__call__`.
 
         Returns:
-            ``request``, the dict, ``error``, which is None or its error once it has ended, and ``cancel()``, after which
-            ``done`` is not called. It tells whether a backend still runs on the dict.
+            ``request``, the dict, ``error``, which is None or its error once it has ended, and
+            ``cancel()``, after which ``done`` is not called. It tells whether a backend still runs
+            on the dict.
 
         Raises:
             InputError: The request is none. ``done`` is not called.
@@ -348,25 +356,29 @@ class Pipeline:
     ) -> Stream:
         """Let one request run, and read its answer in parts as they come. It begins at this call.
 
-        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where ``most`` parts wait, a
-        generator waits with its next one, and a thread of the backend's own waits in ``context.request.emit``: a stream that is
-        left open and not read holds its instance.
+        Leaving the loop (``break``, or ``close()`` of the iterator) cancels the request. Where
+        ``most`` parts wait, a generator waits with its next one, and a thread of the backend's own
+        waits in ``context.request.emit``: a stream that is left open and not read holds its
+        instance.
 
         Args:
             data: A request.
             timeout: See `__call__`.
             priority: See `__call__`.
             most: How many parts may wait until you read them, at least 1.
-            room: Called with each part, in the thread that gives it and before the part can be read. Where it returns False no
-                further part is to come until all that wait were read. So a reader bounds what waits in bytes.
+            room: Called with each part, in the thread that gives it and before the part can be
+                read. Where it returns False no further part is to come until all that wait were
+                read. So a reader bounds what waits in bytes.
             **keys: Refused: they are keys of ``data``.
 
         Returns:
-            An iterator of the parts, in order, and last of ``data`` with its ``result``. A part of an element of
-            ``each`` comes as ``(index, part)``. The error of the request is raised after the parts that have come.
+            An iterator of the parts, in order, and last of ``data`` with its ``result``. A part of
+            an element of ``each`` comes as ``(index, part)``. The error of the request is raised
+            after the parts that have come.
 
         Raises:
-            LimitError: While it is read: ``most`` parts waited, and the thread that gives them cannot wait.
+            LimitError: While it is read: ``most`` parts waited, and the thread that gives them
+                cannot wait.
             RequestError, ClosedError: As `__call__` does.
             ValueError: ``most`` is no whole number of at least 1.
             InputError: Keys of a request were given as keywords.
@@ -388,7 +400,7 @@ class Pipeline:
         room: Callable[[Any], bool] | None = None,
         **keys: NoReturn,
     ) -> AsyncStream:
-        """As `stream`, for ``async for`` in the running event loop. ``aclose()``, or leaving the loop, cancels.
+        """As `stream`, for ``async for``. ``aclose()``, or leaving the loop, cancels.
 
         Args:
             data: A request.
@@ -417,7 +429,7 @@ class Pipeline:
     def _admit(
         self, data: Any, timeout: float | None, priority: int, admitted: list[Admitted]
     ) -> None:
-        """Check the requests of a call, one or a list of them, unless the pipeline is closed. See `Entrance.admit`."""
+        """Check the request or requests of a call, unless closed. See `Entrance.admit`."""
         items = data if isinstance(data, list) else [data]
         self._entrance.check_open(items)
         if type(data) is not dict and isinstance(data, (tuple, Iterator)):
@@ -426,19 +438,20 @@ class Pipeline:
         self._entrance.admit(items, timeout, priority, admitted, self._on_way)
 
     def stats(self) -> dict[str, Any]:
-        """Return counts and times since the start, per node, as a dict that can be written as JSON."""
+        """Return counts and times since the start, per node, as a dict for JSON."""
         return Statistics(self._engine.statistics())
 
     def describe(self) -> dict[str, Any]:
         """Describe what was really built, per node, as a dict that can be written as JSON.
 
-        Where options name files by addresses, ``fetched`` lists address, revision and digest of each.
+        Where options name files by addresses, ``fetched`` lists address, revision and digest of
+        each.
         """
         return self._engine.describe()
 
     @property
     def ready(self) -> bool:
-        """Whether requests are accepted, and each node has an instance that is neither lost nor away."""
+        """Whether requests are accepted, and each node has an instance, neither lost nor away."""
         return self._engine.ready
 
     @property
@@ -455,8 +468,9 @@ class Pipeline:
 
         Args:
             drain: Whether waiting requests are run. If not, they fail.
-            timeout: Seconds after which all requests that are still open fail with ClosedError. None for never.
-                Only a caller whose own thread hangs inside a ``forward`` cannot be freed so.
+            timeout: Seconds after which all requests that are still open fail with ClosedError.
+                None for never. Only a caller whose own thread hangs inside a ``forward`` cannot be
+                freed so.
         """
         self._engine.close(drain=bool(drain), timeout=seconds(timeout, least=0))
 

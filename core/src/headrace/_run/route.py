@@ -1,4 +1,4 @@
-"""The graph of a pipeline: how its nodes are linked, which requests are on their way, and the route of one, worked out once per node."""
+"""The graph of a pipeline: how its nodes are linked, what is on its way, and the routes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Ends = dict[str, "Request"]
 
 def is_graph(links: Mapping[str, Links]) -> bool:
     """Tell whether a request may go through more than one call of one node."""
-    return len(links) > 1 or any(one.each is not None for one in links.values())
+    return len(links) > 1 or any(linked.each is not None for linked in links.values())
 
 
 @dataclass(eq=False)
@@ -42,8 +42,8 @@ class Step:
         links: How it is linked.
         next: The steps after it.
         make: Makes the dict on which it runs, from the ends of its predecessors. See `_input_of`.
-        takes_copy: Whether it runs on a shallow copy of its predecessor's dict: the predecessor has other
-            successors, or a later map reads the keys with which the predecessor ended.
+        takes_copy: Whether it runs on a shallow copy of its predecessor's dict: the predecessor has
+            other successors, or a later map reads the keys with which the predecessor ended.
         each: Its links where it runs once per element. None where it runs once.
     """
 
@@ -68,10 +68,11 @@ class Route:
         joins: For each node with several predecessors, their number.
         sinks: The nodes without successors, in file order.
         parallel: The nodes of branches that may run at the same time.
-        is_walked: Whether a caller may take its request along: every node runs once, or with ``or`` perhaps not at all,
-            and none lets it go on elsewhere.
+        is_walked: Whether a caller may take its request along: every node runs once, or with ``or``
+            perhaps not at all, and none lets it go on elsewhere.
         is_chain: Whether every node runs once and hands its dict to the one next node.
-        hops: Name, `Step.make` and node of the nodes after the first, and for one with ``or`` its predecessor, else None.
+        hops: Name, `Step.make` and node of the nodes after the first, and for one with ``or`` its
+            predecessor, else None.
     """
 
     def __init__(
@@ -132,8 +133,8 @@ class Route:
     @cached_property
     def needs(self) -> tuple[str, ...]:
         """The keys without which a request may not enter; ``each`` makes its target keys itself."""
-        each = self.start.each
-        return tuple(key for key in self.first.needs if each is None or key != each._each_keys[1])
+        pair = self.start.each
+        return tuple(key for key in self.first.needs if pair is None or key != pair._each_keys[1])
 
 
 class Graph:
@@ -147,7 +148,7 @@ class Graph:
     """
 
     def __init__(self, box: Box, links: Mapping[str, Links], nodes: Mapping[str, Node]) -> None:
-        """Link the nodes: the box of the pipeline, how each node is linked in file order, and the nodes by name."""
+        """Link the nodes, by the box of the pipeline, the links in file order, and the nodes."""
         self.box, self._links, self._nodes = box, links, nodes
         self.open: dict[GraphRequest, None] = {}
         self.walking: dict[object, int] = {}
@@ -172,13 +173,15 @@ class Graph:
         if name is None and self.only is not None:
             return self.only
         if not isinstance(name, str) or name not in self._links:
-            wrong, got = "the pipeline has several roots, and the request names none", None
-            there, near = ", ".join(self.roots), None
+            message, got = "the pipeline has several roots, and the request names none", None
+            there, like = ", ".join(self.roots), None
             if name is not None:  # a request may enter at any node
                 got, there = repr_of(name), ", ".join(self._links)
-                wrong = f"no node is called {got}"
-                near = among(name, self._links, "") or None if isinstance(name, str) else None
-            raise InputError(wrong, key="node_name", expected=f"one of {there}", got=got, hint=near)
+                message = f"no node is called {got}"
+                like = among(name, self._links, "") or None if isinstance(name, str) else None
+            raise InputError(
+                message, key="node_name", expected=f"one of {there}", got=got, hint=like
+            )
         return self.route_from(name)
 
     def route_from(self, name: str) -> Route:
@@ -211,8 +214,8 @@ def _input_of(
         copies: Whether the node takes a copy of its predecessor's dict.
 
     Returns:
-        A function that raises NoResultError where a predecessor gave no result, and InputError where
-        a source key of the map is missing, or no predecessor brings ``data``.
+        A function that raises NoResultError where a predecessor gave no result, and InputError
+        where a source key of the map is missing, or no predecessor brings ``data``.
     """
     may_lack = () if links.otherwise else tuple(name for name in before if name in lenient)
     if links.map:
@@ -237,9 +240,9 @@ def _input_of(
     return pass_on
 
 
-def pairs_of(found: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
+def pairs_of(mapping: Mapping[str, str | Sequence[str]]) -> list[tuple[str, str]]:
     """Return the pairs of source key and target key that a map takes from one node."""
-    listed = ((source, [to] if isinstance(to, str) else to) for source, to in found.items())
+    listed = ((source, [to] if isinstance(to, str) else to) for source, to in mapping.items())
     return [(source, target) for source, targets in listed for target in targets]
 
 
@@ -277,26 +280,27 @@ def _map_of(
 def _check_results(names: Sequence[str], links: Links, ends: Ends) -> None:
     for name in names:
         if "result" not in ends[name]:
-            what = f"node {name!r} gave no 'result' for node {links.name!r}"
-            raise NoResultError(what, node=name)
+            message = f"node {name!r} gave no 'result' for node {links.name!r}"
+            raise NoResultError(message, node=name)
 
 
 def parallel(links: Mapping[str, Links], forks: Iterable[str]) -> set[str]:
-    """Return the nodes that may run at the same time as another one, where branches part at one of ``forks``."""
-    found: set[str] = set()
+    """Return the nodes that may run beside another one, where branches part at ``forks``."""
+    beside: set[str] = set()
     for name in forks:
         if len(links[name].next) > 1:
             branches = [nodes_reached(links, following) for following in links[name].next]
             common = branches[0].intersection(*branches[1:])
-            found.update(one for branch in branches for one in branch - common)
-    return found
+            beside.update(name_beside for branch in branches for name_beside in branch - common)
+    return beside
 
 
 def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
-    """Return the nodes to which no other node leads: a request without ``node_name`` may begin there.
+    """Return the nodes to which no other leads: without ``node_name`` a request begins there.
 
-    A node leads to another one by ``next``, by letting requests go on there, or by an expression that calls the other.
-    Of several nodes that lead to each other in a cycle, the first in the file is a root.
+    A node leads to another one by ``next``, by letting requests go on there, or by an expression
+    that calls the other. Of several nodes that lead to each other in a cycle, the first in the file
+    is a root.
     """
     following = {name for linked in links.values() for name in linked.next}
     first: list[str] = []
@@ -304,7 +308,8 @@ def roots(links: Mapping[str, Links]) -> tuple[str, ...]:
     behind = {name: nodes_reached(links, name, all_ways=True) for name in candidates}
     for name in candidates:
         leads = [other for other in candidates if other != name and name in behind[other]]
-        # Two nodes of a cycle lead to each other: of these only the first in the file, found before, counts.
+        # Two nodes of a cycle lead to each other: of these only the first in the file, found
+        # before, counts.
         if not any(other not in behind[name] or other in first for other in leads):
             first.append(name)
     return tuple(first)
@@ -314,18 +319,18 @@ def nodes_reached(links: Mapping[str, Links], start: str, *, all_ways: bool = Fa
     """Return the node ``start``, and those to which it leads by ``next``, or in all ways."""
 
     def ways(name: str) -> list[str]:
-        one = links[name]
-        found = [*one.next, *one.reposts, *one.calls] if all_ways else one.next
-        return [following for following in found if following in links]
+        at = links[name]
+        next_names = [*at.next, *at.reposts, *at.calls] if all_ways else at.next
+        return [following for following in next_names if following in links]
 
     return closure([start], ways)
 
 
 def closure(starts: Iterable[str], ways: Callable[[str], Iterable[str]]) -> set[str]:
-    """Return ``starts`` and all to which they lead, where ``ways(name)`` gives what follows a name."""
-    found, todo = {*starts}, [*starts]
+    """Return ``starts`` and all to which they lead; ``ways(name)`` follow a name."""
+    reached, todo = {*starts}, [*starts]
     while todo:
-        new = set(ways(todo.pop())) - found
-        found |= new
+        new = set(ways(todo.pop())) - reached
+        reached |= new
         todo += new
-    return found
+    return reached

@@ -1,7 +1,8 @@
-"""Answers in parts: the iterators that ``pipe.stream`` and ``pipe.stream_async`` return, over ``on_part`` of ``submit``.
+"""Answers in parts: what ``pipe.stream`` and ``pipe.stream_async`` return, over ``on_part``.
 
-A reader has room for some parts. Where they are not read, who gives the next one waits, if it may: a generator, a thread of
-the backend's own, a process. A thread that others need may not: there the request ends with a LimitError.
+A reader has room for some parts. Where they are not read, who gives the next one waits, if it may:
+a generator, a thread of the backend's own, a process. A thread that others need may not: there the
+request ends with a LimitError.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ OVER: Any = object()
 
 
 class Reader(RequestFuture):
-    """The parts of one request that have come and were not read, and its outcome. It never refers to the iterator.
+    """The parts of one request that were not read yet, and its outcome.
+
+    It never refers to the iterator.
 
     Args:
         most: How many parts may wait.
@@ -61,7 +64,8 @@ class Reader(RequestFuture):
             if not waits:
                 many = str(self._most) if len(self._given) >= self._most else "many bytes in"
                 message = f"the caller reads too slowly: {many} parts of the answer wait"
-                hint = "Read faster, raise `most`, or let the backend wait: as a generator, or with a thread of its own."
+                wait = "as a generator, or with a thread of its own"
+                hint = f"Read faster, raise `most`, or let the backend wait: {wait}."
                 raise LimitError(message, limit=self._most, hint=hint)
             if self._closes:
                 message = "the pipeline closes, and parts of the answer wait for who reads them"
@@ -150,7 +154,9 @@ class _Stream:
 
 
 class Stream(_Stream):
-    """Gives the parts of one answer in order, and after them the finished dict; leaving it cancels the request.
+    """Gives the parts of one answer in order, then the finished dict.
+
+    Leaving it cancels the request.
 
     Args:
         start: Lets the request run whose parts and outcome a `Reader` takes.
@@ -203,12 +209,12 @@ class AsyncStream(_Stream):
         """Wait for the next part."""
         if self._reader is None:
             raise StopAsyncIteration
-        while (found := self._reader.take()) is NOTHING:
+        while (part := self._reader.take()) is NOTHING:
             arrival = self._loop.create_future()
             self._arrivals[:] = [arrival]
             if not self._reader.has_news:  # else it may have come before it could wake anybody
                 await arrival
-        return self._last() if found is OVER else found
+        return self._last() if part is OVER else part
 
     async def aclose(self) -> None:
         """Read no more: the request is cancelled unless it has ended."""

@@ -1,7 +1,7 @@
-"""The way of one request through the nodes, as a pure state machine: what starts next, how the request ends.
+"""The way of one request through the nodes, a pure state machine: what starts next, and the end.
 
-The state machine has no thread, no lock and no node that runs. A driver runs the visits that it gives, in any
-order or at the same time, and tells it the end of each visit, one after the other.
+The state machine has no thread, no lock and no node that runs. A driver runs the visits that it
+gives, in any order or at the same time, and tells it the end of each visit, one after the other.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Traversal:
         return Visit(route.start, request)
 
     def advance(self, visit: Visit) -> list[Visit] | Failure:
-        """Note that a visit has ended without an error; give the visits that may start now, or the failure."""
+        """Note that a visit has ended well; give the visits that may start now, or the failure."""
         step, request = visit
         ends, left = self._ends, self._left
         ends[step.name] = request
@@ -112,14 +112,14 @@ class Traversal:
         return Failure(step, no_result(step), has_run=True)
 
     def remove(self) -> None:
-        """Drop the dicts of the nodes: otherwise a future that the user keeps would keep all of them."""
+        """Drop the dicts of the nodes, which a future that the user keeps would keep."""
         self._ends, self._sinks = {}, []
 
 
 def unable(step: Step, error: BaseException) -> ContractError:
-    """Make the error of a request that cannot go on from a node, since its dict or a value raises."""
-    what = f"the request cannot go on: {error_text(error)}"
-    return with_cause(ContractError(what, node=step.name), error)
+    """Make the error of a request whose dict or value raises as it goes on from a node."""
+    message = f"the request cannot go on: {error_text(error)}"
+    return with_cause(ContractError(message, node=step.name), error)
 
 
 def no_result(step: Step) -> NoResultError:
@@ -128,7 +128,7 @@ def no_result(step: Step) -> NoResultError:
 
 
 def finish(sinks: Sequence[tuple[Step, Request]], request: Request) -> Step | None:
-    """Put the ``result`` of the sinks into the caller's dict, and of a single sink all other keys as well.
+    """Put the ``result`` of the sinks into the caller's dict, of a single sink all keys.
 
     The driver has to put the caller's ``data`` back afterwards.
 

@@ -1,4 +1,4 @@
-"""Callers that wait for requests in a graph: in steps, or the caller takes its request along (`walk`).
+"""Callers that wait for requests in a graph, in steps or by `walk` in their own thread.
 
 A caller takes it along where every node runs once and the branches are cheap.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.keys import Request
 
 CHEAP_S = 200e-6
-"""Branches run one after the other in the caller's thread while their mean forward is below this."""
+"""Below this mean forward, branches run one after the other in the caller's thread."""
 
 
 def is_cheap(route: Route) -> bool:
@@ -36,7 +36,7 @@ def is_cheap(route: Route) -> bool:
 
 
 def may_wait(route: Route, entry: Entry) -> bool:
-    """Refuse a request when this thread holds an instance that the request needs, and none is free there."""
+    """Refuse a request that needs an instance of this thread, where none is free."""
     for step in route.steps:
         if step.node.is_held_by_this_thread() and not step.node.free:
             error = endless_wait(step.name)
@@ -47,7 +47,7 @@ def may_wait(route: Route, entry: Entry) -> bool:
 
 
 def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bool = False) -> None:
-    """Let several requests go through the graph, and wait for all; their outcomes are in the entries."""
+    """Let several requests go through the graph, and wait until each entry has its outcome."""
     if not items:
         return
     refuse_inside(items[0][0].first.name)
@@ -64,7 +64,10 @@ def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bo
 
 
 def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False) -> None:
-    """Take a request through the graph in the calling thread, which waits without a deadline; raises its error."""
+    """Take a request through the graph in the calling thread, without a deadline.
+
+    It raises the error of the request.
+    """
     if not route.is_walked or (route.parallel and not is_cheap(route)):
         entry = Entry(request)
         run_and_wait(graph, [(route, entry)], internal=internal)

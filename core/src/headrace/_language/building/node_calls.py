@@ -1,4 +1,4 @@
-"""Calls of nodes: from inside an expression, by a backend, and by a node that stands for another one."""
+"""Calls of nodes: from an expression, by a backend, and by a node that is an alias."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 class NodeCall(Backend):
-    """A call of a node from inside an expression: each item becomes a request of its own at that node.
+    """A call of a node from an expression: each item becomes a request of its own there.
 
-    Where the node has ``each``, every element of the item's list becomes a request, and the results are
-    gathered.
+    Where the node has ``each``, every element of the item's list becomes a request, and the results
+    are gathered.
     """
 
     def __init__(self, node: Node, each: Links | None = None) -> None:
@@ -64,7 +64,7 @@ class NodeCall(Backend):
 
 
 class Alias(Backend):
-    """What stands for a node whose whole backend is ``Forward[node.x]``: x answers each item, and no thread waits."""
+    """What stands for a node that is ``Forward[node.x]``: x answers, and no thread waits."""
 
     keeps = True
     _is_last = True
@@ -79,9 +79,9 @@ class Alias(Backend):
     @property
     def needs(self) -> tuple[str, ...]:
         """The keys without which no request may enter; ``each`` makes its target itself."""
-        each = self._called.each
+        links = self._called.each
         return tuple(
-            key for key in self._called.node.needs if each is None or key != each._each_keys[1]
+            key for key in self._called.node.needs if links is None or key != links._each_keys[1]
         )
 
     def forward(self, batch: list[Request]) -> Outcomes:
@@ -99,7 +99,7 @@ def begin_calls(
     then: Then,
     parts: bool | str = True,
 ) -> Callable[[], object]:
-    """Let a node run new requests on behalf of one that runs here: ``context.request.call``; see `headrace.InitContext`."""
+    """Let a node run new requests on behalf of one that runs here: `InitContext`."""
     called: NodeCall = keeping.call_node(node, "context.request.call")
     if type(parts) not in (bool, str):
         raise TypeError(f"context.request.call: parts is True, False or a text, got {parts!r}")

@@ -125,7 +125,7 @@ def _normal(name: str) -> str:
 
 
 def qualifier(distribution: str) -> str:
-    """Return the qualifier of a distribution: ``cv`` for ``Headrace_CV``, as in ``cv:ResizeMat``."""
+    """Return the qualifier of a distribution, ``cv`` for ``Headrace_CV``: ``cv:ResizeMat``."""
     return _normal(distribution).removeprefix("headrace-")
 
 
