@@ -50,7 +50,7 @@ def test_commands_and_options_are_those_that_run():
 
 def test_every_option_stands_on_a_page_in_an_example_or_in_a_test():
     places = ("README.md", "*/README.md", "*/*/README.md", "docs/**/*.md", "examples/**/*.*")
-    paths = {path for place in (*places, "**/tests/*.py") for path in ROOT.glob(place)}
+    paths = {path for place in (*places, "**/tests/**/*.py") for path in ROOT.glob(place)}
     texts = [path.read_text("utf-8", "replace") for path in paths if path.suffix in {".md", ".py"}]
     # A page that is made of what the code says names every option.
     written = "\n".join(text for text in texts if "Made by `python scripts/" not in text)

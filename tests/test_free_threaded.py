@@ -80,7 +80,7 @@ def test_the_tests_pass(request, tmp_path, folder):
     if run(python, "-c", "import pytest, pytest_timeout, hypothesis, numpy, onnx, rich").returncode:
         pytest.skip(f"{python} lacks what the tests need")
     tests = ROOT / folder / "tests"
-    brief = [*tests.glob("test_core_backend.py"), *tests.glob("test_ort_setup.py")]
+    brief = [*tests.rglob("test_core_backend.py"), *tests.glob("test_ort_setup.py")]
     chosen = [tests] if request.config.getoption("--stress") else brief
     installed = run(python, str(ROOT / "scripts" / "distributions.py"), str(tmp_path)).stdout
     done = run(

@@ -13,7 +13,7 @@ import pytest
 import headrace
 from headrace import plan as public
 
-EXAMPLES = sorted(Path(__file__).parents[2].glob("examples/*/*.toml"))
+EXAMPLES = sorted(Path(__file__).parents[4].glob("examples/*/*.toml"))
 
 LINE = {
     "global": {"threads": 6},

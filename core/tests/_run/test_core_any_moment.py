@@ -62,7 +62,7 @@ from_python_3_11 = pytest.mark.skipif(
 
 def run(program):
     """Run a program, which ends with status 0, and give what it prints."""
-    text = PROGRAM.format(here=str(Path(__file__).parent), late=LATE_S, hangs=HANGS_S)
+    text = PROGRAM.format(here=str(Path(__file__).parents[1]), late=LATE_S, hangs=HANGS_S)
     done = subprocess.run(
         [sys.executable, "-c", text + textwrap.dedent(program)],
         capture_output=True,

@@ -72,7 +72,7 @@ def run(program, *, status=0, before=COMMON):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", before + textwrap.dedent(program)],
         capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
         text=True,
         timeout=FAILS_LATE_S,
         check=False,

@@ -1,6 +1,6 @@
-"""The texts of all errors that known mistakes get, and the plans of ordinary configurations, as they were written down.
+"""The texts of all errors that known mistakes get, and the plans of ordinary configurations, as they were written.
 
-``python core/tests/test_core_snapshots.py`` writes the files anew. What has changed in them is then seen in the diff.
+``python core/tests/_language/plan/test_core_snapshots.py`` writes the files anew. What has changed in them is then seen in the diff.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import math
 import sys
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[2]))  # where this runs as a program
 from loading import python
-from test_core_expression import REFUSED
+from refused_expressions import REFUSED
 
 import headrace
 from headrace.errors import ConfigError
 
-FOLDER = Path(__file__).with_name("snapshots")
+FOLDER = Path(__file__).parents[2] / "snapshots"
 
 
 class Shown(headrace.Backend):
