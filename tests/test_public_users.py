@@ -21,7 +21,6 @@ NOT_USERS = {"ARCHITECTURE.md", "CHANGELOG.md", "how_core_works.md", "internals.
 EXEMPT = {
     "BatchRequest": "what BatchRecord.requests holds",
     "BestFit": "best_fit in a configuration",
-    "Links": "what Node.links holds",
     "Expression": "what who tests a container gives to InitContext",
     "Stores": "what who tests shared objects gives to InitContext",
     "NODE_NAME": "a reserved key of requests, of the predecessor too",

@@ -13,6 +13,6 @@ has a default is left out where it has it. Keys are only ever added.
 
 from headrace._language.plan.data import Value
 from headrace._language.plan.element import Element, Range
-from headrace._language.plan.nodes import Asked, Auto, NodePlan, Plan, Processes
+from headrace._language.plan.nodes import Asked, NodePlan, Plan, Processes
 
-__all__ = ["Asked", "Auto", "Element", "NodePlan", "Plan", "Processes", "Range", "Value"]
+__all__ = ["Asked", "Element", "NodePlan", "Plan", "Processes", "Range", "Value"]

@@ -107,7 +107,7 @@ def _check_stands_alone(use: Use) -> None:
     inside = [element for child in use.element.children for element in child.walk()]
     inside_ids = {id(element) for element in inside}
     for element in inside:
-        hint, target = None, element.referent
+        hint, target = None, element._referent
         texts = [value for _, value in element.options or () if isinstance(value, str)]
         outer = element.named is not None and (target is None or id(target) not in inside_ids)
         if outer or element.cls.uses_pipeline:

@@ -23,8 +23,8 @@ def static_range(element: Element) -> Range:
     Raises:
         ValueError: The range is empty, or a branch of a container asks for more than one item.
     """
-    if element.referent is not None:
-        return element.referent.range
+    if element._referent is not None:
+        return element._referent.range
     cls = element.cls
     if not element.phases:
         return cls.min, cls.max

@@ -149,7 +149,7 @@ class Element(Data):
         return None if self.named is None else self.named.name
 
     @property
-    def referent(self) -> Element | None:
+    def _referent(self) -> Element | None:
         """The element of the instance of an ``IoC`` for which its name stands; else None."""
         return None if self.named is None or self.named.registered else self.named.element
 

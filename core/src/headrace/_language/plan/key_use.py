@@ -30,8 +30,8 @@ def required_keys(root: Element, built: Built) -> tuple[str, ...]:
 
 def keys_required_by(element: Element, built: Built) -> RequiredKeys:
     """Return the known keys that every request needs when it comes to an element."""
-    if element.referent is not None:
-        return keys_required_by(element.referent, built)
+    if element._referent is not None:
+        return keys_required_by(element._referent, built)
     if element.named is not None:
         return {DATA: element.name}
     in_turn = word_of(element.cls)._in_turn
@@ -81,8 +81,8 @@ def keys_read_by(element: Element, built: Built) -> ReadKeys:
 
     None is among them where a backend does not say.
     """
-    if element.referent is not None:
-        return keys_read_by(element.referent, built)
+    if element._referent is not None:
+        return keys_read_by(element._referent, built)
     if element.named is not None:
         return {None: element.name}
     in_turn = word_of(element.cls)._in_turn

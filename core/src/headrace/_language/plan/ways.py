@@ -59,7 +59,7 @@ def called_in_other_threads(root: Element) -> Iterator[Element]:
         inside = [*thread.walk()]
         made = set(map(id, inside))
         for element in inside:  # and what it names
-            target = element.referent
+            target = element._referent
             if target is None or id(target) in made:
                 continue
             made.add(id(target))

@@ -140,8 +140,8 @@ def way_to_called(element: Element) -> list[Element]:
         element = way[-1]
         if element.named is None and word_of(element.cls)._wiring and element.children:
             way.append(element.children[-1])
-        elif element.referent is not None:
-            way.append(element.referent)
+        elif element._referent is not None:
+            way.append(element._referent)
         else:
             return way
 
