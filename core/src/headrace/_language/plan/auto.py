@@ -22,7 +22,7 @@ def settle_auto(plan: Plan) -> None:
     """Work out what the nodes with ``instance_num = "auto"`` have."""
     for node in plan.nodes.values():
         if node.keys.instance_num == AUTO:
-            node.auto = _auto_of(node, plan.share, plan.threads)
+            node._settle(auto=_auto_of(node, plan.share, plan.threads))
 
 
 def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:

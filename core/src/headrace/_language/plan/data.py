@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import FrozenInstanceError, dataclass
+from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from numbers import Integral, Real
@@ -35,19 +35,13 @@ _ATTRIBUTES = {
 class Data:
     """Base of the parts of a plan. Its JSON has the keys that the schema has."""
 
-    _frozen = False
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if self._frozen:
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        super().__setattr__(name, value)
-
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         return is_instance_schema(cls)  # a field of a model takes a plan as it is
 
-    def _freeze(self) -> None:
-        vars(self)["_frozen"] = True
+    def _settle(self, **values: Any) -> None:
+        """Set what the planner learns later; nobody else changes a plan."""
+        vars(self).update(values)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain data for JSON. A key is left out where it may be and says nothing."""

@@ -58,7 +58,7 @@ def place_of(call: Call, argument: int | str | None = None) -> Place:
     return {"file": call.source.file, "path": call.source.path, "span": span, "text": call.text}
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Element(Data):
     """One name of an expression, with its meaning. Nothing of it is built.
 

@@ -82,7 +82,7 @@ class Processes(Data):
     loads: Mapping[str, int]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class NodePlan(Data):
     """One node.
 
@@ -230,7 +230,7 @@ class Asked(Data):
     backends: tuple[str, ...]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Plan(Data):
     """The whole of a configuration.
 
@@ -252,11 +252,6 @@ class Plan(Data):
     probe_plans: tuple[NamedPlan, ...] = ()
     allow_import: bool = True
     warnings: tuple[Problem, ...] = ()
-
-    def _freeze(self) -> None:
-        super()._freeze()
-        for part in (*self.nodes.values(), *elements_of(self.expressions)):
-            part._freeze()
 
     @property
     def headrace(self) -> str:

@@ -104,8 +104,7 @@ class Planner:
         plan = Plan(planned, tuple(self.nodes), keys, *about)
         settle_auto(plan)
         for name, node in planned.items():
-            node.links, node.threads = links[name], plan.threads_of(name)
-        plan._freeze()
+            node._settle(links=links[name], threads=plan.threads_of(name))
         return plan
 
     def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
@@ -287,7 +286,7 @@ class Planner:
         element = Element(call.name, call, offer, cls, options, origins)
         if cls.bracket.left_out_option is not None:
             self.parameters.excused += bool(getattr(options, cls.bracket.left_out_option, None))
-        element.owns_thread = cls.owns_thread or self._needs_thread(cls, options)
+        element._settle(owns_thread=cls.owns_thread or self._needs_thread(cls, options))
         phases = call.phases
         if word._in_turn:
             phases = tuple(self._join(phase, scope) for phase in phases)
@@ -301,7 +300,7 @@ class Planner:
         if planned is not element or options is None:
             return None if options is None else planned
         try:
-            element.range = static_range(element)
+            element._settle(range=static_range(element))
         except ValueError as error:
             self.add("range", f"{element.name}: {error}", element.call)
             return None

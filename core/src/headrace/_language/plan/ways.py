@@ -50,7 +50,7 @@ def edges(root: Element) -> list[Element]:
 
 def give_thread(root: Element) -> None:
     """Put a thread around an expression if a backend in it owns one, and has none yet."""
-    root.own_thread |= _needs_thread(root)
+    root._settle(own_thread=root.own_thread or _needs_thread(root))
 
 
 def called_in_other_threads(root: Element) -> Iterator[Element]:

@@ -80,7 +80,7 @@ class Word(Backend):
             ``use.element`` with its ``phases``, or another element, when the word only stands for
             that.
         """
-        use.element.prefixes = [prefix_values(child.prefix) for child in use.children]
+        use.element._settle(prefixes=[prefix_values(child.prefix) for child in use.children])
         late = use.scope.late or use.element.cls.bracket.late
         return use.holding(*([use.child(call, late=late) for call in row] for row in use.phases))
 
@@ -188,7 +188,7 @@ class Use:
     def holding(self, *phases: list[Element | None]) -> Element | None:
         """Give the word with its planned children; None where one of them is wrong."""
         rows = [[child for child in phase if child is not None] for phase in phases]
-        self.element.phases = rows
+        self.element._settle(phases=rows)
         return self.element if list(map(len, rows)) == list(map(len, phases)) else None
 
     def may_call(self, child: Element) -> bool:

@@ -55,7 +55,7 @@ class Forward(Word):
             return None
         if planning.reference(call.replace(prefix=None), named, scope) is None:
             return None
-        use.element.named = named
+        use.element._settle(named=named)
         return use.element
 
 
@@ -133,7 +133,7 @@ class Reflect(Wiring):
         else:
             _report_missing(planning, name, key)
             return None
-        use.element.parameter = key
+        use.element._settle(parameter=key)
         return use.holding([child])
 
 
