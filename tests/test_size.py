@@ -18,7 +18,7 @@ from distributions import ROOT, folders
 LINES = {"core": 13_570, "kernel": 6_810, "language": 6_755}
 """The most lines of code of core, and of its halves."""
 
-TESTS_OF_CORE = 21_960
+TESTS_OF_CORE = 22_050
 SOURCES = 87_000
 
 

@@ -170,7 +170,7 @@ class Sized(BatchPolicy''',
         ),
         (
             r'\{("greedy": "[\w.]+:Greedy")',
-            r'{"pairs": "headrace._language.contract.policies:Pairs", \1',
+            r'{"pairs": "headrace._language.contract.policy_options:Pairs", \1',
         ),
     ]
     seen = changed("a policy", changes, 'each_way(batch_policy="pairs")')

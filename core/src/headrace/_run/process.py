@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 import weakref
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headrace._run import box, deadlocks, threads
@@ -59,22 +60,20 @@ def _quota() -> float:
         controllers, _, group = line.partition(":")[2].partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
-        mount = "/sys/fs/cgroup/cpu" if controllers else "/sys/fs/cgroup"
-        names = [name for name in group.split("/") if name]
-        for depth in range(len(names) + 1):
+        mount = Path("/sys/fs/cgroup/cpu" if controllers else "/sys/fs/cgroup")
+        here = mount / group.strip("/")
+        for folder in [here, *here.parents][: len(here.parts) - len(mount.parts) + 1]:
             # The first file is of version 2 of control groups, the others of version 1.
             files = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
-            folder = "/".join((mount, *names[:depth]))
-            limit = [word for file in files for word in _words_of(f"{folder}/{file}")]
+            limit = [word for file in files for word in _words_of(folder / file)]
             if len(limit) == 2 and all(map(str.isdecimal, limit)):  # else "max", or -1
                 quotas.append(int(limit[0]) / max(1, int(limit[1])))
     return min(quotas)
 
 
-def _words_of(path: str) -> list[str]:
+def _words_of(path: str | Path) -> list[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - the quicker
-            return file.read().split()
+        return Path(path).read_text(encoding="utf-8", errors="replace").split()
     except OSError:
         return []
 

@@ -196,7 +196,8 @@ class Element(Data):
             element = todo.pop()
             walked.append(element)
             if into is None or into(element):
-                todo.extend(reversed(element.children))
+                for phase in reversed(element.phases):
+                    todo.extend(reversed(phase))
         return walked
 
     def to_dict(

@@ -120,6 +120,8 @@ class PipelineConfig:
 
     def plan(self) -> Plan:
         """Return what the configuration asks for, as frozen data; see `headrace.plan`."""
+        for name, node in self._plan.nodes.items():
+            node._settle(threads=self._plan.threads_of(name))  # which reads the quota
         return self._plan
 
     def problem_at(

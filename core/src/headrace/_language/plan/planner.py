@@ -104,7 +104,7 @@ class Planner:
         plan = Plan(planned, tuple(self.nodes), keys, *about)
         settle_auto(plan)
         for name, node in planned.items():
-            node._settle(links=links[name], threads=plan.threads_of(name))
+            node._settle(links=links[name])
         return plan
 
     def _global_keys(self) -> tuple[GlobalKeys, tuple[NamedPlan, ...]]:
