@@ -151,6 +151,7 @@ FAULTS = {
                 LOCKED_CANCEL,
             ),
             ("futures", "self._condition.acquire(blocking=False)", "self._condition.acquire()"),
+            ("box", "        if after and self.steps:", "        if False:"),
         ],
     ),
     "the error of an element is lost": (
