@@ -283,10 +283,10 @@ class Planner:
             call = named
         reader = OptionsReader(call, cls.Options, self, offer.plugin)
         options, origins = reader.read()
-        element = Element(call.name, call, offer, cls, options, origins)
+        owns = cls.owns_thread or self._needs_thread(cls, options)
+        element = Element(call.name, call, offer, cls, options, origins, owns_thread=owns)
         if cls.bracket.left_out_option is not None:
             self.parameters.excused += bool(getattr(options, cls.bracket.left_out_option, None))
-        element._settle(owns_thread=cls.owns_thread or self._needs_thread(cls, options))
         phases = call.phases
         if word._in_turn:
             phases = tuple(self._join(phase, scope) for phase in phases)
