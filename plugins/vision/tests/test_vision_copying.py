@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -19,7 +20,9 @@ import pytest
 import headrace
 import headrace_vision
 from headrace_vision import SaveVideo, VideoRunner
-from headrace_vision.priorities import kept_priorities
+
+AV1 = Path(__file__).with_name("av1") / "door.mkv"
+"""What `film` made with libsvtav1, of SVT-AV1 4.1: that encoder stops for ever once in some hundred videos."""
 
 
 def film(
@@ -48,9 +51,7 @@ def film(
             image[10:22, number % 40 : number % 40 + 12] = (0, 0, 255)
             picture = av.VideoFrame.from_ndarray(image, format="bgr24")
             picture.pts = number
-            with kept_priorities():
-                encoded = stream.encode(picture)
-            container.mux(encoded)
+            container.mux(stream.encode(picture))
         container.mux(stream.encode())
     return str(path)
 
@@ -105,14 +106,14 @@ def recorded(given, sink, backend="Identity", **options):
         ("door.mkv", "mpeg4"),
         ("door.avi", "mjpeg"),
         ("door.mkv", "libx265"),
-        ("door.mkv", "libsvtav1"),
+        ("door.mkv", "av1"),
         ("door.webm", "libvpx-vp9"),
         ("door.webm", "libvpx"),
         ("door.mkv", "ffv1"),
     ],
 )
 def test_a_copy_has_each_packet_and_each_picture_at_its_time(tmp_path, name, codec):
-    given = film(tmp_path / name, codec=codec)
+    given = str(AV1) if codec == "av1" else film(tmp_path / name, codec=codec)
     frames, status = recorded(given, SaveVideo(tmp_path / "out", codec="copy"), max_fps=1)
     assert len(frames) == 6  # the recorder has all the same
     assert (status["lost_packets"], status["copy_error"]) == (0, None)

@@ -14,6 +14,7 @@ import threading
 import time
 import zlib
 from fractions import Fraction
+from pathlib import Path
 
 import av
 import numpy as np
@@ -25,7 +26,6 @@ import headrace_vision
 from headrace.errors import ConfigError, InputError
 from headrace_vision import VideoRunner
 from headrace_vision.playlists import PlaylistOpener
-from headrace_vision.priorities import kept_priorities
 
 SIDE = 16_000
 """Of pictures of 256 million pixels, which a file of some hundred kB can hold."""
@@ -153,9 +153,7 @@ def encoded(codec, *sizes, pix_fmt="yuv420p", **options):
             image = np.full((height, width, 3), 60 + 30 * number, np.uint8)
             frame = av.VideoFrame.from_ndarray(image, format="bgr24").reformat(format=pix_fmt)
             frame.pts = number
-            with kept_priorities():
-                packets = context.encode(frame)
-            yield from packets
+            yield from context.encode(frame)
         yield from context.encode(None)
 
 
@@ -164,8 +162,9 @@ STREAMS = {
     "hevc": ("libx265", {"preset": "ultrafast", "x265-params": "log-level=none:bframes=0"}),
     "m2v": ("mpeg2video", {"bf": "0"}),
     "m4v": ("mpeg4", {"bf": "0"}),
-    "obu": ("libsvtav1", {"preset": "12", "svtav1-params": "pred-struct=1:lookahead=0"}),
 }
+AV1 = Path(__file__).with_name("av1") / "two_sizes.obu"
+"""Three pictures of each of two sizes, by libsvtav1: that encoder stops for ever once in some hundred videos."""
 
 
 def write_stream(path, *sizes):
@@ -180,9 +179,11 @@ def write_stream(path, *sizes):
     return str(path)
 
 
-@pytest.mark.parametrize("kind", ["mpjpeg", *STREAMS])
+@pytest.mark.parametrize("kind", ["mpjpeg", "obu", *STREAMS])
 def test_a_stream_that_grows_beyond_the_limit_ends_with_one_failed_frame(kit, tmp_path, kind):
-    path = write_stream(tmp_path / f"v.{kind}", (48, 64), (1200, 1600))
+    path = str(AV1)
+    if kind != "obu":
+        path = write_stream(tmp_path / f"v.{kind}", (48, 64), (1200, 1600))
     with VideoRunner({"backend": "Identity"}) as runner:
         frames = list(runner.run(path, max_pixels=1600 * 1200))
         for frame, (image, _) in zip(frames, kit.plain_loop(path), strict=True):

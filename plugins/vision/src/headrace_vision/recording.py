@@ -52,7 +52,8 @@ class SaveVideo(FileSink):
     Args:
         folder: Where the videos go. It is made.
         draw: Whether detections are drawn. None: unless packets are copied.
-        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libsvtav1`` are not. ``"copy"`` records the packets
+        codec: FFmpeg's encoder. The default, ``libx264``, is GPL. ``mpeg4`` and ``libvpx-vp9`` are not. Nor is ``libsvtav1``, which
+            stopped for ever in one video of some hundred on a busy machine (SVT-AV1 4.1). ``"copy"`` records the packets
             of the source at their full rate, not decoded, into ``NAME.mkv`` (Matroska) what MP4 has no place for. A video then begins at
             a key frame, that before ``before_s``, and another one begins at a reconnect.
         options: Options of the encoder, as ``{"crf": "20"}``. It holds no picture back, unless they say so.
