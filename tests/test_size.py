@@ -19,7 +19,7 @@ LINES = {"core": 13_490, "kernel": 6_765, "language": 6_725}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 22_045
-SOURCES = 86_870
+SOURCES = 86_875
 
 
 def test_core_is_no_larger():

@@ -102,7 +102,7 @@ def test_the_table_names_every_word():
     assert set(re.findall(r"^\| `(\w+)\(", README, re.MULTILINE)) == {*WORDS, *POLICIES, "Script"}
     assert {*headrace_flow.__all__} == {
         *(*WORDS, *POLICIES, *conditions.__all__),
-        *("KVStorage", "Script", "call", "part", "__version__"),
+        *("KVStorage", "RequestNotFoundError", "Script", "call", "part", "__version__"),
     }
 
 

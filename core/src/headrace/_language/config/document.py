@@ -254,8 +254,10 @@ class _Reader:
             raise RecursionError
         if isinstance(part, (list, tuple)):
             return [self._copy(item, path, file, depth + 1) for item in part]
-        if not isinstance(part, Mapping):
-            return str.__str__(part) if isinstance(part, str) else part
+        if isinstance(part, str):
+            return str.__str__(part)
+        if not isinstance(part, (dict, Mapping)):
+            return part
         copy = {}
         for key, value in part.items():
             if isinstance(key, str):

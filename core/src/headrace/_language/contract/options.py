@@ -238,11 +238,13 @@ def _has_nan(value: Any) -> bool:
         return any(_has_nan(getattr(value, field.name, None)) for field in fields(value))
     if isinstance(value, BaseModel):
         value = vars(value)
-    if isinstance(value, Mapping):
-        return any(map(_has_nan, value.values()))
     if isinstance(value, decimal.Decimal):
         return value.is_nan()
-    return isinstance(value, (float, complex)) and value != value
+    if isinstance(value, (float, complex)):
+        return value != value
+    if isinstance(value, (str, int)):
+        return False
+    return isinstance(value, (dict, Mapping)) and any(map(_has_nan, value.values()))
 
 
 _WORDS = {

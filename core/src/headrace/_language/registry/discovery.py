@@ -300,7 +300,9 @@ def _answers(plugin: Plugin) -> dict[str, dict[str, str]]:
 
 def import_path(path: str) -> Any:
     """Import ``module`` or ``module:attribute``."""
-    return pkgutil.resolve_name(path if ":" in path else f"{path}:")
+    module, _, name = path.partition(":")
+    __import__(module)  # as `importlib.import_module`, in C where the module is there
+    return attrgetter(name)(sys.modules[module]) if name else sys.modules[module]
 
 
 def library_missing(error: BaseException, path: str) -> str | None:
