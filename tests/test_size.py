@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 from counts import halves, lines_below
 from distributions import ROOT, folders
 
-LINES = {"core": 13_490, "kernel": 6_765, "language": 6_725}
+LINES = {"core": 13_495, "kernel": 6_765, "language": 6_730}
 """The most lines of code of core, and of its halves."""
 
 TESTS_OF_CORE = 22_045
-SOURCES = 86_875
+SOURCES = 86_880
 
 
 def test_core_is_no_larger():
