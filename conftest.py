@@ -195,7 +195,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
+def registry_restored() -> Iterator[None]:
     """Forget after a test what it has registered, so that the order of tests does not matter."""
     local, before = registry.local, dict(registry.local)
     yield

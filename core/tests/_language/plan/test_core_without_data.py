@@ -21,7 +21,7 @@ class Sides(TypedDict):
 
 
 @pytest.fixture(autouse=True)
-def words(registered):
+def words(registry_restored):
     class Join(headrace.Backend):
         """Writes left and right together."""
 
