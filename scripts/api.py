@@ -32,6 +32,7 @@ MODULES = (
     "headrace.keys",
     "headrace.words",
     "headrace.policies",
+    "headrace.futures",
     "headrace.hookspecs",
     "headrace.isolation",
     "headrace.lazy",

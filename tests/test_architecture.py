@@ -40,6 +40,7 @@ PUBLIC = [
     "blueprint",
     "errors",
     "explain",
+    "futures",
     "hookspecs",
     "isolation",
     "keys",

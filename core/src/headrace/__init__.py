@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace import (
         blueprint,
         errors,
+        futures,
         hookspecs,
         isolation,
         keys,
@@ -47,6 +48,7 @@ __all__ = [
     "blueprint",
     "errors",
     "explain",
+    "futures",
     "hookspecs",
     "isolation",
     "keys",
@@ -61,7 +63,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "": "blueprint errors hookspecs isolation keys lazy plan plugins policies words",
+    "": "blueprint errors futures hookspecs isolation keys lazy plan plugins policies words",
     "_language.building.compose": "pipe",
     "_run.pipeline": "Pipeline",
     "_language.contract.backend": "Backend InitContext",

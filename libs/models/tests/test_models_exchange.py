@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import headrace
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, ContractError
 from headrace_models import Exchange, Memory, Models
 from headrace_models.errors import OutOfMemoryError
 
@@ -442,3 +442,113 @@ def test_closed_models_end_it():
     models.close()
     assert models.status()["m"]["exchange"]["outcome"] == "stopped"
     assert {one["state"] for one in models.status()["m"]["versions"].values()} == {"unloaded"}
+
+
+@pytest.mark.parametrize("compare", ["shadow", "canary"])
+def test_a_request_on_which_a_backend_runs_is_not_cancelled(compare):
+    entered = threading.Event()
+
+    class Runs(Gives):
+        def forward(self, batch):
+            entered.set()
+            super().forward(batch)
+
+    headrace.register("Runs", Runs, replace=True)
+    with Models({"m": {"backend": "Runs(waits=true)"}}) as models:
+        models.update("m", {"backend": "Gives"}, exchange=always(compare=compare))
+        future = models.submit("m", {"data": 1})
+        assert entered.wait(BOUND_S)
+        assert (future.cancel(), future.running(), future.cancelled()) == (False, True, False)
+        Gives.gate.set()
+        assert future.result(BOUND_S)["result"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("compare", ["shadow", "canary"])
+def test_a_request_that_waits_is_withdrawn(compare):
+    entered = threading.Event()
+
+    class Runs(Gives):
+        def forward(self, batch):
+            entered.set()
+            super().forward(batch)
+
+    headrace.register("Runs", Runs, replace=True)
+    with Models({"m": {"backend": "Runs(waits=true)"}}) as models:
+        models.update("m", {"backend": "Gives"}, exchange=always(compare=compare))
+        first = models.submit("m", {"data": 1})
+        assert entered.wait(BOUND_S)
+        request = {"data": 2}
+        waiting = models.submit("m", request)
+        assert waiting.cancel()
+        assert waiting.cancelled()
+        assert request == {"data": 2}
+        Gives.gate.set()
+        assert first.result(BOUND_S)
+        assert models("m", request)["result"].shape == (1, 1)
+
+
+@pytest.mark.parametrize("compare", ["shadow", "canary"])
+@pytest.mark.parametrize("who", ["both", "old", "new"])
+def test_a_model_that_calls_itself_fails_as_without_an_exchange(compare, who):
+    class Again(headrace.Backend):
+        class Options(headrace.Options):
+            again: bool = True
+
+        def init(self, options, context):
+            self.again = options.again
+
+        def forward(self, batch):
+            for request in batch:
+                if self.again and request["data"]:
+                    models("m", {"data": request["data"] - 1})
+                request["result"] = request["data"]
+
+    headrace.register("Again", Again, replace=True)
+    old, new = (f"Again(again={str(who in ('both', side)).lower()})" for side in ("old", "new"))
+    with Models({"m": {"backend": old}}) as models:
+        models.update("m", {"backend": new}, exchange=always(compare=compare))
+        if who == "new" or (who == "old" and compare == "canary"):
+            assert models("m", {"data": 1})["result"] == 1
+        else:
+            with pytest.raises(ContractError):
+                models("m", {"data": 1})
+
+
+@pytest.mark.parametrize("call", ["call", "submit", "await", "soon"])
+@pytest.mark.parametrize("end", ["by hand", "deadline"])
+def test_a_canary_whose_new_model_hangs_answers_with_the_old_one(call, end):
+    entered, answers = threading.Event(), []
+    timeout = 0.2 if end == "deadline" else None
+
+    class Hangs(Gives):
+        def forward(self, batch):
+            entered.set()
+            assert self.gate.wait(BOUND_S)
+
+    async def ask():
+        return await models.call_async("m", {"data": 1}, timeout=timeout)
+
+    async def ask_soon():
+        with models.lease("m") as pipe:
+            ended = asyncio.Event()
+            sent = pipe.call_soon({"data": 1}, lambda _: ended.set(), timeout=timeout)
+            await ended.wait()
+            return sent.request if sent.error is None else sent.error
+
+    ways = {
+        "call": lambda: models("m", {"data": 1}, timeout=timeout),
+        "submit": lambda: models.submit("m", {"data": 1}, timeout=timeout).result(BOUND_S),
+        "await": lambda: asyncio.run(ask()),
+        "soon": lambda: asyncio.run(ask_soon()),
+    }
+    headrace.register("Hangs", Hangs, replace=True)
+    with Models({"m": {"backend": "Gives"}}) as models:
+        models.update("m", {"backend": "Hangs"}, exchange=always(compare="canary"))
+        client = threading.Thread(target=lambda: answers.append(ways[call]()))
+        client.start()
+        assert entered.wait(BOUND_S)
+        if end == "by hand":
+            models.end_exchange("m")
+        client.join(BOUND_S)
+        assert answers[0]["result"].shape == (1, 1)
+        Gives.gate.set()

@@ -268,9 +268,9 @@ class Entrance:
         fresh = []
         for (entry, route), owner in zip(admitted, owners, strict=True):
             if entry.state == DONE:
-                owner.take_outcome(entry)
+                owner._take_outcome(entry)
             else:
-                owner.expects(entry)
+                owner._expects(entry)
                 fresh.append((entry, route))
         self._start(fresh, waits=waits)
 

@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from functools import partial
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, cast
 
 from headrace._run import threads
 from headrace._run.box import ask, is_inside, refuse_inside
 from headrace._run.deadlocks import is_endless
-from headrace._run.entry import DONE, refuses_change
+from headrace._run.entry import DONE, Entry, refuses_change
 from headrace._run.refusals import endless_wait, withdrawn
-from headrace._run.threads import Signal, warn_in_coroutine
+from headrace._run.threads import Signal, took_token, warn_in_coroutine
+from headrace.keys import Request
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator, Sequence
 
     from headrace._run.box import Box
-    from headrace._run.entry import Entry
     from headrace._run.node import Node
-    from headrace._run.parts import PartSink
-    from headrace.keys import Request
 
 _log = logging.getLogger("headrace.callbacks")
 
 
-class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
+class RequestFuture(Future["dict[str, Any]"]):
     """The answer to one submitted request: its dict, or its error.
 
     ``cancel()`` is True only while the request waits. No thread that runs steps waits for the lock
@@ -37,34 +37,42 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
     waits for that very thread.
 
     A coroutine may await it: ``await pipe.submit(request)``.
-
-    Attributes:
-        entry: The request, while it has no outcome. None for one that never entered.
-        parts: Where parts of the answer go. None where nobody takes any, or any more.
     """
 
     _condition: Any
     _done_callbacks: list[Any]
     _is_cancelled = False
-    _sleepers: list[Signal]
-    entry: Entry | None = None
-    parts: PartSink | None = None
+    _sleepers: list[Signal] | None = None  # None where nobody has to wait
+    _entry: Entry | None = None  # while it has no outcome. None for one that never entered
+    _parts: Any = None  # where parts of the answer go
 
-    def expects(self, entry: Entry) -> None:
+    def _expects(self, entry: Entry) -> None:
         """Let the outcome of an entry come here."""
-        self.entry = entry
+        self._entry = entry
         self._sleepers = []
         entry.then = self._note_outcome
 
     def _note_outcome(self, entry: Entry) -> None:
-        entry_box(entry).later(self.take_outcome, entry)
+        entry_box(entry).later(self._take_outcome, entry)
 
     def running(self) -> bool:
         """Tell whether a backend runs on the request."""
-        entry = self.entry
-        if entry is None or entry.node is None or self.done():
-            return False
-        return entry.node.running(entry)
+        entry = self._where()
+        return entry is not None and not self.done() and entry.node.running(entry)
+
+    def _where(self) -> Entry | None:
+        """Return the entry whose outcome this waits for. None if it has not entered."""
+        entry = self._entry
+        return None if entry is None or entry.node is None else entry
+
+    def note_waiting(self, thread: int) -> None:
+        """Note that a thread, by its identifier, holds an instance until the answer comes.
+
+        So circles of calls are found where the thread does not wait in `result`.
+        """
+        entry = self._where()
+        if entry is not None:
+            entry.awaited = thread
 
     def cancel(self) -> bool:
         """Withdraw the request. False when a backend runs on it, or it is done.
@@ -72,16 +80,16 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         In a destructor within a step the answer is False, and the request is withdrawn a moment
         later if it waits then.
         """
-        if self.done() or self.entry is None:
+        if self.done() or self._entry is None:
             return self.cancelled()
         if is_inside():
-            entry_box(self.entry).threads.pool.run(self.cancel)
+            entry_box(self._entry).threads.pool.run(self.cancel)
             return False
-        if ask(entry_box(self.entry), self.entry.node.cancel, self.entry) is True:
+        if ask(entry_box(self._entry), self._entry.node.cancel, self._entry) is True:
             self._is_cancelled = True
-            if self.entry.held is not None:  # a backend has changed its dict
-                self.entry.give_back()
-            self.entry.leave()
+            if self._entry.held is not None:  # a backend has changed its dict
+                self._entry.give_back()
+            self._entry.leave()
             self._end_parts()
             if super().cancel():
                 self.set_running_or_notify_cancel()
@@ -102,46 +110,49 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         return error
 
     def _wait(self, wait: Callable[[float | None], Any], timeout: float | None) -> Any:
-        entry = self.entry
         try:
-            if entry is None or self.done() or entry.node is None:
+            if self._sleepers is None or self.done():
                 return wait(timeout)
-            self._sleep(entry, timeout)
+            self._sleep(self._sleepers, timeout)
             return wait(0)
         finally:
             del self, wait  # see `Entry.take_error`
 
-    def _sleep(self, entry: Entry, timeout: float | None) -> None:
-        start_wait(entry)
+    def _sleep(self, sleepers: list[Signal], timeout: float | None) -> None:
         warn_in_coroutine()
         # Not on the condition of the base class: Ctrl-C in the midst of its wait may leave it in
         # another's hands.
         until = None if timeout is None else time.monotonic() + timeout
+        awaited: Entry | None = None
         signal = Signal()
-        self._sleepers.append(signal)
+        sleepers.append(signal)
         try:
             while not self.done():
+                entry = self._entry or self._where()
+                if entry is not None and entry is not awaited and entry.node is not None:
+                    start_wait(entry)
+                    awaited = entry
                 left_s = None if until is None else until - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     break
                 signal.sleep(left_s)
         finally:
-            entry.awaited = 0
-            self._sleepers.remove(signal)
+            if awaited is not None:
+                awaited.awaited = 0
+            sleepers.remove(signal)
 
     def _wake(self) -> None:
-        if self.entry is not None:
-            for signal in [*self._sleepers]:
-                signal.wake()
+        for signal in [*(self._sleepers or ())]:
+            signal.wake()
 
     def __await__(self) -> Generator[Any, None, Request]:
         import asyncio
 
         return asyncio.wrap_future(self).__await__()
 
-    def take_outcome(self, entry: Entry) -> None:
+    def _take_outcome(self, entry: Entry) -> None:
         """Take the outcome of the entry; in no step."""
-        if self.parts is not None:
+        if self._parts is not None:
             self._end_parts()
         try:
             entry.give_back()
@@ -158,7 +169,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
         self._wake()
 
     def _end_parts(self) -> None:
-        parts, self.parts = self.parts, None
+        parts, self._parts = self._parts, None
         if parts is not None:
             parts.end()
 
@@ -172,7 +183,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 self.set_result(request)
             else:
                 self.set_exception(error)
-        except concurrent.futures.InvalidStateError:  # it was cancelled a moment ago
+        except InvalidStateError:  # it was cancelled a moment ago
             pass
 
     def _invoke_callbacks(self) -> None:
@@ -180,7 +191,7 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
             self._call_all()
         elif self._done_callbacks:
             # They may take any time, and the answering thread has other requests to serve.
-            node = None if self.entry is None else self.entry.node
+            node = None if self._entry is None else self._entry.node
             given = threads.current if node is None else node.box.threads
             given.pool.run(self._call_all)
 
@@ -190,6 +201,89 @@ class RequestFuture(concurrent.futures.Future["dict[str, Any]"]):
                 callback(self)
             except BaseException as error:  # the others are called all the same
                 _log.error("a callback raised", exc_info=error)
+
+
+class RelayFuture(RequestFuture):
+    """The future of a request whose answer another future has, now or later.
+
+    For who stands between a caller and a pipeline, as where a model is still to be built, or two
+    models run the request and one of them answers. Its caller has what `headrace.Pipeline.submit`
+    gives: `cancel` withdraws the request only while it waits, `running` and circles of calls are
+    those of the future that it follows, and a coroutine may await it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sleepers = []
+        self._followed: RequestFuture | None = None
+        self._thread = 0
+        self._token = [None]
+
+    def follow(
+        self, future: RequestFuture, then: Callable[[RequestFuture], object] | None = None
+    ) -> None:
+        """Wait for another future from now on. A relay that was cancelled cancels it.
+
+        Args:
+            future: The future, of which nobody else waits for the answer.
+            then: Called with it once it has ended, unless it was cancelled. It calls `finish`, or
+                `follow`. What it raises is the outcome. None: the outcome is that of the future.
+        """
+        self._followed = future
+        if self._thread:
+            future.note_waiting(self._thread)
+        if self.done():
+            future.cancel()
+        self._wake()
+        future.add_done_callback(partial(self._note_end, then))
+
+    def _note_end(self, then: Callable[[RequestFuture], object] | None, future: Any) -> None:
+        try:
+            if future.cancelled():
+                self._give_up()
+            elif then is not None:
+                then(future)
+            else:
+                self.finish(future.exception() or future.result())
+        except BaseException as error:  # of `then`: nobody waits for ever
+            self.finish(error)
+
+    def finish(self, outcome: Any) -> bool:
+        """End the request: with an exception as its error, else with the finished dict.
+
+        It gives False, and changes nothing, where it has ended.
+        """
+        if not took_token(self._token):
+            return False
+        if isinstance(outcome, BaseException):
+            self._end({}, outcome)
+        else:
+            self._end(outcome, None)
+        self._wake()
+        return True
+
+    def cancel(self) -> bool:
+        """Withdraw the request. False when a backend runs on it, or it is done."""
+        if self.done():
+            return self.cancelled()
+        return self._give_up() if self._followed is None else self._followed.cancel()
+
+    def _give_up(self) -> bool:
+        if took_token(self._token):
+            self._is_cancelled = True
+            Future.cancel(self)
+            self.set_running_or_notify_cancel()
+            self._wake()
+        return self.cancelled()
+
+    def _where(self) -> Entry | None:
+        return None if self._followed is None else self._followed._where()
+
+    def note_waiting(self, thread: int) -> None:
+        """Note that a thread holds an instance until the answer comes: see `RequestFuture`."""
+        self._thread = thread
+        if self._followed is not None:
+            self._followed.note_waiting(thread)
 
 
 def entry_box(entry: Entry) -> Box:

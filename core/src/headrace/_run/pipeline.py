@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
@@ -157,11 +156,11 @@ class Pipeline:
         timeout: float | None = None,
         priority: int = 0,
         on_part: Callable[[Any, bool], object] | None = None,
-    ) -> Future[Request]: ...
+    ) -> RequestFuture: ...
     @overload
     def submit(
         self, data: list[Request], *, timeout: float | None = None, priority: int = 0
-    ) -> list[Future[Request]]: ...
+    ) -> list[RequestFuture]: ...
     def submit(
         self,
         data: Any,
@@ -211,7 +210,7 @@ class Pipeline:
         try:
             self._admit(data, timeout, priority, admitted)
             if on_part is not None:
-                futures[0].parts = PartSink(admitted[0][0], on_part)
+                futures[0]._parts = PartSink(admitted[0][0], on_part)
             self._entrance.submit(admitted, futures, waits=waits)
         except BaseException:
             leave_all(admitted)

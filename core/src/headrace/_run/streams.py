@@ -120,7 +120,7 @@ class Reader(RequestFuture):
 
     def leave(self) -> None:
         """Withdraw the request; where a backend runs on it, that is told that it is unwanted."""
-        entry, self.is_over = self.entry, True
+        entry, self.is_over = self._entry, True
         self._given.clear()
         self._end_parts()
         self._release()
@@ -178,7 +178,7 @@ class Stream(_Stream):
             raise StopIteration
         self._reader.thread = get_ident()
         while (part := self._reader.take()) is NOTHING:
-            entry = self._reader.entry
+            entry = self._reader._entry
             if entry is not None and entry.node is not None and not self._reader.is_over:
                 start_wait(entry)
             self._signal.sleep()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,11 +11,13 @@ from weakref import WeakKeyDictionary
 
 from headrace import keys
 from headrace.errors import InputError
+from headrace.futures import RelayFuture
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from headrace import Pipeline, PipelineConfig
+    from headrace.futures import RequestFuture
 
     Ports = tuple[dict[str, Any], list[str]]
     Models = Any
@@ -90,7 +91,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
     on_part: Callable[[dict[str, Any], bool], object] | None = None,
     thread: int = 0,
     **fixed: Any,
-) -> Future[dict[str, Any]]:
+) -> RequestFuture:
     """Let a model run, and return at once, unless a request builds the model or its queue is full.
 
     Args:
@@ -107,7 +108,7 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
         fixed: Further keys of the request, such as ``request_id``.
 
     Returns:
-        A future of the outputs by name, ``{}`` for a result that is None. To cancel it gives the request up. It raises as `headrace.Pipeline.submit` says.
+        A future of the outputs by name, ``{}`` for a result that is None. It raises as `headrace.Pipeline.submit` says.
 
     Raises:
         InputError: The model has no such input or output.
@@ -130,12 +131,10 @@ def call_model(  # noqa: PLR0913 - all that a request brings, each by its name
         read = partial(outputs_of, outputs or given)
         take = None if on_part is None else lambda part, waits: on_part(read(part), waits)
         left = None if until is None else max(0.0, until - time.monotonic())
-        running: Any = pipe.submit(request, timeout=left, priority=priority, on_part=take)
-    if thread and running.entry is not None:
-        running.entry.awaited = thread
-    answer: Future[dict[str, Any]] = Future()
-    running.add_done_callback(partial(_pass_on, answer, read))
-    answer.add_done_callback(lambda done: running.cancel() if done.cancelled() else None)
+        running = pipe.submit(request, timeout=left, priority=priority, on_part=take)
+    answer = RelayFuture()
+    answer.note_waiting(thread)
+    answer.follow(running, partial(_read, answer, read))
     return answer
 
 
@@ -169,13 +168,5 @@ def outputs_of(names: Sequence[str], result: Any) -> dict[str, Any]:
     return {names[0] if names else keys.RESULT: result}
 
 
-def _pass_on(answer: Future[Any], read: Callable[[Any], Any], done: Future[Any]) -> None:
-    if done.cancelled():
-        answer.cancel()
-    if not answer.set_running_or_notify_cancel():
-        return
-    error = done.exception()
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(read(done.result()[keys.RESULT]))
+def _read(answer: RelayFuture, read: Callable[[Any], dict[str, Any]], done: RequestFuture) -> None:
+    answer.finish(done.exception() or read(done.result()[keys.RESULT]))

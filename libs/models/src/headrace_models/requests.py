@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotDoneError  # not the builtin in Python 3.10
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from headrace.errors import ClosedError, DeadlineExceededError, HeadraceError
+from headrace.futures import RelayFuture
 from headrace_models.errors import UnknownModelError
 from headrace_models.sources import split
 from headrace_models.version import again
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     from headrace import Pipeline
     from headrace_models.builds import Build
@@ -234,7 +235,7 @@ class Requests:
         if building is None:
             return self.submit(name, data, timeout=timeout, priority=priority, key=key)
         many = isinstance(data, list)
-        futures: list[Future[Any]] = [Future() for _ in (data if many else [data])]
+        futures = [RelayFuture() for _ in (data if many else [data])]
         waiting = ExitStack()
         waiting.enter_context(building.queued(len(futures)))
 
@@ -248,16 +249,10 @@ class Requests:
                 given = self.submit(name, data, timeout=left, priority=priority, key=key)
             except BaseException as error:  # noqa: BLE001 - it is the outcome of the request
                 for future in futures:
-                    if future.set_running_or_notify_cancel():
-                        future.set_exception(
-                            again(error) if isinstance(error, HeadraceError) else error
-                        )
+                    future.finish(again(error) if isinstance(error, HeadraceError) else error)
                 return
-            for inner, outer in zip(given if many else [given], futures, strict=True):
-                if outer.set_running_or_notify_cancel():
-                    inner.add_done_callback(lambda done, outer=outer: _pass_on(done, outer))
-                else:
-                    inner.cancel()
+            for running, future in zip(given if many else [given], futures, strict=True):
+                future.follow(running)
 
         building.add_done_callback(go_on)
         return futures if many else futures[0]
@@ -389,14 +384,3 @@ def _raise_again(error: BaseException | None) -> None:
         raise again(error)
     if error is not None:
         raise error
-
-
-def _pass_on(done: Future[Any], outer: Future[Any]) -> None:
-    if done.cancelled():
-        outer.set_exception(ClosedError("the request was cancelled"))
-        return
-    error = done.exception()
-    if error is None:
-        outer.set_result(done.result())
-    else:
-        outer.set_exception(error)

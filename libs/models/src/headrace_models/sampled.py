@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace import Pipeline
 from headrace.errors import RequestsFailed
-from headrace_models.trial import tell
+from headrace_models.trial import CANCELLED, tell
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace_models.trial import Pair, Trial
 
 __all__ = ["Sampled"]
@@ -30,10 +33,14 @@ class Sampled(Pipeline):
     def __call__(self, data: Any, **how: Any) -> Any:
         """Run one request, or a list of them, and wait; see `headrace.Pipeline.__call__`."""
         if isinstance(data, list):
-            done = [self.submit(request, **how) for request in data]
-            return _checked(data, [future.exception() for future in done])
-        pair = self._begin(data, how)
-        return super().__call__(data, **how) if pair is None else pair.client.result()
+            futures = [self.submit(request, **how) for request in data]
+            return _checked(data, [future.exception() for future in futures])
+        pair = self._trial.take(data, how)
+        if pair is None:
+            return super().__call__(data, **how)
+        with _noting(pair):
+            super().__call__(data, **how)
+        return pair.result()
 
     async def call_async(self, data: Any, **how: Any) -> Any:
         """Run one request, or a list of them; see `headrace.Pipeline.call_async`."""
@@ -41,16 +48,12 @@ class Sampled(Pipeline):
             runs = [self.call_async(request, **how) for request in data]
             outcomes = await asyncio.gather(*runs, return_exceptions=True)
             return _checked(data, [o if isinstance(o, BaseException) else None for o in outcomes])
-        over = asyncio.Event()
-        call = self.call_soon(data, lambda _: over.set(), **how)
-        try:
-            await over.wait()
-        except BaseException as error:
-            error.abandoned = call.cancel()  # type: ignore[attr-defined]
-            raise
-        if call.error is not None:
-            raise call.error
-        return data
+        pair = self._trial.take(data, how)
+        if pair is None:
+            return await super().call_async(data, **how)
+        with _noting(pair):
+            await super().call_async(data, **how)
+        return pair.client.result() if pair.client.done() else await pair.client
 
     def submit(self, data: Any, **how: Any) -> Any:
         """Let requests run; see `headrace.Pipeline.submit`."""
@@ -59,26 +62,26 @@ class Sampled(Pipeline):
             return super().submit(data, **how)
         if isinstance(data, list):
             return [self.submit(request, **how) for request in data]
-        pair = self._begin(data, how)
+        pair = self._trial.take(data, how)
         if pair is None:
             return super().submit(data, **how)
-        pair.client.add_done_callback(lambda done: pair.cancel() if done.cancelled() else None)
+        with _noting_refused(pair):
+            running = super().submit(data, **how)
+        pair.client.add_done_callback(
+            lambda done: pair.note(0, CANCELLED) if done.cancelled() else None
+        )
+        pair.client.follow(running, pair.note_done)
         return pair.client
 
     def call_soon(self, data: Any, done: Any, **how: Any) -> Any:
         """Begin one request in an event loop; see `headrace.Pipeline.call_soon`."""
-        loop = asyncio.get_running_loop()
-        pair = self._begin(data, how, loop)
+        pair = self._trial.take(data, how)
         if pair is None:
             return super().call_soon(data, done, **how)
-
-        def end() -> None:
-            if not pair.client.cancelled():
-                pair.error = pair.client.exception()
-                done(pair)
-
-        pair.client.add_done_callback(partial(tell, loop, end))
-        return pair
+        call = _Call(pair, done)
+        with _noting_refused(pair):
+            call.running = super().call_soon(data, call.note, **how)
+        return call
 
     def stream(self, *data: Any, **how: Any) -> Any:
         """Read an answer in parts, of the old model; see `headrace.Pipeline.stream`."""
@@ -90,21 +93,69 @@ class Sampled(Pipeline):
         self._trial.refuse_stream()
         return super().stream_async(*data, **how)
 
-    def _begin(self, data: Any, how: Any, loop: Any = None) -> Pair | None:
-        """Begin a request with both models, if it is drawn and can be."""
-        pair = self._trial.take(data, how, loop)
-        if pair is None:
-            return None
-        try:
-            if loop is None:
-                pair.running = super().submit(data, **how)
-                pair.running.add_done_callback(pair.note_done)
-            else:
-                pair.running = super().call_soon(data, pair.note_call, **how)
-        except BaseException as error:
-            pair.note(0, error)
-            raise
-        return pair
+
+class _Call:
+    """A request begun in an event loop, which both models run: what `headrace.Pipeline.call_soon` gives.
+
+    Attributes:
+        request: The dict.
+        error: Its error once it has ended, None for success.
+        running: The call of the old model.
+    """
+
+    running: Any
+    error: BaseException | None = None
+
+    def __init__(self, pair: Pair, done: Any) -> None:
+        self.request = pair.request
+        self._pair, self._done = pair, done
+
+    def note(self, running: Any) -> None:
+        """Note that the old model has ended; in the event loop."""
+        error, running.error = running.error, None
+        client, loop = self._pair.client, asyncio.get_running_loop()
+        self._pair.note(0, error)
+        if client.done():
+            self._end()
+        else:
+            client.add_done_callback(partial(tell, loop, self._end))
+
+    def _end(self) -> None:
+        done, self._done = self._done, None
+        if done is not None:
+            self.error = self._pair.client.exception()
+            done(self)
+
+    def cancel(self) -> bool:
+        """Give the request up, untold. True where a backend still runs on its dict."""
+        self._done = None
+        abandoned = bool(self.running.cancel())
+        self._pair.note(0, CANCELLED)
+        return abandoned
+
+
+@contextmanager
+def _noting(pair: Pair) -> Iterator[None]:
+    """Let a pair know the outcome of the old model, which is not raised here."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - the client gets it, or the answer of the new model
+        pair.note(0, error)
+    except BaseException:
+        pair.note(0, CANCELLED)
+        raise
+    else:
+        pair.note(0, None)
+
+
+@contextmanager
+def _noting_refused(pair: Pair) -> Iterator[None]:
+    """Let a pair know that the old model has refused the request, which is raised."""
+    try:
+        yield
+    except BaseException as error:
+        pair.note(0, error)
+        raise
 
 
 def _checked(data: list[Any], errors: list[BaseException | None]) -> list[Any]:

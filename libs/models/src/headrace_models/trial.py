@@ -16,6 +16,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from headrace import keys
+from headrace.errors import ContractError
+from headrace.futures import RelayFuture
 from headrace_models.calling import outputs_of, ports_of
 from headrace_models.verdict import Tally, distances, row_of, shown
 from headrace_models.version import first_line
@@ -25,67 +27,57 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace import Pipeline
+    from headrace.futures import RequestFuture
     from headrace.keys import Request
     from headrace_models.exchange import Exchange
     from headrace_models.version import Rules, Version
 
-__all__ = ["Pair", "Trial", "tell"]
+__all__ = ["CANCELLED", "Pair", "Trial", "tell"]
 
 _log = logging.getLogger("headrace.models")
 _MOST_OPEN = 64
 """So many sampled requests are in flight, or wait to be compared."""
 _HOST = {1, 3, 11, 13}
 """The kinds of devices of DLPack whose memory the CPU reads."""
-_CANCELLED = RuntimeError("cancelled")
+CANCELLED = RuntimeError("cancelled")
 _STREAM, _SEQUENCE, _DEVICE = "streams", "sequences", "on a device"
 
 
-class _Answer(Future[Any]):
-    entry = None  # as the futures of pipelines have one
-
-
 class Pair:
-    """A request that both models run. Who has called `call_soon` gets it as its call.
+    """A request that both models run.
 
     Attributes:
         request: The client's request.
         twin: The copy that the new model runs.
         inputs: A copy that nobody changes, if inputs are kept.
-        running: What the old pipeline has given for the request, to cancel it.
-        client: What the client waits for.
-        error: The error of the request, for an event loop.
+        running: The future of the new model.
+        client: What the client waits for: the outcome of the old model, in a canary that of the new one if it has an answer.
         answers, errors, ms: The results, errors and milliseconds, those of the old model first.
         kind: Why it cannot be compared. ``""`` if it can.
     """
 
-    running: Any = None
-    error: BaseException | None = None
+    running: RequestFuture
 
     def __init__(self, trial: Trial, request: Request) -> None:
         self._trial, self.request, self.twin = trial, request, deepcopy({**request})
         self.inputs = deepcopy(self.twin) if trial.exchange.keep_inputs else {}
-        self.client = _Answer()
+        self.client = RelayFuture()
         self.answers: list[Any] = [None, None]
         self.errors: list[BaseException | None] = [None, None]
         self.ms, self.kind = [0.0, 0.0], ""
-        self._canary = trial.exchange.compare == "canary"
+        self._waits_for_both = trial.exchange.compare == "canary"
         self._given = {*request} - {keys.RESULT}
-        self._open, self._lock = {0, 1}, threading.Lock()
+        self._open, self._lock, self._is_answered = {0, 1}, threading.Lock(), False
         self._begun = perf_counter()
 
     def note_done(self, done: Future[Any], side: int = 0) -> None:
         """Note that the future of the old model, or of the other side, has ended."""
-        self.note(side, _CANCELLED if done.cancelled() else done.exception())
-
-    def note_call(self, call: Any) -> None:
-        """Note that the call of the old model has ended; in its event loop."""
-        error, call.error = call.error, None
-        self.note(0, error)
+        self.note(side, CANCELLED if done.cancelled() else done.exception())
 
     def note(self, side: int, error: BaseException | None) -> None:
-        """Note that one side has ended."""
+        """Note that one side has ended, and answer the client if it waits for nothing else."""
         ms, answer, kind = 1e3 * (perf_counter() - self._begun), None, ""
-        if error is _CANCELLED:
+        if error is CANCELLED:
             kind = "cancelled"
         elif error is None:
             try:
@@ -100,31 +92,48 @@ class Pair:
             self._open.remove(side)
             self.ms[side], self.answers[side], self.errors[side] = ms, answer, error
             self.kind, both = self.kind or kind, not self._open
+            waits_for_new = self._waits_for_both and not both
         if both:
             self._trial.put(self)
-        if both if self._canary else side == 0:
-            self._answer()
+        if 0 not in self._open:
+            if waits_for_new:
+                self.client.follow(self.running, lambda _: None)  # its end is noted, too
+            else:
+                self._answer()
 
     def _answer(self) -> None:
         """Give the client the old answer, in a canary the new one if there is one."""
-        if not self.client.set_running_or_notify_cancel():
-            return
+        with self._lock:
+            if self._is_answered:
+                return
+            self._is_answered = True
         error = self.errors[0]
-        if self._canary and self.errors[1] is None and not getattr(error, "abandoned", False):
+        if error is CANCELLED:  # the request is the client's again
+            return
+        has_new = self._waits_for_both and 1 not in self._open and self.errors[1] is None
+        if has_new and not getattr(error, "abandoned", False):
             error = None
             fresh = {key: value for key, value in self.twin.items() if key not in self._given}
             self.request.update(fresh)
-        if error is None:
-            self.client.set_result(self.request)
-        else:
-            self.client.set_exception(error)
+        self.client.finish(self.request if error is None else error)
 
-    def cancel(self) -> bool:
-        """Give the request up. True where a backend may still run on its dict."""
-        self.client.cancel()
-        abandoned = bool(self.running.cancel())
-        self.note(0, _CANCELLED)
-        return abandoned
+    def end_wait(self) -> None:
+        """Let the client have the outcome of the old model as soon as that has one."""
+        with self._lock:
+            self._waits_for_both = False
+            has_old = 0 not in self._open
+        if has_old:
+            self._answer()
+
+    def result(self) -> Request:
+        """Wait for the answer of the client, in its thread, once the old model has ended."""
+        try:
+            return self.client.result()
+        except ContractError:
+            if self.client.done():
+                raise
+            self.end_wait()  # the new model waits for this very thread
+            return self.client.result()
 
 
 def _is_on_device(value: Any) -> bool:
@@ -173,6 +182,7 @@ class Trial:
         self._most = min(_MOST_OPEN, new.queue_size)
         self._lock = threading.Lock()
         self._open, self._not_sampled = 0, Counter[str]()
+        self._pairs: set[Pair] = set()
         self._ended: SimpleQueue[Pair | None] = SimpleQueue()
         self._tally = Tally()
         self.outcome = self.reason = ""
@@ -190,7 +200,10 @@ class Trial:
             if self.outcome:
                 return
             self.outcome, self.reason = outcome, reason
+            pairs, self._pairs = self._pairs, set()
         self._ended.put(None)
+        for pair in pairs:
+            pair.end_wait()
         level = logging.INFO if outcome in ("passed", "taken") else logging.WARNING
         _log.log(level, "model %r: %s", self.new.title, self.summary())
 
@@ -243,13 +256,12 @@ class Trial:
             self.end("failed" if reasons else "passed", "; ".join(reasons))
         return None
 
-    def take(self, request: Any, how: Mapping[str, Any], loop: Any) -> Pair | None:
+    def take(self, request: Any, how: Mapping[str, Any]) -> Pair | None:
         """Begin a request with the new model as well, if it is drawn and can be. It never waits.
 
         Args:
             request: The request.
             how: Timeout and priority.
-            loop: The event loop that hears of the end of both, as it takes its time. None: no loop does.
         """
         if not self._is_drawn() or type(request) is not dict:
             return None
@@ -263,11 +275,13 @@ class Trial:
             try:
                 if not _is_on_device(request):
                     pair = Pair(self, request)
-                    running = self._pipe.submit(pair.twin, **how)
-                    end = partial(pair.note_done, side=1)
-                    running.add_done_callback(
-                        end if loop is None else lambda done: tell(loop, partial(end, done), done)
-                    )
+                    pair.running = self._pipe.submit(pair.twin, **how)
+                    pair.running.add_done_callback(partial(pair.note_done, side=1))
+                    with self._lock:
+                        if not self.outcome:
+                            self._pairs.add(pair)
+                    if self.outcome:
+                        pair.end_wait()
                     return pair
                 kind = _DEVICE
             except Exception:  # noqa: BLE001 - a request is the user's, and the pipeline may be closed by now
@@ -296,6 +310,8 @@ class Trial:
 
     def put(self, pair: Pair) -> None:
         """Have a request compared that both have ended."""
+        with self._lock:
+            self._pairs.discard(pair)
         self._ended.put(pair)
 
     def summary(self) -> str:
