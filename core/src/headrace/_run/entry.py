@@ -69,10 +69,8 @@ class Entry:
         entered: What ``enter`` of each backend class returned for the request, by class. None for
             nothing.
         trait, trait_of: See `headrace.policies.Waiting`, and the policy that has worked it out.
-        held: What is known of it where a backend keeps it as PENDING, or has asked something for
-            it, else None.
-        kept: Whether a backend has a handle of it, by which it may be answered later.
-        notes: What that backend notes with it. None for nothing.
+        held: What is known of it where a backend has a handle of it, by which it may be answered
+            later. None where none has.
         room: Called once it is in the queue, or done. None where nobody waits for that.
         on_way: Where its dict is kept from being sent again: see `Entrance`. None where it is not.
     """
@@ -108,8 +106,6 @@ class Entry:
     entered: dict[type, Any] | None = None
     trait: Any = None
     trait_of: Any = None
-    kept: bool = False
-    notes: dict[Any, Any] | None = None
 
     def __init__(
         self,

@@ -9,9 +9,11 @@ from headrace._run.box import NOT_YET, ask, post
 from headrace._run.current import running_here
 from headrace._run.entry import DONE, RUNNING, Entry
 from headrace._run.parts import elsewhere, may_wait, read_from
+from headrace._run.pending import held_of
 from headrace._run.tracebacks import without_locals
 from headrace._texts import repr_of
 from headrace.errors import ContractError, among
+from headrace.keys import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from headrace._run.node import Node
     from headrace._run.parts import Parts
     from headrace._run.settings import Links
-    from headrace.keys import Request
 
 
 class Handle:
@@ -54,9 +55,7 @@ class Handle:
     @property
     def notes(self) -> dict[Any, Any]:
         """Your own notes on the request."""
-        if self._entry.notes is None:
-            self._entry.notes = {}
-        return self._entry.notes
+        return held_of(self._entry).notes
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Handle) and self._entry is other._entry
@@ -142,7 +141,8 @@ class Keeping:
             return Handle(parts=parts)
         entry, node = self._find(request), self._node()
         if entry is not None:
-            entry.kept = entry.kept or self._backend.keeps
+            if self._backend.keeps:
+                held_of(entry)
             return Handle(entry)
         mine, instances = self._backend._liveness, () if node is None else node.instances
         return Handle(at=next((i for i in instances if i.liveness is mine), None))
@@ -150,7 +150,7 @@ class Keeping:
     def find_handle(self, request: Request) -> Handle | None:
         """Return the handle of a request that was kept before: see `headrace.InitContext`."""
         entry = self._find(request)
-        return Handle(entry) if entry is not None and entry.kept else None
+        return None if entry is None or entry.held is None else Handle(entry)
 
     def resume(self, handle: Handle, node: str | None = None) -> bool:
         """Queue a request again: see `headrace.InitContext`."""
@@ -174,7 +174,7 @@ class Keeping:
         """Let another node answer a request of the batch that runs."""
         entry = self._find(request)
         if entry is not None:
-            entry.kept = True
+            held_of(entry)
             node: Any = entry.node
             post(node.box, node.pending.asks, entry, partial(node.pending.send, there, each))
 

@@ -47,7 +47,7 @@ _log = logging.getLogger("headrace.scheduling")
 
 
 class Kept:
-    """What the kernel knows of a request that a backend keeps, or has asked something for.
+    """What the kernel knows of a request of which a backend has a handle.
 
     Attributes:
         instance: The instance whose backend has kept it last. None while none has.
@@ -57,17 +57,27 @@ class Kept:
         away: The request at another node, which a backend here has sent it to. None while it is
             here.
         goes_on_at: The node at which the graph is to go on. None for those linked after this one.
+        notes: What the backend notes with it.
     """
 
-    __slots__ = ("asked", "away", "functions", "goes_on_at", "instance", "since")
+    __slots__ = ("asked", "away", "functions", "goes_on_at", "instance", "notes", "since")
 
-    def __init__(self) -> None:
+    def __init__(self, since: float = 0.0) -> None:
         self.instance: Instance | None = None
         self.asked: Callable[[Entry], object] | None = None
         self.functions: list[tuple[Callable[[Any], object], Any]] = []
-        self.since = 0.0
+        self.since = since
         self.away: Sent | None = None
         self.goes_on_at: str | None = None
+        self.notes: dict[Any, Any] = {}
+
+
+def held_of(entry: Entry) -> Kept:
+    """Return the record of an entry, which begins here if there is none."""
+    if entry.held is None:
+        entry.held = Kept(entry.arrival)
+    held: Kept = entry.held
+    return held
 
 
 class Pending:
@@ -100,25 +110,19 @@ class Pending:
             (entry for batch in batches for entry in batch if entry.request is request), None
         )
 
-    def _know(self, entry: Entry) -> Kept:
-        """Return the record of an entry, which begins here if there is none."""
-        if entry.held is None:
-            entry.held = Kept()
-        self.known[entry] = None
-        held: Kept = entry.held
-        return held
-
     def pend(self, entry: Entry, instance: Instance) -> None:
         """Keep an entry whose outcome is PENDING, unless its node or instance keeps nothing now."""
         node = self._node
         if entry.state != RUNNING:  # it has ended while the batch ran
             return
-        held = self._know(entry)
+        held: Kept | None = entry.held
+        if held is None:
+            self.settle(entry, not_kept_error(instance))
+            return
+        self.known[entry] = None
         held.instance = instance
         asked, held.asked = held.asked, None
-        if not entry.kept:
-            self.settle(entry, not_kept_error(instance))
-        elif node.refusing is not None and (node.dead or not node.drains):
+        if node.refusing is not None and (node.dead or not node.drains):
             node.settle(entry, own_error(node.refusing))
         elif instance.liveness.lost:
             node.settle(entry, holder_lost_error(node.name))
@@ -143,7 +147,7 @@ class Pending:
         box = self._node.box
         for function, handle in functions:
             box.later(box.threads.pool.run, tell, function, handle)
-        notes, entry.notes = entry.notes, None
+        notes, held.notes = held.notes, {}
         if notes:  # in no step: what is noted may have a destructor
             box.later(notes.clear)
 
@@ -159,7 +163,8 @@ class Pending:
         """Do what a backend has asked for an entry, now or after ``forward``; False if ended."""
         if entry.state == DONE:
             return False
-        held = self._know(entry)
+        held = held_of(entry)
+        self.known[entry] = None
         if entry.state == PENDED:
             step(entry)
             return True
@@ -172,7 +177,8 @@ class Pending:
         """Have a holder told of the end of an entry; False where it has ended."""
         if entry.state == DONE:
             return False
-        self._know(entry).functions.append((function, handle))
+        self.known[entry] = None
+        held_of(entry).functions.append((function, handle))
         return True
 
     def queue_again(self, entry: Entry) -> None:
