@@ -28,7 +28,7 @@ LATE_ERROR = """        entry.state = DONE
         threading.Thread(target=setattr, args=(entry, "error", error), daemon=True).start()
 """
 LOCKED_CANCEL = """with self._condition:
-            told = ask(entry_box(self.entry), self.entry.node.cancel, self.entry)
+            told = ask(entry_box(self._entry), self._entry.node.cancel, self._entry)
         if told is True:"""
 
 FAULTS = {
@@ -147,7 +147,7 @@ FAULTS = {
         [
             (
                 "futures",
-                "if ask(entry_box(self.entry), self.entry.node.cancel, self.entry) is True:",
+                "if ask(entry_box(self._entry), self._entry.node.cancel, self._entry) is True:",
                 LOCKED_CANCEL,
             ),
             ("futures", "self._condition.acquire(blocking=False)", "self._condition.acquire()"),
