@@ -21,6 +21,7 @@ from shared import (
 
 from headrace import Pipeline
 from headrace.errors import BackendError, DeadlineExceededError
+from headrace.futures import RelayFuture
 from headrace_testing.interleavings import check, sleep
 
 ONE = ready(works("a", most=2, max=2))
@@ -48,6 +49,38 @@ def cancel_one():
         for n in (0, 1, 1, 2):
             book.thread(cancel, n)
         book.join()
+        settled(pipe, 3)
+
+
+def cancel_relays():
+    """Futures that follow those of a pipeline, now or once another thread says so: as the pipeline's own."""
+    book = Book()
+    items = [Item(n) for n in range(3)]
+    with Pipeline(ONE) as pipe:
+        requests = [{"data": item} for item in items]
+        futures, relays = [pipe.submit(r) for r in requests], [RelayFuture() for _ in items]
+
+        def wait(n):
+            try:
+                check(relays[n].result()["result"] == ("a", items[n]), f"there is {requests[n]}")
+            except CancelledError:
+                check(relays[n].cancelled(), "cancelled by nobody")
+
+        def cancel(n):
+            told = relays[n].cancel()
+            check(relays[n].cancelled() or not told, f"cancel gave {told}")
+
+        relays[0].follow(futures[0])
+        for n in (1, 2):
+            book.thread(relays[n].follow, futures[n])
+        for n in (0, 1, 1):
+            book.thread(cancel, n)
+        for n in (0, 1, 2):
+            book.thread(wait, n)
+        book.join()
+        for future, relay in zip(futures, relays, strict=True):
+            concurrent.futures.wait([future])
+            check(relay.cancelled() or relay.done(), "nobody was told")
         settled(pipe, 3)
 
 

@@ -266,7 +266,8 @@ class RelayFuture(RequestFuture):
         """Withdraw the request. False when a backend runs on it, or it is done."""
         if self.done():
             return self.cancelled()
-        return self._give_up() if self._followed is None else self._followed.cancel()
+        followed = self._followed
+        return (followed is None or followed.cancel()) and self._give_up()
 
     def _give_up(self) -> bool:
         if took_token(self._token):
