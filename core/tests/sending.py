@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace.errors import RequestsFailed
-from headrace.words import Bracket
+from headrace.words import Bracket, Place
 
 
 def backend(name, function, **attributes):
@@ -33,9 +33,10 @@ class Leaves(headrace.Backend):
         node: str
 
     bracket = Bracket(name_option="node")
+    place = Place(stands="last")
 
     @classmethod
-    def goes_on_at(cls, options):
+    def nodes_named(cls, options):
         return [options.node]
 
     def init(self, options, context):

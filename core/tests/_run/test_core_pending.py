@@ -123,8 +123,10 @@ def keeper(monkeypatch):
         owns_thread = True
 
     class KeptLeaver(KeptKeeper):
+        place = Place(stands="last")
+
         @classmethod
-        def goes_on_at(cls, options):
+        def nodes_named(cls, options):
             return ["other"]
 
     headrace.register("KeptLeaver", KeptLeaver, replace=True)
@@ -374,7 +376,7 @@ def test_a_request_goes_on_only_where_the_class_says_that_it_may(keeper):
     nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
     with headrace.pipe(nodes) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
-        with pytest.raises(ContractError, match="goes_on_at"):
+        with pytest.raises(ContractError, match="nodes_named"):
             keeper.context.request.resume(kept, "other")
         assert keeper.context.request.finish(kept, 1)
         future.result(WAIT_S)
@@ -679,7 +681,7 @@ def test_what_is_resumed_while_forward_runs_keeps_its_places_before_those_that_w
 @pytest.mark.parametrize("around", ["S[Alone]", "BackgroundThread[Alone]", "S[Identity,Alone]"])
 def test_a_class_may_say_that_it_stands_outermost_or_nowhere(around):
     class Alone(headrace.Backend):
-        place = Place(outermost=True)
+        place = Place(stands="outermost")
 
         def forward(self, batch):
             for request in batch:

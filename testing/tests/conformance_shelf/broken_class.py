@@ -39,8 +39,8 @@ class PrefixesAreAList(Perfect):
 
 
 @breaks("attributes")
-class OutermostIsAText(Perfect):
-    place = Place(outermost="yes")
+class StandsNowhere(Perfect):
+    place = Place(stands="first")
 
 
 @breaks("attributes")

@@ -26,7 +26,7 @@ SIGNATURES = {
         "left_out_option: 'str | None' = None) -> None"
     ),
     "Place": (
-        "(outermost: 'bool' = False, not_callable: 'str | None' = None, "
+        "(stands: \"Literal['anywhere', 'outermost', 'last']\" = 'anywhere', not_callable: 'str | None' = None, "
         "waits_while: 'str | None' = None) -> None"
     ),
     "combine_ranges": "(children: 'Sequence[Ranged]') -> 'tuple[int, int | None]'",

@@ -53,7 +53,7 @@ class Concurrency(headrace.Backend):
 
     takes = 1
     keeps = True
-    place = Place(outermost=True)
+    place = Place(stands="outermost")
     uses_pipeline = True
     reads = ()  # just the keys that X reads
     bracket = Bracket(combine_ranges=combine_ranges)

@@ -98,7 +98,7 @@ class Iterate(headrace.Backend):
 
     takes = 1
     keeps = True
-    place = Place(outermost=True)
+    place = Place(stands="outermost")
     reads = ()  # what the child needs, and no more
 
     @classmethod

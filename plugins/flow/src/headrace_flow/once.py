@@ -56,7 +56,7 @@ class Once(headrace.Backend):
 
     takes = 1
     keeps = True
-    place = Place(outermost=True)
+    place = Place(stands="outermost")
     bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
     reads: tuple[str, ...] | type = ("{keys}",)
 

@@ -12,7 +12,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, LimitError, among
 from headrace.keys import RESTART
-from headrace.words import Bracket, select
+from headrace.words import Bracket, Place, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,6 +72,7 @@ class Repost(headrace.Backend):
         )
 
     bracket = Bracket(name_option="node")
+    place = Place(stands="last")
     keeps = True
     uses_pipeline = True
 
@@ -81,7 +82,7 @@ class Repost(headrace.Backend):
         return count(1)
 
     @classmethod
-    def goes_on_at(cls, options: Any) -> tuple[str, ...]:
+    def nodes_named(cls, options: Any) -> tuple[str, ...]:
         """Return the node at which requests go on."""
         return (options.node,)
 
@@ -167,7 +168,7 @@ class Restart(Repost):
         return count(1)
 
     @classmethod
-    def goes_on_at(cls, options: Any) -> tuple[str, ...]:
+    def nodes_named(cls, options: Any) -> tuple[str, ...]:
         """Return the nodes at which requests may go on."""
         return tuple(options.nodes)
 

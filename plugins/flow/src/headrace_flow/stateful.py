@@ -302,7 +302,7 @@ class StateFul(headrace.Backend):
     takes = 1
     keeps = True
     uses_pipeline = True
-    place = Place(outermost=True)
+    place = Place(stands="outermost")
     stateful = True
     reads: tuple[str, ...] | type = ("{key}",)
     bracket = Bracket(gives=("{keep}",))

@@ -71,7 +71,7 @@ def attributes(subject: Subject) -> None:
     `min` is an int of at least 1, `max` None or an int of at least `min`. `owns_thread`, `rerun`,
     `builds_elsewhere`, `uses_pipeline`, `stateful` and `wide` are bools. `reads` and `writes` are tuples of keys, or of
     `"{option}"` for options that exist, or a TypedDict. `takes` is a number or `(least, most)`. Of `bracket` the `phases`
-    are at least 1, and `prefixes` a tuple of texts. Of `place` `outermost` is a bool, `not_callable` and `waits_while` are
+    are at least 1, and `prefixes` a tuple of texts. Of `place` `stands` is "anywhere", "outermost" or "last", `not_callable` and `waits_while` are
     texts or None. A class that `builds_elsewhere` takes children. A backend can be made without arguments.
     """
     cls = subject.cls
@@ -94,12 +94,14 @@ def attributes(subject: Subject) -> None:
 
 def _check_flags(cls: Any) -> None:
     own = ("owns_thread", "rerun", "builds_elsewhere", "uses_pipeline", "stateful", "wide")
-    flags = {name: getattr(cls, name) for name in own} | {"place.outermost": cls.place.outermost}
+    flags = {name: getattr(cls, name) for name in own}
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise Broken(f"{name} is {flag!r}, not True or False")
     if cls.builds_elsewhere and cls.takes == 0:
         raise Broken("builds_elsewhere is True and it takes no children: write takes = 1")
+    if cls.place.stands not in ("anywhere", "outermost", "last"):
+        raise Broken(f"place.stands is {cls.place.stands!r}, none of the three that it may be")
     for name in ("not_callable", "waits_while"):
         if not isinstance(text := getattr(cls.place, name), (str, type(None))):
             raise Broken(f"place.{name} is {text!r}, neither a text nor None")

@@ -232,18 +232,18 @@ class Backend(Checked):
         return None
 
     @classmethod
-    def nodes_called(cls, options: Any) -> Iterable[str] | None:
-        """Return the nodes that this class calls by ``context.request.call``.
+    def nodes_named(cls, options: Any) -> Iterable[str]:
+        """Return the nodes to which this class sends requests. The default returns none.
 
-        They are known as far as the options say. None where it calls none.
+        It does so by ``context.request.call``. If its `place` is ``"last"``, it lets requests go on
+        there by ``context.request.resume(handle, node)``.
 
         Each is checked before anything is built: an unknown one is an error with the nearest name.
-        Requests enter at the node that calls. The default returns None.
 
         Args:
             options: An instance of this class's `Options`, validated and frozen.
         """
-        return None
+        return ()
 
     @staticmethod
     def check_pipeline(config: Any) -> None:
@@ -259,21 +259,6 @@ class Backend(Checked):
             ConfigError: It is wrong. `headrace.PipelineConfig.problem_at` gives a problem its
                 place.
         """
-
-    @classmethod
-    def goes_on_at(cls, options: Any) -> Iterable[str]:
-        """Return the nodes at which this class lets requests go on.
-
-        It does so by ``context.request.resume(handle, node)``. There are none by default.
-
-        Each is checked before anything is built. Such a class stands where its node ends:
-        outermost, last in an ``S`` there, or in a branch of ``HasKey`` there. In no node with
-        ``each``, and in none of several branches.
-
-        Args:
-            options: An instance of this class's `Options`, validated and frozen.
-        """
-        return ()
 
     def init(self, options: Any, context: InitContext) -> None:
         """Do the heavy imports and work. The default does nothing.

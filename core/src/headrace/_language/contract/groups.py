@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from headrace._run.keeping import Handle
 from headrace._run.shared import Shared
@@ -144,10 +144,10 @@ class Requests:
             returns a function that withdraws all requests without an outcome, for which ``then`` is
             not called. Their parts are parts of ``request``: with a text as ``parts`` they come as
             ``(text, part)``, with False nobody gets them. It raises ContractError if there is no
-            such node. See `Backend.nodes_called`.
+            such node. See `Backend.nodes_named`.
         resume: ``resume(handle, node=None)`` queues a request again after `forward` has returned
             `headrace.PENDING` for it. It goes to the front of the queue of its own node, where any
-            instance may take it. With ``node`` it goes on at that node, which `Backend.goes_on_at`
+            instance may take it. With ``node`` it goes on at that node, which `Backend.nodes_named`
             names. It leaves its way through the graph, and the nodes linked after the other one
             run. Where no graph leads the request (``Forward`` called the node, or it is the only
             one) the other node answers it. It may be called while `forward` still runs. It gives
@@ -286,9 +286,12 @@ class Place:
     You need it for a backend that waits, resumes or only declares something.
 
     Attributes:
-        outermost: True when it may stand only outermost in a node, since each request it resumes
-            runs through the whole expression of the node again. A thread around it
-            (``BackgroundThread``) is allowed.
+        stands: ``"outermost"`` when it may stand only outermost in a node, since each request it
+            resumes runs through the whole expression of the node again. A thread around it
+            (``BackgroundThread``) is allowed. ``"last"`` when it lets requests go on at the nodes
+            of `Backend.nodes_named`, so it stands where its node ends: outermost, last in an ``S``
+            there, or in a branch of ``HasKey`` there. In no node with ``each``, and in none of
+            several branches.
         not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend of a
             node's key ``init`` that works in `init` only. None for all others.
         waits_while: When it waits and holds its instance, as ``"queue {queue!r} is full"``.
@@ -296,6 +299,6 @@ class Place:
             explain` shows it.
     """
 
-    outermost: bool = False
+    stands: Literal["anywhere", "outermost", "last"] = "anywhere"
     not_callable: str | None = None
     waits_while: str | None = None

@@ -79,11 +79,10 @@ def check_placed(use: Use) -> None:
 def _check_calls(use: Use) -> None:
     """Report nodes that do not exist, and that a backend would call or send requests to."""
     element, nodes = use.element, use.planning.shape.nodes
-    calls = element.cls.nodes_called(element.options) or ()
-    for name in dict.fromkeys([*calls, *element.goes_on_at]):
+    for name in element.nodes_named:
         if name not in nodes:
             suggestion = use.planning.problems.nearest(name, nodes)
-            does = "calls" if name in calls else "lets requests go on at"
+            does = "lets requests go on at" if element.goes_on_at else "calls"
             message = f"{element.name} {does} the node {name!r}, and there is none of that name"
             hint = None if suggestion else f"There is {', '.join(nodes)}."
             use.add("unknown_instance", message, suggestion=suggestion, hint=hint)

@@ -156,10 +156,15 @@ class Element(Data):
     # What its class says.
 
     @cached_property
-    def goes_on_at(self) -> tuple[str, ...]:
-        """The nodes at which its backend lets requests go on; see `headrace.Backend.goes_on_at`."""
+    def nodes_named(self) -> tuple[str, ...]:
+        """The nodes to which its backend sends requests; see `headrace.Backend.nodes_named`."""
         known = self.options is not None and self.named is None
-        return tuple(dict.fromkeys(self.cls.goes_on_at(self.options))) if known else ()
+        return tuple(dict.fromkeys(self.cls.nodes_named(self.options))) if known else ()
+
+    @property
+    def goes_on_at(self) -> tuple[str, ...]:
+        """Those of `nodes_named` at which its backend lets requests go on."""
+        return self.nodes_named if self.cls.place.stands == "last" else ()
 
     @property
     def target(self) -> str | None:

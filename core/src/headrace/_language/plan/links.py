@@ -227,8 +227,7 @@ class _Graph:
             run = elements_of(node.roots)
             self.reposts[name] = {to: element for element in run for to in element.goes_on_at}
             calls = [element.named.node for element in run if element.named is not None]
-            for element in (element for element in run if element.options):
-                calls += element.cls.nodes_called(element.options) or ()
+            calls += [to for e in run if not e.goes_on_at for to in e.nodes_named]
             called = tuple(to for to in dict.fromkeys(calls) if to and to != name)
             self.links[name] = replace(
                 self.links[name], reposts=tuple(self.reposts[name]), calls=called

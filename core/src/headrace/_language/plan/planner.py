@@ -159,7 +159,7 @@ class Planner:
         if (why := why_not_callable(instance)) is not None:
             self.add("not_callable", f"{instance.name} {why} and cannot be called", instance.call)
         self._check_range(plan, instance)
-        self._check_outermost(plan.roots, instance)
+        self._check_places(plan.roots, instance)
         self._check_instances(plan)
         return plan
 
@@ -184,27 +184,26 @@ class Planner:
         call = Call("Reflect", phases=((inner,),), source=source)
         return self.plan(call, Scope(depth=-1))
 
-    def _check_outermost(self, roots: Iterable[Element], runs: Element) -> None:
-        """Check that what may only stand outermost in a node, does.
+    def _check_places(self, roots: Iterable[Element], runs: Element) -> None:
+        """Check that what may stand only outermost in a node, or last in it, does.
 
-        Nothing in ``runs`` runs before it or after it.
+        Nothing in ``runs`` runs before the outermost or after it.
         """
-        special = [e for e in elements_of(roots) if e.cls.place.outermost or e.goes_on_at]
-        if not special:
+        placed = [e for e in elements_of(roots) if e.cls.place.stands != "anywhere"]
+        if not placed:
             return
         ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
         alone = [first for first, last in ways if first is last and first.named is None][-1:]
-        last = edges(runs)
-        for element in special:
-            if element.goes_on_at and element not in last:
+        for element in placed:
+            allowed, where = alone, "outermost in its node"
+            why = "what it resumes runs through the node again"
+            hint = "Put what comes before or after it into a node of its own, linked by next."
+            if element.cls.place.stands == "last":
+                allowed, where = edges(runs), "where its node ends"
                 why = "a request that goes on elsewhere leaves its node"
-                message = f"{element.name} stands where its node ends or nowhere: {why}"
                 hint = "That is outermost, last in an S there, or in a branch of HasKey there."
-                self.add("word", message, element.call, hint=hint)
-            if element.cls.place.outermost and element not in alone:
-                why = "what it resumes runs through the node again"
-                message = f"{element.name} stands outermost in its node or nowhere: {why}"
-                hint = "Put what comes before or after it into a node of its own, linked by next."
+            if element not in allowed:
+                message = f"{element.name} stands {where} or nowhere: {why}"
                 self.add("word", message, element.call, hint=hint)
 
     def _check_instances(self, plan: NodePlan) -> None:
