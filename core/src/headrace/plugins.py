@@ -186,7 +186,7 @@ class BuiltExpression:
         self._element, self._by_element = plan.tree, self._node.elements.by_element
         root = self._by_element.get(plan.tree)
         self.root: Backend = root or self.instances[0]
-        read = keys_read_by(plan.instance, self._by_element)
+        read = keys_read_by(plan.tree, self._by_element)
         self.reads = tuple(sorted({DATA, *filter(None, read)}))
         self.needs = tuple(self._node.node.needs)
         for instance in self._scheduled if seen is not None else ():

@@ -389,7 +389,7 @@ def test_what_is_not_callable_stands_in_init_only():
     assert found.message == "Declares only declares a box: S cannot call it"
     assert found.hint == "It belongs in the init of a node."
     found = problem({"backend": "Declares"})
-    assert found.message == "Declares only declares a box: Reflect cannot call it"
+    assert found.message == "Declares only declares a box and cannot be called"
     with headrace.pipe({"backend": "Passes", "init": "Declares"}) as pipe:
         assert pipe({"data": 1})["result"] == 1
     alone = Declares()

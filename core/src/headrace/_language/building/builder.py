@@ -111,7 +111,7 @@ class Builder(Build):
         at = BuildSite.begin(parts)
         if node.init is not None:
             builder.element(node.init, replace(at, end=BatchEnd()))
-        backends = builder.instances(node.instance, at)
+        backends = builder.instances(node.tree, at)
         made = [_instance(i, backend, node.keys) for i, backend in enumerate(backends)]
         if node.auto is not None:
             made[-1].wide = node.auto.wide_threads > 0
@@ -121,7 +121,7 @@ class Builder(Build):
         running = schedule(made)
         _report_who_limits(made, node, builder.by_element)
         alias = next((backend for backend in backends if isinstance(backend, Alias)), None)
-        needs = required_keys(node.instance, builder.by_element) if alias is None else alias.needs
+        needs = required_keys(node.tree, builder.by_element) if alias is None else alias.needs
         running.need(needs)
         links = node.links
         called = NodeCall(running, links if links.each is not None else None)
@@ -139,7 +139,7 @@ def _report_who_limits(
     for instance in instances:
         if (most := instance.backend.max) is None or most != instance.max:
             continue
-        leaves = (built[i] for i in node.instance.walk() if i in built and not i.children)
+        leaves = (built[i] for i in node.tree.walk() if i in built and not i.children)
         name = next((leaf._label() for leaf in leaves if leaf.max == most), None)
         instance.limit = (name or instance.backend._label(), most)
         if instance.index == 0 and (asked := node.keys.max) is not None and asked > most:

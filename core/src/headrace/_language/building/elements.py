@@ -93,7 +93,7 @@ class ElementBuilder:
         node, self.commons = self.node, self.build.commons
         self.name, self.keys = node.name, node.keys
         self.measuring = Measuring(node, self.commons.probes)
-        self.edges = set(edges(node.instance))
+        self.edges = set(edges(node.tree))
         self.shared = Shared()
         self.parts.add(self.shared)
 

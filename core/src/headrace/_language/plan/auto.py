@@ -28,8 +28,8 @@ def settle_auto(plan: Plan) -> None:
 def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     """Work out what a node has whose share of all ``threads`` of the pipeline is ``share``."""
     device = node.keys.device if isinstance(node.keys.device, str) else None
-    walked = node.instance.walk()
-    here = {*node.instance.walk(lambda element: not element.cls.builds_elsewhere)}
+    walked = node.tree.walk()
+    here = {*node.tree.walk(lambda element: not element.cls.builds_elsewhere)}
     elements = [e for e in walked if e.named is None and e.options is not None]
     for element in elements:
         if element.cls.stateful:
@@ -100,7 +100,7 @@ def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> st
     cores, threads = cpu_s * number / busy_s, plan.threads  # which reads files
     device = any(not (i["device"] or "cpu").startswith("cpu") for i in shown["instances"])
     called = any(_waited(plan.nodes[n], nodes[n]) >= 0.5 for n in node.links.calls)
-    state = any(e.cls.stateful for e in node.instance.walk())
+    state = any(e.cls.stateful for e in node.tree.walk())
     children = any(e.cls.builds_elsewhere for e in elements_of(plan.expressions))
     holds = not node.batch_policy.cls.sends_when_idle or node.alias_of is not None
     if device or called or state or children or holds or not 0 <= cores <= threads / 2:

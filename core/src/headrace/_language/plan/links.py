@@ -224,7 +224,7 @@ class _Graph:
         The nodes at which requests go on, and those that are called.
         """
         for name, node in self.nodes.items():
-            run = elements_of(node.roots)
+            run = elements_of(node.trees)
             self.reposts[name] = {to: element for element in run for to in element.goes_on_at}
             calls = [element.named.node for element in run if element.named is not None]
             calls += [to for e in run if not e.goes_on_at for to in e.nodes_named]
@@ -272,7 +272,7 @@ class _Graph:
                 if source not in there:
                     needs.setdefault(source, "each")
                 there.add(target)
-            needs = {**keys_required_by(self.nodes[way[-1]].instance, {}), **needs}
+            needs = {**keys_required_by(self.nodes[way[-1]].tree, {}), **needs}
             for key in (key for key in needs if key not in there and key not in RESERVED):
                 reads = f"{needs[key]} of node {name!r} reads {key!r}"
                 message = f"{reads}, and the map before it does not bring it"

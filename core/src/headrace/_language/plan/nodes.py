@@ -90,7 +90,7 @@ class NodePlan(Data):
         name: Its name.
         keys: Its keys, checked.
         origins: Where each key comes from, as in `values`, or ``inline`` (``batch_policy``).
-        instance: The element from which each instance is built.
+        tree: The expression of an instance.
         batch_policy, dispatch_policy: Its policies.
         init: The expression that is built before the node, or None.
         own_keys: The keys that belong to plugins, checked: an object of each class
@@ -103,7 +103,7 @@ class NodePlan(Data):
     name: str
     keys: NodeKeys
     origins: dict[str, Any]
-    instance: Element
+    tree: Element
     batch_policy: NamedPlan
     dispatch_policy: NamedPlan
     init: Element | None = None
@@ -145,25 +145,14 @@ class NodePlan(Data):
     # Its expressions.
 
     @property
-    def tree(self) -> Element:
-        """The expression of an instance, as written."""
-        inner = self.instance
-        return inner.children[0] if inner.parameter == "backend" else inner
-
-    @property
     def trees(self) -> tuple[Element, ...]:
-        """All its expressions, as written."""
+        """All its expressions, as they are built."""
         return (self.tree,) if self.init is None else (self.tree, self.init)
 
     @property
     def expression(self) -> str:
         """The text of the expression of an instance."""
         return str(self.tree.call)
-
-    @property
-    def roots(self) -> tuple[Element, ...]:
-        """All its expressions, as they are built."""
-        return (self.instance,) if self.init is None else (self.instance, self.init)
 
     @property
     def alias_of(self) -> str | None:
@@ -176,7 +165,7 @@ class NodePlan(Data):
     @property
     def range(self) -> Range:
         """The range of its batches, as classes and keys state it. ``init`` may narrow it."""
-        low, high = narrow(self.instance.range, self.keys, alias=self.alias_of is not None)
+        low, high = narrow(self.tree.range, self.keys, alias=self.alias_of is not None)
         return low, largest_size(self.keys.batch_sizes or (), high)
 
     @property
@@ -204,8 +193,8 @@ class NodePlan(Data):
     @property
     def processes(self) -> Processes | None:
         """Its processes, and how often these load each file together. None for none."""
-        repeated = {*self.instance.walk()}
-        times = {e: self.instance_num if e in repeated else 1 for e in elements_of(self.roots)}
+        repeated = {*self.tree.walk()}
+        times = {e: self.instance_num if e in repeated else 1 for e in elements_of(self.trees)}
         outer = [element for element in times if element.cls.builds_elsewhere]
         loads: Counter[str] = Counter()
         for element in dict.fromkeys(elements_of(child for e in outer for child in e.children)):
@@ -279,7 +268,7 @@ class Plan(Data):
     @property
     def expressions(self) -> list[Element]:
         """The expressions of all nodes, as they are built."""
-        return [root for name in self.order for root in self.nodes[name].roots]
+        return [root for name in self.order for root in self.nodes[name].trees]
 
     @property
     def asks_for(self) -> tuple[Asked, ...]:
@@ -290,8 +279,7 @@ class Plan(Data):
         names: dict[tuple[str, str], set[str]] = {
             by: set() for by in {("headrace", __version__), *brought} - {("", "")}
         }
-        # As written: nobody has written the `Reflect` of an instance.
-        for element in elements_of(tree for node in nodes for tree in node.trees):
+        for element in elements_of(self.expressions):
             by = (element.distribution, element.version)
             names.setdefault(by, set()).add(element.backend)
         return tuple(Asked(*by, tuple(sorted(names[by]))) for by in sorted(names))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.config.problems import SUGGESTED, with_lines
-from headrace._language.config.sections import GlobalKeys, NodeKeys, Sections
+from headrace._language.config.sections import NODE_KEYS, GlobalKeys, NodeKeys, Sections
 from headrace._language.expression.nesting import MAX_DEPTH, TOO_DEEP, with_room
 from headrace._language.expression.tree import Call
 from headrace._language.plan.auto import settle_auto
@@ -29,7 +29,7 @@ from headrace._language.plan.ways import called_in_other_threads, edges, give_th
 from headrace._language.plan.word import Scope, Use, core_word, why_not_callable, word_of
 from headrace._language.registry.discovery import KNOWN_ELSEWHERE, SYNONYMS
 from headrace._language.registry.registry import Offer, registry
-from headrace._texts import starting
+from headrace._texts import nearest, starting
 from headrace.errors import PluginError
 
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Planner:
             plan = self._plan_present(keys, origins)
             if plan is not None and len(self.problems) == before:
                 self.nodes[name] = plan
-            instance = None if plan is None else plan.instance
-            self.registered[f"node.{name}"] = Named(f"node.{name}", instance, name)
+            tree = None if plan is None else plan.tree
+            self.registered[f"node.{name}"] = Named(f"node.{name}", tree, name)
         self._unfinished.pop()
 
     # One node.
@@ -146,20 +146,23 @@ class Planner:
             place = place_at("batch_policy", self.node, self.shape)
             keys = with_keys_of(policies[0], keys, origins, place, self.problems)
             self.parameters.keys = keys
-        init, instance = self.at_key("init"), self.instance()
-        if instance is None or policies is None:
+        init, tree = self.at_key("init"), self.at_key("backend")
+        if self.parameters.key("backend") is None:
+            self._report_no_backend()
+        if tree is None or policies is None:
             return None
-        plan = NodePlan(self.node, keys, origins, instance, *policies, init, plugin_keys)
-        for root in plan.roots:
+        plan = NodePlan(self.node, keys, origins, tree, *policies, init, plugin_keys)
+        for root in plan.trees:
             give_thread(root)
             for name in called_in_other_threads(root):
                 message = f"{name.name} owns its thread, and is called here in another one"
                 hint = "Leave out the BackgroundThread: the whole instance has a thread."
                 self.add("thread", message, name.call, hint=hint)
-        if (why := why_not_callable(instance)) is not None:
-            self.add("not_callable", f"{instance.name} {why} and cannot be called", instance.call)
-        self._check_range(plan, instance)
-        self._check_places(plan.roots, instance)
+        if (why := why_not_callable(tree)) is not None:
+            message = f"{tree.name} {why} and cannot be called"
+            self.add("not_callable", message, tree.call, hint="It belongs in the init of a node.")
+        self._check_range(plan)
+        self._check_places(plan)
         self._check_instances(plan)
         return plan
 
@@ -175,31 +178,28 @@ class Planner:
         """Plan the expression under a key of the present node. None where the key is missing."""
         written = self.parameters.key(key)
         call = None if written is None else self.read(written.value, written.source)
-        return None if call is None else self.plan(call, Scope())
+        return None if call is None else self.plan(call, Scope(reflecting=(f"{self.node}.{key}",)))
 
-    def instance(self) -> Element | None:
-        """Plan an instance of ``backend``."""
-        source = Source(f"{self.node}.backend")
-        inner = Call("backend", source=source)
-        call = Call("Reflect", phases=((inner,),), source=source)
-        return self.plan(call, Scope(depth=-1))
+    def _report_no_backend(self) -> None:
+        """Report a node without ``backend``, unless the key is there and misspelt."""
+        if all(nearest(key, NODE_KEYS) != "backend" for key in self.parameters.unused_keys()):
+            message, hint = f"node {self.node!r} needs the key 'backend'", 'Write backend = "..."'
+            place = {"file": self.shape.file_of(self.node), "path": self.node}
+            self.problems.add("missing_option", message, hint=f"{hint} in the node.", **place)
 
-    def _check_places(self, roots: Iterable[Element], runs: Element) -> None:
-        """Check that what may stand only outermost in a node, or last in it, does.
-
-        Nothing in ``runs`` runs before the outermost or after it.
-        """
-        placed = [e for e in elements_of(roots) if e.cls.place.stands != "anywhere"]
+    def _check_places(self, plan: NodePlan) -> None:
+        """Check that what may stand only outermost in a node, or last in it, does."""
+        placed = [e for e in elements_of(plan.trees) if e.cls.place.stands != "anywhere"]
         if not placed:
             return
-        ways = [*zip(way_through(runs, 0), way_through(runs, -1))]  # noqa: B905
+        ways = [*zip(way_through(plan.tree, 0), way_through(plan.tree, -1))]  # noqa: B905
         alone = [first for first, last in ways if first is last and first.named is None][-1:]
         for element in placed:
             allowed, where = alone, "outermost in its node"
             why = "what it resumes runs through the node again"
             hint = "Put what comes before or after it into a node of its own, linked by next."
             if element.cls.place.stands == "last":
-                allowed, where = edges(runs), "where its node ends"
+                allowed, where = edges(plan.tree), "where its node ends"
                 why = "a request that goes on elsewhere leaves its node"
                 hint = "That is outermost, last in an S there, or in a branch of HasKey there."
             if element not in allowed:
@@ -209,7 +209,7 @@ class Planner:
     def _check_instances(self, plan: NodePlan) -> None:
         """Check that no backend in this process refuses as many instances."""
         wanted = plan.instance_num
-        here = plan.instance.walk(lambda element: not element.cls.builds_elsewhere)
+        here = plan.tree.walk(lambda element: not element.cls.builds_elsewhere)
         for element in here if wanted > 1 else ():
             most = None if element.named else element.cls.most_instances(element.options)
             if most is not None and most < wanted:
@@ -217,15 +217,15 @@ class Planner:
                 message = f"{allows}: instance_num is {wanted}"
                 self.add("instances", message, element.call, hint=f"Write instance_num = {most}.")
 
-    def _check_range(self, plan: NodePlan, root: Element) -> None:
-        """Check that some weight fits the keys of the node and the range of ``root``."""
-        low, high = narrow(root.range, plan.keys, alias=plan.alias_of is not None)
+    def _check_range(self, plan: NodePlan) -> None:
+        """Check that some weight fits the keys of the node and the range of its expression."""
+        tree = plan.tree
+        low, high = narrow(tree.range, plan.keys, alias=plan.alias_of is not None)
         if high is None or low <= high:
             return
-        shown = (root if root.parameter is None else root.children[0]).name
         keys = map(self.parameters.key, ("batch_policy", "min", "max", "batch_sizes"))
         *_, last = filter(None, keys)
-        self.problems.add("range", no_batch(shown, root.range, plan.keys), **last.place())
+        self.problems.add("range", no_batch(tree.name, tree.range, plan.keys), **last.place())
 
     # Names in expressions.
 
@@ -268,7 +268,11 @@ class Planner:
         self.plan_all(call.children, scope)
         if target is None or len(self.problems) != before:
             return None
-        return Element(call.name, call, target.offer, target.cls, named=named, range=target.range)
+        offer, cls = target.offer, target.cls
+        if named.registered:  # it is called as by `Forward`, whatever its backend is
+            (offer,) = registry.find("headrace:Forward", self.files)
+            cls = offer.load()
+        return Element(call.name, call, offer, cls, named=named, range=target.range)
 
     # Names of backends.
 

@@ -82,4 +82,4 @@ def _runs_here(element: Element) -> bool:
 
 def owns_thread(node: NodePlan) -> bool:
     """Tell whether the instances of a node have a thread of their own."""
-    return not all(map(_runs_here, way_to_called(node.instance)))
+    return not all(map(_runs_here, way_to_called(node.tree)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace._language.config.sections import NODE_KEYS
 from headrace._language.contract.groups import Bracket
 from headrace._language.plan.word import Use, Word
 from headrace._texts import nearest
@@ -138,15 +137,8 @@ class Reflect(Wiring):
 
 
 def _report_missing(planning: Planner, call: Call, key: str) -> None:
-    if any(nearest(name, NODE_KEYS) == key for name in planning.parameters.unused_keys()):
-        return  # the key is misspelt, and `unused_keys` keys are reported with the nearest name
     message = f"node {planning.node!r} needs the key {key!r}"
     hint = f'Write {key} = "..." in the node.'
-    if key == "backend" and planning.known_node is not None:
-        # The text around it is the default of core: the error names the node instead.
-        file = planning.shape.file_of(planning.node)
-        planning.problems.add("missing_option", message, file=file, path=planning.node, hint=hint)
-    else:
-        others = [k for k in ("backend", *planning.parameters.unused_keys()) if k != key]
-        suggestion = nearest(key, others)
-        planning.add("missing_option", message, call, suggestion=suggestion, hint=hint)
+    others = [k for k in ("backend", *planning.parameters.unused_keys()) if k != key]
+    suggestion = nearest(key, others)
+    planning.add("missing_option", message, call, suggestion=suggestion, hint=hint)
