@@ -15,6 +15,7 @@ from headrace._language.contract.options import keys_of
 from headrace._language.expression.tree import Args, Call
 from headrace._language.plan.data import plain_copy
 from headrace._language.plan.pipeline_config import PipelineConfig
+from headrace._language.plan.word import word_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,10 +110,10 @@ def _write(element: Element, base: Path, keys: dict[str, Any]) -> Call:
             keys[f"{call.name}::{key}"] = _as_text(value)
         else:
             args.append((key, plain_copy(value)))
-    named = call.children[:1] if element.parameter is not None else ()
+    names = call.children[: word_of(element.cls)._names]
     prefixes = chain(element.prefixes, repeat(((), {})))
     phases = tuple(
-        (*named, *(_behind(next(prefixes), _write(child, base, keys)) for child in phase))
+        (*names, *(_behind(next(prefixes), _write(child, base, keys)) for child in phase))
         for phase in element.phases
     )
     args_here = call.args if as_is else Args(named=tuple(args))

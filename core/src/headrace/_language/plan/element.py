@@ -76,7 +76,6 @@ class Element(Data):
         owns_thread: Whether its backend must run in a thread of its own, with these options on
             the node's devices.
         own_thread: Whether a thread of its own is put around it.
-        parameter: The parameter in which a `Reflect` has found its expression, or None.
     """
 
     name: str
@@ -91,7 +90,6 @@ class Element(Data):
     range: Range = (1, None)
     owns_thread: bool = False
     own_thread: bool = False
-    parameter: str | None = None
 
     # Who brings it.
 

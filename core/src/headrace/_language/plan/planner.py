@@ -70,8 +70,6 @@ class Planner:
         all_parameters: By node, the keys of those whose planning has begun, finished or not.
         too_many: Whether an expression uses too many parameters, which has been reported.
         parameters: The parameters of the present node.
-        _unfinished: The nodes whose planning has begun and not ended: one that names one of them
-            needs itself.
     """
 
     shape: Sections
@@ -84,7 +82,6 @@ class Planner:
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
     too_many: bool = False
     parameters: Parameters = field(init=False)
-    _unfinished: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.parameters = Parameters("global", self.shape)
@@ -121,7 +118,6 @@ class Planner:
 
         When it is wrong, its name is registered as wrong, so that uses are no errors.
         """
-        self._unfinished.append(name)
         keys, origins = check_keys(NodeKeys, name, self.shape, self.problems)
         parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
         before = len(self.problems)
@@ -131,7 +127,6 @@ class Planner:
                 self.nodes[name] = plan
             tree = None if plan is None else plan.tree
             self.registered[f"node.{name}"] = Named(f"node.{name}", tree, name)
-        self._unfinished.pop()
 
     # One node.
 
@@ -449,11 +444,12 @@ class Planner:
         return call.replace(prefix=None)
 
     def refuse_cycle(self, call: Call) -> bool:
-        """Report a name of an unfinished node: that node needs itself. False for any other."""
+        """Report the name of a node that is being planned: it needs itself. False for any other."""
         node = call.name.removeprefix("node.")
-        if node == call.name or node not in self._unfinished:
+        if node == call.name or node not in self.all_parameters or call.name in self.registered:
             return False
-        chain = [*self._unfinished[self._unfinished.index(node) :], node]
+        begun = [name for name in self.all_parameters if f"node.{name}" not in self.registered]
+        chain = [*begun[begun.index(node) :], node]
         shown = f": {' needs '.join(chain)}" if len(chain) > 2 else ""
         self.add("cycle", f"node {node!r} is needed to build itself{shown}", call)
         return True
@@ -467,4 +463,4 @@ class Planner:
         if node != name and node in self.shape.nodes and node not in self.all_parameters:
             # Nodes that name each other may be a long chain.
             with_room(lambda: self.plan_node(node))
-        return None if node in self._unfinished else self.registered.get(name)
+        return self.registered.get(name)

@@ -132,7 +132,6 @@ class Reflect(Wiring):
         else:
             _report_missing(planning, name, key)
             return None
-        use.element._settle(parameter=key)
         return use.holding([child])
 
 
