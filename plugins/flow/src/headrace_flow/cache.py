@@ -31,7 +31,7 @@ class Cache(headrace.Backend):
     the final answer alone. The instances of a node have one cache. It ends with its pipeline.
 
     Reads:
-        {keys}: More keys to compare, beside the inputs declared by X.
+        The inputs of X, and the keys in ``keys``, to compare them.
         context: Its ``parameters``, those of a served request.
     Writes:
         result: The output of X.
@@ -63,7 +63,7 @@ class Cache(headrace.Backend):
 
     takes = 1
     bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
-    reads: tuple[str, ...] | type = ("{keys}",)
+    reads: tuple[str, ...] | type = ()  # what it compares need not be there
     clock = staticmethod(time.monotonic)
 
     def init(self, options: Any, context: headrace.InitContext) -> None:

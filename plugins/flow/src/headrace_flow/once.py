@@ -29,7 +29,7 @@ class Once(headrace.Backend):
     copied, and counts as ``unshared`` in ``Pipeline.stats()["once"]``.
 
     Reads:
-        {keys}: More keys to compare, beside the inputs declared by X.
+        The inputs of X, and the keys in ``keys``, to compare them.
         context: Its ``parameters``, those of a served request.
     Writes:
         result: The output of X.
@@ -58,7 +58,7 @@ class Once(headrace.Backend):
     keeps = True
     place = Place(stands="outermost")
     bracket = Bracket(keys_option="keys", combine_ranges=combine_ranges)
-    reads: tuple[str, ...] | type = ("{keys}",)
+    reads: tuple[str, ...] | type = ()  # what it compares need not be there
 
     def init(self, options: Any, context: headrace.InitContext) -> None:
         """Take over X."""

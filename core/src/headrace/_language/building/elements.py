@@ -192,7 +192,7 @@ class ElementBuilder:
         self, backend: Backend, element: Element, children: tuple[Any, ...], at: BuildSite
     ) -> InitContext:
         index = at.index or 0
-        keeping = Keeping(backend, lambda: self.build.registered, element.goes_on_at)
+        keeping = Keeping(backend, lambda: self.build.registered, element._goes_on_at)
         backend._has_emitted = keeping.has_emitted  # type: ignore[method-assign]
         seen = {**fields_of(self.node, index), **(self.build.seen or {})}
         batch = InitContext.Batch(**seen.pop("batch"), at_end=partial(at.end.register, backend))

@@ -82,7 +82,7 @@ def _check_calls(use: Use) -> None:
     for name in element.nodes_named:
         if name not in nodes:
             suggestion = use.planning.problems.nearest(name, nodes)
-            does = "lets requests go on at" if element.goes_on_at else "calls"
+            does = "lets requests go on at" if element._goes_on_at else "calls"
             message = f"{element.name} {does} the node {name!r}, and there is none of that name"
             hint = None if suggestion else f"There is {', '.join(nodes)}."
             use.add("unknown_instance", message, suggestion=suggestion, hint=hint)

@@ -160,14 +160,14 @@ class Element(Data):
         return tuple(dict.fromkeys(self.cls.nodes_named(self.options))) if known else ()
 
     @property
-    def goes_on_at(self) -> tuple[str, ...]:
+    def _goes_on_at(self) -> tuple[str, ...]:
         """Those of `nodes_named` at which its backend lets requests go on."""
         return self.nodes_named if self.cls.place.stands == "last" else ()
 
     @property
     def target(self) -> str | None:
         """The node it sends requests on to, as `headrace_flow.repost.Repost` does."""
-        return next(iter(self.goes_on_at), None)
+        return next(iter(self._goes_on_at), None)
 
     @property
     def waits(self) -> str | None:

@@ -50,8 +50,6 @@ def _keys_required(element: Element, built: Built) -> RequiredKeys:
     told = getattr(built.get(element), "needs", None)
     if element.cls.builds_elsewhere and told is not None:
         return dict.fromkeys(told, element.name)  # as what was built there has said
-    if len(children) == 1 and bracket.keys_option is not None:
-        return keys_required_by(children[0], built)  # what it compares need not be there
     made = built.get(element, element.cls)
     if children and not _says_reads(made):
         return {DATA: element.name}  # a container that does not say which keys it needs

@@ -225,9 +225,9 @@ class _Graph:
         """
         for name, node in self.nodes.items():
             run = elements_of(node.trees)
-            self.reposts[name] = {to: element for element in run for to in element.goes_on_at}
+            self.reposts[name] = {to: element for element in run for to in element._goes_on_at}
             calls = [element.named.node for element in run if element.named is not None]
-            calls += [to for e in run if not e.goes_on_at for to in e.nodes_named]
+            calls += [to for e in run if not e._goes_on_at for to in e.nodes_named]
             called = tuple(to for to in dict.fromkeys(calls) if to and to != name)
             self.links[name] = replace(
                 self.links[name], reposts=tuple(self.reposts[name]), calls=called

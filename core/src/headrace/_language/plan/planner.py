@@ -68,7 +68,6 @@ class Planner:
         registered: The nodes, as ``node.NAME``. One that is wrong has no element.
         nodes: The nodes that are planned.
         all_parameters: By node, the keys of those whose planning has begun, finished or not.
-        too_many: Whether an expression uses too many parameters, which has been reported.
         parameters: The parameters of the present node.
     """
 
@@ -80,7 +79,6 @@ class Planner:
     registered: dict[str, Named] = field(default_factory=dict)
     nodes: dict[str, NodePlan] = field(default_factory=dict)
     all_parameters: dict[str, Parameters] = field(default_factory=dict)
-    too_many: bool = False
     parameters: Parameters = field(init=False)
 
     def __post_init__(self) -> None:
@@ -427,8 +425,7 @@ class Planner:
         self.parameters.texts += 1
         if self.parameters.texts > MAX_TEXTS:
             self.parameters.unresolved += 1
-            if not self.too_many:
-                self.too_many = True
+            if self.parameters.texts == MAX_TEXTS + 1:
                 message = f"its parameters are used more than {MAX_TEXTS} times"
                 twice = "Parameters that use each other twice double with each level"
                 hint = f"{twice}: build less, or write it out."
