@@ -8,7 +8,7 @@ import pytest
 
 import headrace
 from headrace.errors import RequestsFailed
-from headrace.words import Bracket, Place
+from headrace.words import Place
 
 
 def backend(name, function, **attributes):
@@ -25,14 +25,15 @@ def backend(name, function, **attributes):
 
 
 class Leaves(headrace.Backend):
-    """Lets each request go on at another node: ``Leaves[node]``."""
+    """Lets each request go on at another node: ``Leaves(node)``."""
 
     keeps = True
 
     class Options(headrace.Options):
+        positional = ("node",)
+
         node: str
 
-    bracket = Bracket(name_option="node")
     place = Place(stands="last")
 
     @classmethod

@@ -331,7 +331,7 @@ def test_an_unknown_node_is_named_with_the_nearest():
 @pytest.mark.parametrize("text", ["Repost[repair,b]", "Repost[repair(x=1)]", "Repost[(or)repair]"])
 def test_one_name_stands_in_the_bracket(text):
     found = problem({"a": {"backend": text}, "repair": {"backend": "Inc"}})
-    assert (found.code, "one name in [ ]" in found.message) == ("word", True)
+    assert (found.code, "one name in [ ]" in found.message) == ("wiring", True)
 
 
 JOINED = {

@@ -132,12 +132,12 @@ WRONG = {
     "arity": (
         "IoC[X] IoC[X,Y] IoC[X;Y;A] IoC[X;Y,A] S[X;Y] A[X;Y] S X[Y] Two[X] Dep "
         "IoC[A;A[X]] IoC[Dep[Y];Dep[X]] IoC[Dep[Y];Dep[X,Y]] "
-        "Dep[X,Y] IoC[S[X];Sequential[S[Y],X]] Forward Reflect"
+        "Dep[X,Y] Leaves(x)[X] IoC[S[X];Sequential[S[Y],X]] Forward Reflect"
     ),
     "args": "IoC[X;A[X(a=1)]] A(1) S(1)[X]",
     "twice": "IoC[X,X;X]",
-    "unknown_instance": "Forward[node.nope] Forward[X] Leaves[x]",
-    "word": "Forward[node.main(x=1)] Forward[X[Y]] Leaves[main(1)] Leaves[x,y] S[Leaves[main],X]",
+    "unknown_instance": "Forward[node.nope] Forward[X] Leaves(x)",
+    "word": "Forward[node.main(x=1)] Forward[X[Y]] S[Leaves(main),X]",
     "missing_option": "Reflect[k]",
     "prefix": "A[(or)X] S[(or)X,Y] S[X,(ro)Y] S[X,(kye=a)Y] S[X,(key=3)Y] (or)X",
     "unknown_backend": "no:X",
@@ -611,6 +611,6 @@ def test_planning_takes_as_many_steps_for_each_of_many_nodes_as_of_few(keys):
             many[f"n{k + 1}"]["map"] = f"n{k}[result:data]"
         if keys == "leaves":
             headrace.register("Leaves", Leaves, replace=True)
-            many["n1"]["backend"] = "Leaves[n0]"
+            many["n1"]["backend"] = "Leaves(n0)"
         steps.append(steps_of(partial(loading.load, many)) / count)
     assert steps[1] < steps[0] * 1.1

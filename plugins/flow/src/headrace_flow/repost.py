@@ -12,7 +12,7 @@ import headrace
 from headrace import PENDING
 from headrace.errors import ContractError, InputError, LimitError, among
 from headrace.keys import RESTART
-from headrace.words import Bracket, Place, select
+from headrace.words import Place, select
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,7 +71,6 @@ class Repost(headrace.Backend):
             description="The most reposts of a request, counted together with the requests that Forward makes of it.",
         )
 
-    bracket = Bracket(name_option="node")
     place = Place(stands="last")
     keeps = True
     uses_pipeline = True
@@ -159,7 +158,6 @@ class Restart(Repost):
         )
 
     reads = RestartKeys
-    bracket = Bracket()
 
     @staticmethod
     def enter(request: Request) -> Iterator[int]:

@@ -245,8 +245,6 @@ class Bracket:
             a container that must know all of them (``context.expression.keys_read``). `check`
             demands the option where a backend inside leaves open which keys it reads. Its default
             is None.
-        name_option: The option written as the one name in ``[ ]``, as ``node`` in ``Repost[node]``.
-            None if backends stand there.
         divides: True for a container that gives each item to one of its children, whose outcome is
             that of the item, or lets it pass by its only child. A child may get a single item, so
             its min must be 1. The range is 1 to the smallest max.
@@ -271,7 +269,6 @@ class Bracket:
     prefixes: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
     keys_option: str | None = None
-    name_option: str | None = None
     divides: bool = False
     combine_ranges: Callable[..., tuple[int, int | None]] | None = None
     keys_of_child: int | None = None

@@ -273,10 +273,6 @@ class Planner:
         self, call: Call, offer: Offer, cls: type[Backend], scope: Scope
     ) -> Element | None:
         word = word_of(cls)
-        if cls.bracket.name_option is not None and call.phases:
-            if (named := self._with_name(call, cls.bracket.name_option)) is None:
-                return None
-            call = named
         reader = OptionsReader(call, cls.Options, self, offer.plugin)
         options, origins = reader.read()
         owns = cls.owns_thread or self._needs_thread(cls, options)
@@ -322,20 +318,6 @@ class Planner:
         device = self.parameters.keys.device if self.parameters.keys is not None else None
         devices = device if isinstance(device, tuple) else (device,)
         return options is not None and any(cls.needs_thread(options, device) for device in devices)
-
-    def _with_name(self, call: Call, option: str) -> Call | None:
-        """Give a call its option that is written as the one name in ``[ ]``.
-
-        None where something else stands there.
-        """
-        child, *others = call.children
-        if others or child.phases or len(child.args) or child.prefix is not None:
-            self.add("word", f"{call.name} takes one name in [ ], without ( ) and [ ]", call)
-            return None
-        args, span = call.args, child.name_span
-        spans = (*args.spans, span) if span and len(args.spans) == len(args) else ()
-        args = replace(args, named=(*args.named, (option, child.name)), spans=spans)
-        return call.replace(args=args, phases=())
 
     def _report_unknown(self, call: Call, scope: Scope) -> None:
         """Report an unknown name, whose options may be any."""

@@ -24,7 +24,14 @@ ONLY_WIRING = frozenset(
 
 _NEW_NAMES = {"ProxyFromParam": "Reflect"}
 _IN_EACH_OTHER = ("DI", "Aspect", "Block", "With")
-WORDS = ONLY_WIRING | {*_NEW_NAMES, *_IN_EACH_OTHER, "Proxy", "BackendProxy", "InstanceFromParam"}
+WORDS = ONLY_WIRING | {
+    *_NEW_NAMES,
+    *_IN_EACH_OTHER,
+    "Proxy",
+    "BackendProxy",
+    "InstanceFromParam",
+    "Repost",
+}
 
 NONE = headrace.parse("S").args
 """The arguments of a name without any."""
@@ -92,14 +99,15 @@ def changed(tree: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def name_inside(call: Any) -> str:
-    """Return the one name in the bracket of ``Proxy[name]``.
+    """Return the one name in the bracket of ``Proxy[name]`` or ``Repost[name]``.
 
     Raises:
         ConfigError: Something else stands there.
     """
-    if len(call.children) != 1 or call.children[0].phases or len(call.children[0].args):
+    names = [str(c.name) for c in call.children if not (c.phases or len(c.args) or c.prefix)]
+    if len(call.children) != 1 or not names:
         raise refused(call, f"{call.part} takes one name in [ ]", f"Write {call.part}[name].")
-    return str(call.children[0].name)
+    return names[0]
 
 
 def in_words_of_core(config: Configuration, node: str, tree: Any) -> Any:
@@ -137,6 +145,9 @@ def _in_words_of_core(config: Configuration, node: str, call: Any) -> Any:
             text = f"Proxy[{name}] calls one instance of node {owner!r} past its queue"
             raise refused(call, text, f"Write Forward[node.{owner}], which goes through the queue.")
         return call.replace(name="Forward")
+    if call.name == "Repost" and call.phases:
+        args = replace(call.args, named=(*call.args.named, ("node", name_inside(call))), spans=())
+        return call.replace(args=args, phases=())
     if call.name == "InstanceFromParam":
         key = name_inside(call)
         if (named := config.parse(node, key)) is None:
