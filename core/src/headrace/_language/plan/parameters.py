@@ -180,7 +180,7 @@ class Parameters:
     Args:
         node: Name of the node. ``global`` for the probes of the pipeline.
         shape: The configuration.
-        keys: The keys of the node itself, checked. None for ``[global]``.
+        keys: The keys of the node itself, checked.
         origins: Where each of those keys comes from.
 
     Attributes:
@@ -197,8 +197,8 @@ class Parameters:
 
     node: str
     shape: Sections
-    keys: NodeKeys | None = None
-    origins: Mapping[str, str] = field(default_factory=dict)
+    keys: NodeKeys = field(default_factory=NodeKeys)
+    origins: dict[str, str] = field(default_factory=dict)
     asked: set[str] = field(default_factory=set)
     met: dict[str, tuple[Found, list[str | None]]] = field(default_factory=dict)
     unresolved: int = 0
@@ -208,6 +208,27 @@ class Parameters:
     def key(self, key: str) -> Found | None:
         """Return a key of the node itself; see `value_written`."""
         return value_written(key, self.node, self.shape)
+
+    def take_keys_of(self, policy: NamedPlan, problems: Problems) -> None:
+        """Take over the keys of the node that its batch policy has: its args, or ``Name::key``.
+
+        The range of the node, and what its elements are told, depend on them as well.
+        """
+        values: dict[str, Any] = {}
+        for key in CUTTING_KEYS:
+            value, origin = getattr(policy.options, key, None), policy.origins.get(key)
+            written = self.origins[key], getattr(self.keys, key)
+            if origin is not None and (origin, value) != written:
+                values[key] = value
+        if not values:
+            return
+        try:
+            self.keys = NodeKeys.model_validate(self.keys.model_dump(exclude_unset=True) | values)
+        except ValidationError as error:
+            place = place_at("batch_policy", self.node, self.shape)
+            _report_keys(error, NodeKeys, dict.fromkeys(values, lambda: place), "", problems)
+        else:
+            self.origins.update({key: policy.origins[key] for key in values})
 
     def find(self, names: Sequence[str], key: str, inline: Found | None = None) -> Found | None:
         """Return the value of an option of an element.
@@ -400,35 +421,6 @@ def check_keys(
             wrong_keys = _report_keys(error, model, places, name, problems)
             kept = {key: value for key, value in values.items() if key not in wrong_keys}
             values = kept if len(kept) < len(values) else {}
-
-
-def with_keys_of(
-    policy: NamedPlan,
-    keys: NodeKeys,
-    origins: dict[str, str],
-    place: dict[str, Any],
-    problems: Problems,
-) -> NodeKeys:
-    """Return the keys of a node with those that its batch policy has.
-
-    As its args, or by ``Name::key``.
-
-    The range of the node, and what its elements are told, depend on them as well.
-    """
-    values: dict[str, Any] = {}
-    for key in CUTTING_KEYS:
-        value, origin = getattr(policy.options, key, None), policy.origins.get(key)
-        if origin is not None and (origin, value) != (origins[key], getattr(keys, key)):
-            values[key] = value
-    if not values:
-        return keys
-    try:
-        taken = NodeKeys.model_validate(keys.model_dump(exclude_unset=True) | values)
-    except ValidationError as error:
-        _report_keys(error, NodeKeys, dict.fromkeys(values, lambda: place), "", problems)
-        return keys
-    origins.update({key: policy.origins[key] for key in values})
-    return taken
 
 
 def _report_keys(

@@ -20,10 +20,8 @@ from headrace._language.plan.options_reader import OptionsReader, plan_policies,
 from headrace._language.plan.parameters import (
     Parameters,
     check_keys,
-    place_at,
     read_expression_of,
     report_keys,
-    with_keys_of,
 )
 from headrace._language.plan.ways import called_in_other_threads, edges, give_thread, way_through
 from headrace._language.plan.word import Scope, Use, core_word, why_not_callable, word_of
@@ -120,7 +118,7 @@ class Planner:
         parameters = self.all_parameters[name] = Parameters(name, self.shape, keys, origins)
         before = len(self.problems)
         with self.within(parameters):
-            plan = self._plan_present(keys, origins)
+            plan = self._plan_present()
             if plan is not None and len(self.problems) == before:
                 self.nodes[name] = plan
             tree = None if plan is None else plan.tree
@@ -128,22 +126,21 @@ class Planner:
 
     # One node.
 
-    def _plan_present(self, keys: NodeKeys, origins: dict[str, str]) -> NodePlan | None:
+    def _plan_present(self) -> NodePlan | None:
         """Plan the present node."""
-        plugin_keys = tuple(filter(None, self._keys_of_plugins()))
+        parameters, plugin_keys = self.parameters, tuple(filter(None, self._keys_of_plugins()))
         stated = (getattr(options, "batch_sizes", None) for options in plugin_keys)
         for sizes in filter(None, stated):
-            keys = keys.model_copy(update={"batch_sizes": sizes})
-            self.parameters.keys, origins["batch_sizes"] = keys, "node"
+            parameters.keys = parameters.keys.model_copy(update={"batch_sizes": sizes})
+            parameters.origins["batch_sizes"] = "node"
         if (policies := plan_policies(self)) is not None:
-            place = place_at("batch_policy", self.node, self.shape)
-            keys = with_keys_of(policies[0], keys, origins, place, self.problems)
-            self.parameters.keys = keys
+            parameters.take_keys_of(policies[0], self.problems)
         init, tree = self.at_key("init"), self.at_key("backend")
-        if self.parameters.key("backend") is None:
+        if parameters.key("backend") is None:
             self._report_no_backend()
         if tree is None or policies is None:
             return None
+        keys, origins = parameters.keys, parameters.origins
         plan = NodePlan(self.node, keys, origins, tree, *policies, init, plugin_keys)
         for root in plan.trees:
             give_thread(root)
@@ -315,7 +312,7 @@ class Planner:
 
     def _needs_thread(self, cls: type[Backend], options: Options | None) -> bool:
         """Ask a class whether it needs a thread of its own on one of the devices of the node."""
-        device = self.parameters.keys.device if self.parameters.keys is not None else None
+        device = self.parameters.keys.device
         devices = device if isinstance(device, tuple) else (device,)
         return options is not None and any(cls.needs_thread(options, device) for device in devices)
 
@@ -369,7 +366,7 @@ class Planner:
     @property
     def known_node(self) -> str | None:
         """The name of the present node; None for ``[global]``."""
-        return None if self.parameters.keys is None else self.parameters.node
+        return None if self.node == "global" else self.node
 
     # Reporting problems.
 
