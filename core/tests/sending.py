@@ -25,13 +25,11 @@ def backend(name, function, **attributes):
 
 
 class Leaves(headrace.Backend):
-    """Lets each request go on at another node: ``Leaves(node)``."""
+    """Lets each request go on at another node: ``Leaves(node=x)``."""
 
     keeps = True
 
     class Options(headrace.Options):
-        positional = ("node",)
-
         node: str
 
     place = Place(stands="last")

@@ -340,7 +340,7 @@ def test_before_what_uses_the_pipeline_gives_something_away(device):
 def test_before_a_next_node_and_where_a_request_goes_on_elsewhere(device, shortcut):
     headrace.register("Leaves", Leaves, replace=True)
     config = {
-        "a": {"backend": "S[Device(a),Leaves(b)]"},
+        "a": {"backend": "S[Device(a),Leaves(node=b)]"},
         "b": {"backend": "S[Read,Device(b)]", "next": "c"},
         "c": {"backend": "Read"},
     }

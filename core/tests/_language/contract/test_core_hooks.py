@@ -20,10 +20,9 @@ from headrace import errors, words
 SIGNATURES = {
     "Bracket": (
         "(phases: 'int' = 1, prefixes: 'tuple[str, ...]' = (), gives: 'tuple[str, ...]' = (), "
-        "keys_option: 'str | None' = None, divides: 'bool' = False, "
-        "combine_ranges: 'Callable[..., tuple[int, int | None]] | None' = None, "
-        "keys_of_child: 'int | None' = None, late: 'bool' = False, "
-        "left_out_option: 'str | None' = None) -> None"
+        "keys_option: 'str | None' = None, divides: 'bool' = False, combine_ranges: "
+        "'Callable[..., tuple[int, int | None]] | None' = None, keys_of_child: 'int | None' = None, "
+        "late: 'bool' = False, left_out_option: 'str | None' = None) -> None"
     ),
     "Place": (
         "(stands: \"Literal['anywhere', 'outermost', 'last']\" = 'anywhere', not_callable: 'str | None' = None, "

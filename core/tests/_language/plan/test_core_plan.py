@@ -132,12 +132,12 @@ WRONG = {
     "arity": (
         "IoC[X] IoC[X,Y] IoC[X;Y;A] IoC[X;Y,A] S[X;Y] A[X;Y] S X[Y] Two[X] Dep "
         "IoC[A;A[X]] IoC[Dep[Y];Dep[X]] IoC[Dep[Y];Dep[X,Y]] "
-        "Dep[X,Y] Leaves(x)[X] IoC[S[X];Sequential[S[Y],X]] Forward Reflect"
+        "Dep[X,Y] Leaves(node=x)[X] IoC[S[X];Sequential[S[Y],X]] Forward Reflect"
     ),
     "args": "IoC[X;A[X(a=1)]] A(1) S(1)[X]",
     "twice": "IoC[X,X;X]",
-    "unknown_instance": "Forward[node.nope] Forward[X] Leaves(x)",
-    "word": "Forward[node.main(x=1)] Forward[X[Y]] S[Leaves(main),X]",
+    "unknown_instance": "Forward[node.nope] Forward[X] Leaves(node=x)",
+    "word": "Forward[node.main(x=1)] Forward[X[Y]] S[Leaves(node=main),X]",
     "missing_option": "Reflect[k]",
     "prefix": "A[(or)X] S[(or)X,Y] S[X,(ro)Y] S[X,(kye=a)Y] S[X,(key=3)Y] (or)X",
     "unknown_backend": "no:X",
@@ -392,7 +392,7 @@ def test_an_owner_of_a_thread_is_not_called_by_name_in_another_one(expression, n
     assert found.text[slice(*found.span)] == name
 
 
-def test_the_outermost_reflect_of_an_instance_puts_one_thread_around_all_of_it():
+def test_one_thread_is_put_around_all_of_an_instance():
     headrace.register(Owner)
     node = explained({"backend": "S[Identity,Owner]"})
     assert (node["owns_thread"], node["run_by"]) == (True, "own thread")
@@ -576,8 +576,10 @@ def test_what_is_wrong_with_policies_is_reported_at_once(keys, code, key):
     assert (found.code, found.path) == (code, f"main.{key}")
 
 
-def test_what_hands_items_to_a_queue_takes_any_number_of_them():
-    config = {"a": {"backend": "X", "max": 4}, "b": {"backend": "S[X,Forward[node.a]]", "max": 8}}
+@pytest.mark.parametrize("name", ["node.a", "Forward[node.a]"])
+def test_what_hands_items_to_a_queue_takes_any_number_of_them(name):
+    headrace.register(Few)
+    config = {"a": {"backend": "Few"}, "b": {"backend": f"S[X,(or){name}]", "max": 8}}
     assert explained(config, "b")["range"] == [1, 8]
 
 
@@ -611,6 +613,6 @@ def test_planning_takes_as_many_steps_for_each_of_many_nodes_as_of_few(keys):
             many[f"n{k + 1}"]["map"] = f"n{k}[result:data]"
         if keys == "leaves":
             headrace.register("Leaves", Leaves, replace=True)
-            many["n1"]["backend"] = "Leaves(n0)"
+            many["n1"]["backend"] = "Leaves(node=n0)"
         steps.append(steps_of(partial(loading.load, many)) / count)
     assert steps[1] < steps[0] * 1.1

@@ -114,7 +114,7 @@ class Builder(Build):
         backends = builder.instances(node.tree, at)
         made = [_instance(i, backend, node.keys) for i, backend in enumerate(backends)]
         if node.auto is not None:
-            made[-1].wide = node.auto.wide_threads > 0
+            made[-1].wide = node.wide
             level = logging.WARNING if node.auto.short else logging.INFO
             text = "node %r: instance_num = 'auto' gives %d: %s"
             _log.log(level, text, node.name, len(made), node.auto.why)

@@ -258,11 +258,10 @@ class Planner:
         self.plan_all(call.children, scope)
         if target is None or len(self.problems) != before:
             return None
-        offer, cls = target.offer, target.cls
-        if named.registered:  # it is called as by `Forward`, whatever its backend is
+        if named.registered:  # its queue takes any weight, as for `Forward`
             (offer,) = registry.find("headrace:Forward", self.files)
-            cls = offer.load()
-        return Element(call.name, call, offer, cls, named=named, range=target.range)
+            return Element(call.name, call, offer, offer.load(), named=named)
+        return Element(call.name, call, target.offer, target.cls, named=named, range=target.range)
 
     # Names of backends.
 
