@@ -38,7 +38,7 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
         return Auto(1, "another node answers for it")
     if device is not None and not device.startswith("cpu"):
         return Auto(1, f"one instance on {device}")
-    carried = {e: _carried(e, device, share, here=e in here) for e in elements}
+    carried = {e: _capacity_of(e, device, share, here=e in here) for e in elements}
     says = {element: number for element, number in carried.items() if number is not None}
     if not says:
         names = ", ".join(dict.fromkeys(e.name for e in elements if not e.children))
@@ -55,7 +55,7 @@ def _auto_of(node: NodePlan, share: int, threads: int) -> Auto:
     return Auto(number, why)
 
 
-def _carried(element: Element, device: str | None, share: int, *, here: bool) -> int | None:
+def _capacity_of(element: Element, device: str | None, share: int, *, here: bool) -> int | None:
     """Return how many instances the class of an element carries with a share of threads.
 
     None where it does not say.
@@ -94,12 +94,12 @@ def advice_for(plan: Plan, name: str, nodes: dict[str, Any], cpu_s: float) -> st
         cpu_s: The processor time of this process since the pipeline was built.
     """
     node, shown, number = plan.nodes[name], nodes[name], len(nodes[name]["instances"])
-    busy_s, waited = _busy_s(shown), _waited(node, shown)
+    busy_s, waited = _busy_s(shown), _waiting_share(node, shown)
     if busy_s < 5 * number or waited < 0.5:
         return None
     cores, threads = cpu_s * number / busy_s, plan.threads  # which reads files
     device = any(not (i["device"] or "cpu").startswith("cpu") for i in shown["instances"])
-    called = any(_waited(plan.nodes[n], nodes[n]) >= 0.5 for n in node.links.calls)
+    called = any(_waiting_share(plan.nodes[n], nodes[n]) >= 0.5 for n in node.links.calls)
     state = any(e.cls.stateful for e in node.tree.walk())
     children = any(e.cls.builds_elsewhere for e in elements_of(plan.expressions))
     holds = not node.batch_policy.cls.sends_when_idle or node.alias_of is not None
@@ -123,7 +123,7 @@ def _busy_s(node: dict[str, Any]) -> float:
     return float(sum(instance["busy_s"] for instance in node["instances"]))
 
 
-def _waited(node: NodePlan, shown: dict[str, Any]) -> float:
+def _waiting_share(node: NodePlan, shown: dict[str, Any]) -> float:
     """Return the share of their time that callers have waited for an instance, not for a batch."""
     waited_ms = max(0.0, shown["queue_ms"]["mean"] - node.keys.batching_timeout)
     return float(waited_ms / max(waited_ms + shown["forward_ms"]["mean"], 1e-9))
