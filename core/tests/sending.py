@@ -35,7 +35,7 @@ class Leaves(headrace.Backend):
     place = Place(stands="last")
 
     @classmethod
-    def nodes_named(cls, options):
+    def nodes_called(cls, options):
         return [options.node]
 
     def init(self, options, context):

@@ -34,7 +34,7 @@ def asker():
             node: str = "other"
 
         @classmethod
-        def nodes_named(cls, options):
+        def nodes_called(cls, options):
             return () if options.node.startswith("late") else (options.node,)
 
         def init(self, options, context):

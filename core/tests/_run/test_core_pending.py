@@ -126,7 +126,7 @@ def keeper(monkeypatch):
         place = Place(stands="last")
 
         @classmethod
-        def nodes_named(cls, options):
+        def nodes_called(cls, options):
             return ["other"]
 
     headrace.register("KeptLeaver", KeptLeaver, replace=True)
@@ -376,7 +376,7 @@ def test_a_request_goes_on_only_where_the_class_says_that_it_may(keeper):
     nodes = {"main": {"backend": "KeptKeeper"}, "other": {"backend": "Identity"}}
     with headrace.pipe(nodes) as pipe:
         future, kept = keeper.keeps(pipe, {"data": 1, "node_name": "main"})
-        with pytest.raises(ContractError, match="nodes_named"):
+        with pytest.raises(ContractError, match="nodes_called"):
             keeper.context.request.resume(kept, "other")
         assert keeper.context.request.finish(kept, 1)
         future.result(WAIT_S)

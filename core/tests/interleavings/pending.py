@@ -121,7 +121,7 @@ class Asks(headrace.Backend):
         slow: str = ""
 
     @classmethod
-    def nodes_named(cls, options):
+    def nodes_called(cls, options):
         return ["b"]
 
     def init(self, options, context):

@@ -159,7 +159,7 @@ class Keeping:
         if node is not None:
             called = self.call_node(node, "context.request.resume")
             if node not in self._targets:
-                named = f"the class is not `last`, or its nodes_named lacks {node!r}"
+                named = f"the class is not `last`, or its nodes_called lacks {node!r}"
                 message = f"context.request.resume: {named}"
                 raise self._backend._locate(ContractError(message))
         entry = self._entry_of(handle, "resume")

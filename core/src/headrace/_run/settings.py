@@ -16,7 +16,7 @@ class Links:
         otherwise: The key ``or``: the node runs only where the node before gave no result.
         each: ``"source:target"``: the node runs once per element of the list under ``source``.
         each_errors: ``"none"`` if a failed element gives None.
-        reposts: The nodes its backends send requests on to (`headrace.Backend.nodes_named`).
+        reposts: The nodes its backends send requests on to (`headrace.Backend.nodes_called`).
         name: The name of the node.
         calls: The nodes called in its expression with ``Forward[node.x]``.
     """

@@ -81,7 +81,7 @@ class Repost(headrace.Backend):
         return count(1)
 
     @classmethod
-    def nodes_named(cls, options: Any) -> tuple[str, ...]:
+    def nodes_called(cls, options: Any) -> tuple[str, ...]:
         """Return the node at which requests go on."""
         return (options.node,)
 
@@ -166,7 +166,7 @@ class Restart(Repost):
         return count(1)
 
     @classmethod
-    def nodes_named(cls, options: Any) -> tuple[str, ...]:
+    def nodes_called(cls, options: Any) -> tuple[str, ...]:
         """Return the nodes at which requests may go on."""
         return tuple(options.nodes)
 

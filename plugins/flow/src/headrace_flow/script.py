@@ -358,7 +358,7 @@ class Script(headrace.Backend):
     keeps = True
 
     @classmethod
-    def nodes_named(cls, options: Any) -> Iterable[str]:
+    def nodes_called(cls, options: Any) -> Iterable[str]:
         """Return the nodes whose names are constants in the function, and in those of its file that it calls."""
         file, name = _split(options.function)
         return _constant_nodes(_parsed(file), name)

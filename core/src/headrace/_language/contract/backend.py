@@ -232,7 +232,7 @@ class Backend(Checked):
         return None
 
     @classmethod
-    def nodes_named(cls, options: Any) -> Iterable[str]:
+    def nodes_called(cls, options: Any) -> Iterable[str]:
         """Return the nodes to which this class sends requests. The default returns none.
 
         It does so by ``context.request.call``. If its `place` is ``"last"``, it lets requests go on

@@ -144,10 +144,10 @@ class Requests:
             returns a function that withdraws all requests without an outcome, for which ``then`` is
             not called. Their parts are parts of ``request``: with a text as ``parts`` they come as
             ``(text, part)``, with False nobody gets them. It raises ContractError if there is no
-            such node. See `Backend.nodes_named`.
+            such node. See `Backend.nodes_called`.
         resume: ``resume(handle, node=None)`` queues a request again after `forward` has returned
             `headrace.PENDING` for it. It goes to the front of the queue of its own node, where any
-            instance may take it. With ``node`` it goes on at that node, which `Backend.nodes_named`
+            instance may take it. With ``node`` it goes on at that node, which `Backend.nodes_called`
             names. It leaves its way through the graph, and the nodes linked after the other one
             run. Where no graph leads the request (``Forward`` called the node, or it is the only
             one) the other node answers it. It may be called while `forward` still runs. It gives
@@ -286,7 +286,7 @@ class Place:
         stands: ``"outermost"`` when it may stand only outermost in a node, since each request it
             resumes runs through the whole expression of the node again. A thread around it
             (``BackgroundThread``) is allowed. ``"last"`` when it lets requests go on at the nodes
-            of `Backend.nodes_named`, so it stands where its node ends: outermost, last in an ``S``
+            of `Backend.nodes_called`, so it stands where its node ends: outermost, last in an ``S``
             there, or in a branch of ``HasKey`` there. In no node with ``each``, and in none of
             several branches.
         not_callable: Why it cannot be called, as ``"only declares a queue"``, for a backend of a

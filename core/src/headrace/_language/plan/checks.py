@@ -79,7 +79,7 @@ def check_placed(use: Use) -> None:
 def _check_calls(use: Use) -> None:
     """Report nodes that do not exist, and that a backend would call or send requests to."""
     element, nodes = use.element, use.planning.shape.nodes
-    for name in element.nodes_named:
+    for name in element.nodes_called:
         if name not in nodes:
             suggestion = use.planning.problems.nearest(name, nodes)
             does = "lets requests go on at" if element._goes_on_at else "calls"

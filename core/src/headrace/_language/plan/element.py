@@ -154,15 +154,15 @@ class Element(Data):
     # What its class says.
 
     @cached_property
-    def nodes_named(self) -> tuple[str, ...]:
-        """The nodes to which its backend sends requests; see `headrace.Backend.nodes_named`."""
+    def nodes_called(self) -> tuple[str, ...]:
+        """The nodes to which its backend sends requests; see `headrace.Backend.nodes_called`."""
         known = self.options is not None and self.named is None
-        return tuple(dict.fromkeys(self.cls.nodes_named(self.options))) if known else ()
+        return tuple(dict.fromkeys(self.cls.nodes_called(self.options))) if known else ()
 
     @property
     def _goes_on_at(self) -> tuple[str, ...]:
-        """Those of `nodes_named` at which its backend lets requests go on."""
-        return self.nodes_named if self.cls.place.stands == "last" else ()
+        """Those of `nodes_called` at which its backend lets requests go on."""
+        return self.nodes_called if self.cls.place.stands == "last" else ()
 
     @property
     def target(self) -> str | None:

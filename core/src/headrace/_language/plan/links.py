@@ -227,7 +227,7 @@ class _Graph:
             run = elements_of(node.trees)
             self.reposts[name] = {to: element for element in run for to in element._goes_on_at}
             calls = [element.named.node for element in run if element.named is not None]
-            calls += [to for e in run if not e._goes_on_at for to in e.nodes_named]
+            calls += [to for e in run if not e._goes_on_at for to in e.nodes_called]
             called = tuple(to for to in dict.fromkeys(calls) if to and to != name)
             self.links[name] = replace(
                 self.links[name], reposts=tuple(self.reposts[name]), calls=called
