@@ -148,9 +148,6 @@ class ElementBuilder:
         backend._name, backend._liveness = element.name, at.liveness
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
-        # What `init` builds through the context is noted before the backend, so that it is closed
-        # after it.
-        late = replace(at, parts=at.parts.add_inner())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
         backend._is_last = element in self.edges
@@ -158,7 +155,7 @@ class ElementBuilder:
             at.liveness.keeps = True
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
-        context = self._context(backend, element, children, late)
+        context = self._context(backend, element, children, at)
         backend._pad = context.batch.pad
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
@@ -288,7 +285,9 @@ class LateChild:
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
         self.name, (self.min, self.max) = element.name, element.range
-        self._builder, self._element, self._at = builder, element, at
+        self._builder, self._element = builder, element
+        # Noted before the container, so that it is closed after it.
+        self._at = replace(at, parts=at.parts.add_inner())
 
     def build(self) -> Backend:
         """Build it; what a build that fails has left is closed."""
