@@ -298,7 +298,6 @@ def fake_site(folder: Path) -> Generator[Site]:
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patched:
         patched.syspath_prepend(str(folder))
-        patched.setattr(registry, "_plugins", None)
         patched.setattr(registry, "local", {})
         before = set(sys.modules)
         yield Site(folder)

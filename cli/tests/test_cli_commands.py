@@ -909,7 +909,8 @@ def test_schema_prints_a_json_schema_that_accepts_a_configuration():
 def test_list_prints_what_programs_are_told(site):
     add(site, "headrace-good")
     done = python("-m", "headrace", "plugins", "list", "--json", path=site.folder)
-    same = [plugin.to_dict() for plugin in headrace.plugins.installed(refresh=True)]
+    headrace.plugins.refresh()
+    same = [plugin.to_dict() for plugin in headrace.plugins.installed()]
     rows = json.loads(done.stdout)["plugins"]
     for row, reported in zip(rows, json.loads(json.dumps(same)), strict=True):
         if row["usable"]:  # what is not installed for it, or offered twice, the command finds

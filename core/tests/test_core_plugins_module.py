@@ -19,7 +19,7 @@ def test_a_record_per_plugin_with_its_state_and_reason(site, monkeypatch):
     site.backend("headrace-old", "Old", "hrt_old", requires=("headrace>=9,<10",))
     site.backend("headrace-shut", "Shut", "hrt_shut")
     monkeypatch.setenv("HEADRACE_PLUGINS", "-shut")
-    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed(refresh=True)}
+    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed()}
     good, old, shut = found["good"], found["old"], found["shut"]
     assert (good.distribution, good.version, good.range) == ("headrace-good", "1.0", ">=0.1")
     assert good.backends == {"Good": "hrt_good:Good"}
@@ -56,7 +56,7 @@ def test_names_are_imported_when_they_are_asked_for_with_errors_that_say_what_to
         pass
     """
     site.add("headrace-other", points, {"hrt_hooks": hooks})
-    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed(refresh=True)}
+    found = {plugin.plugin: plugin for plugin in headrace.plugins.installed()}
     assert found["good"].backend("Good") is sys.modules["hrt_good"].Good
     with pytest.raises(headrace.errors.PluginLoadError, match="headrace-other"):
         found["other"].backend("Gone")
@@ -144,10 +144,11 @@ def test_the_public_names_are_these_and_the_readme_has_them_all():
 
 
 def test_what_is_installed_later_is_seen_after_a_refresh(site):
-    before = headrace.plugins.installed(refresh=True)
+    before = headrace.plugins.installed()
     site.backend("headrace-late", "Late", "hrt_late")
     assert headrace.plugins.installed() == before
-    assert "late" in [plugin.plugin for plugin in headrace.plugins.installed(refresh=True)]
+    headrace.plugins.refresh()
+    assert "late" in [plugin.plugin for plugin in headrace.plugins.installed()]
 
 
 def test_a_notebook_shows_what_an_installed_distribution_draws(site):

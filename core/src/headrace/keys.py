@@ -6,7 +6,6 @@ backends that declare them in ``reads`` and ``writes``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 __all__ = [
@@ -55,13 +54,5 @@ RESTART: Final = "restart"
 """The node at which ``Restart`` of headrace-flow enters again. Written by a backend, read and
 removed by ``Restart``. No server takes it from a client."""
 
-RESERVED: Final[Mapping[str, str]] = {
-    DATA: "input of the current backend",
-    RESULT: "output of the current backend; the answer",
-    REQUEST_SIZE: "weight in batching, an int of at least 1",
-    REQUEST_ID: "identifier of the request",
-    CONTEXT: "a mapping that travels with the request",
-    NODE_NAME: "the node at which the request enters",
-    RESTART: "the node at which Restart enters again",
-}
-"""Every reserved key with its meaning in one line."""
+RESERVED: Final = frozenset({DATA, RESULT, REQUEST_SIZE, REQUEST_ID, CONTEXT, NODE_NAME, RESTART})
+"""All reserved keys."""

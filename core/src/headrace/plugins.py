@@ -85,15 +85,11 @@ KNOWN_BACKENDS: Mapping[str, str] = KNOWN_ELSEWHERE
 """Names of well-known backends, installed or not, and the distribution to install for each."""
 
 
-def installed(*, refresh: bool = False) -> list[Plugin]:
+def installed() -> list[Plugin]:
     """List the installed plugins by name, core not among them.
 
-    Args:
-        refresh: Whether the metadata are read again, to find plugins installed since the first
-            call.
+    Their metadata are read by the first call. `refresh` finds plugins installed since.
     """
-    if refresh:
-        registry.refresh()
     return list(registry.plugins(hooks=True))
 
 
@@ -116,11 +112,11 @@ def import_file(path: str | Path) -> ModuleType:
     Raises:
         PluginLoadError: There is no such file, or it raised.
     """
-    from headrace._language.registry.imports import run_imports
+    from headrace._language.registry.imports import run_import
     from headrace._language.registry.packages import package_of
 
     file = Path(path).resolve()
-    run_imports([(str(file), file.parent)])
+    run_import(str(file), file.parent)
     return sys.modules[package_of(file.parent).module_name(file)]
 
 

@@ -9,7 +9,7 @@ from headrace._run.box import NOT_YET, ask, post
 from headrace._run.current import running_here
 from headrace._run.entry import DONE, RUNNING, Entry
 from headrace._run.parts import elsewhere, may_wait, read_from
-from headrace._run.pending import held_of
+from headrace._run.pending import record_of
 from headrace._run.tracebacks import without_locals
 from headrace._texts import repr_of
 from headrace.errors import ContractError, among
@@ -55,7 +55,7 @@ class Handle:
     @property
     def notes(self) -> dict[Any, Any]:
         """Your own notes on the request."""
-        return held_of(self._entry).notes
+        return record_of(self._entry).notes
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Handle) and self._entry is other._entry
@@ -142,7 +142,7 @@ class Keeping:
         entry, node = self._find(request), self._node()
         if entry is not None:
             if self._backend.keeps:
-                held_of(entry)
+                record_of(entry)
             return Handle(entry)
         mine, instances = self._backend._liveness, () if node is None else node.instances
         return Handle(at=next((i for i in instances if i.liveness is mine), None))
@@ -174,7 +174,7 @@ class Keeping:
         """Let another node answer a request of the batch that runs."""
         entry = self._find(request)
         if entry is not None:
-            held_of(entry)
+            record_of(entry)
             node: Any = entry.node
             post(node.box, node.pending.asks, entry, partial(node.pending.send, there, each))
 

@@ -72,7 +72,7 @@ class Kept:
         self.notes: dict[Any, Any] = {}
 
 
-def held_of(entry: Entry) -> Kept:
+def record_of(entry: Entry) -> Kept:
     """Return the record of an entry, which begins here if there is none."""
     if entry.held is None:
         entry.held = Kept(entry.arrival)
@@ -163,7 +163,7 @@ class Pending:
         """Do what a backend has asked for an entry, now or after ``forward``; False if ended."""
         if entry.state == DONE:
             return False
-        held = held_of(entry)
+        held = record_of(entry)
         self.known[entry] = None
         if entry.state == PENDED:
             step(entry)
@@ -178,7 +178,7 @@ class Pending:
         if entry.state == DONE:
             return False
         self.known[entry] = None
-        held_of(entry).functions.append((function, handle))
+        record_of(entry).functions.append((function, handle))
         return True
 
     def queue_again(self, entry: Entry) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -17,26 +18,7 @@ FAILS_LATE_S = 600.0
 COMMON = """
 import os, random, signal, threading
 import headrace
-from headrace.words import Bracket
-
-class Either(headrace.Backend):
-    takes = (1, None)
-    bracket = Bracket(late=True)
-
-    def init(self, options, context):
-        errors = []
-        for place, child in enumerate(context.children):
-            try:
-                self.child = child.build()
-            except Exception as error:
-                errors.append(error)
-            else:
-                self.min, self.max = self.child.min, self.child.max
-                return
-        raise errors[0]
-
-    def forward(self, batch):
-        return self.child(batch)
+from late import Either
 
 begun, let_go = threading.Event(), threading.Event()
 open_now, log = set(), []
@@ -127,6 +109,7 @@ def interrupt(times):
 def run(program):
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", COMMON + textwrap.dedent(program)],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
         timeout=FAILS_LATE_S,

@@ -32,7 +32,7 @@ SIGNATURES = {
     "fill_up": "(batch: 'Sequence[Request]', child: 'Backend') -> 'list[Request] | None'",
     "run_child": (
         "(child: 'Backend', batch: 'list[Request]', places: 'Sequence[int]', outcomes: 'Answers', *, "
-        "pad: 'bool', apart: 'bool' = False) -> 'None'"
+        "pad: 'bool') -> 'None'"
     ),
     "select": (
         "(batch: 'list[Request]', places: 'Iterable[int]', takes: 'Callable[[Request], Any]', "

@@ -12,6 +12,7 @@ import pytest
 from sending import Leaves
 
 import headrace
+from headrace.words import Bracket
 
 made: list[str] = []
 
@@ -126,6 +127,16 @@ def test_every_copy_of_an_ioc_holds_one_set():
 def test_children_are_built_left_to_right_and_closed_right_to_left():
     run("IoC[C;A[B[X],Y]]")
     assert made == ["C", "X", "B", "Y", "A", "-A", "-Y", "-B", "-X", "-C"]
+
+
+def test_a_child_that_its_container_builds_is_closed_after_it():
+    def init(self, options, context):
+        (child,) = context.children
+        self.children, self.shown = [child.build()], "Late"
+
+    headrace.register("Late", tag("Late", takes=1, bracket=Bracket(late=True), init=init))
+    assert run("Late[X]") == "Late[X]"
+    assert made == ["X", "-Late", "-X"]
 
 
 WRONG = {

@@ -79,7 +79,7 @@ class Builder(Build):
         self.nodes: dict[str, ComposedNode] = {}
         self.behind: list[Callable[[], object] | None] = []
         self._all = CloseStack()
-        self._all.add(self.commons.store)
+        self._all.add(self.store)
         self._builds = threading.Lock()
 
     def close(self) -> list[Exception]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._language.contract.backend import Backend
 from headrace._run.checked import Answers, Filler, Outcomes, filler, weight_of
-from headrace._run.current import batches_run
-from headrace._run.entry import Entry
 from headrace._run.fitting import indices_to_repeat
 from headrace._run.tracebacks import none_if_all_ok
 from headrace.errors import BatchRangeError, ClosedError
@@ -27,7 +24,6 @@ def run_child(
     outcomes: Answers,
     *,
     pad: bool,
-    apart: bool = False,
 ) -> None:
     """Run a child on the items at some places of a batch, and write into ``outcomes``.
 
@@ -41,23 +37,11 @@ def run_child(
         places: The places of the items in ``batch``, without failed ones. No places are no call.
         outcomes: One exception or None per item of ``batch``. Only those at ``places`` are written.
         pad: Whether copies may fill the part up, as ``context.batch.pad`` says.
-        apart: Whether this is a thread of the container's own, and the items are its own dicts,
-            without a caller. Parts of an answer are dropped.
     """
-    call = _call_apart if apart else _call_child
-    some = call(child, [batch[i] for i in places], pad=pad) if places else None
+    some = _call_child(child, [batch[i] for i in places], pad=pad) if places else None
     if some is not None:
         for i, outcome in zip(places, some, strict=True):
             outcomes[i] = outcome
-
-
-def _call_apart(child: Backend, batch: list[Request], *, pad: bool) -> Outcomes:
-    """Call a child in a thread of a container's own, on items that the container has made."""
-    batches_run[get_ident()] = ([Entry(item) for item in batch],)
-    try:
-        return _call_child(child, batch, pad=pad)
-    finally:
-        del batches_run[get_ident()]
 
 
 def child_call(child: Backend, *, pad: bool) -> Forward:

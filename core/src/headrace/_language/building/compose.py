@@ -77,8 +77,8 @@ def compose(
             probe.text: partial(_make, f"the probe {probe.text} of {probe.distribution}", probe)
             for probe in plan.probe_plans
         },
-        heard=builder.commons.probes,
-        store=builder.commons.store,
+        heard=builder.probes,
+        store=builder.store,
         close=builder.close,
         config=config,
         described=partial(_describe_fetched, _places_of(config)),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._language.building.measuring import Measuring
 from headrace._language.building.node_calls import Alias, NodeCall, begin_calls
-from headrace._language.building.parts import BuildSite, CloseStack, PipelineState
+from headrace._language.building.parts import BuildSite, CloseStack
 from headrace._language.building.wrappers import BatchEnd, InThread
 from headrace._language.contract.backend import Backend, InitContext, ProgressFactory, no_progress
 from headrace._language.plan.declared import keys_named, of_children
@@ -20,6 +20,7 @@ from headrace._language.plan.ways import edges
 from headrace._language.plan.word import Word, word_of
 from headrace._run.current import deadline_here, enter_result_of
 from headrace._run.keeping import Keeping
+from headrace._run.probes import Probes
 from headrace._run.shared import Shared
 from headrace._run.starting import LOOK_S
 from headrace._run.threads import OwnThread
@@ -51,7 +52,8 @@ class Build:
     Attributes:
         plan: The plan of the whole pipeline.
         child_of: Makes what a container is given for a child that is built elsewhere.
-        commons: What belongs to all nodes of the pipeline.
+        store: What backends share by ``context.store.pipeline``.
+        probes: The probes that are switched on now.
         registered: The nodes that are built, as ``node.NAME``.
         cancelled: Set when the build is given up, so that no thread waits for its result any more.
         progress: Shows long work in ``init``.
@@ -61,7 +63,8 @@ class Build:
 
     plan: Plan
     child_of: Callable[[ElementBuilder, Element, BuildSite], Any]
-    commons: PipelineState = field(default_factory=PipelineState)
+    store: Shared = field(default_factory=Shared)
+    probes: Probes = field(default_factory=Probes)
     registered: dict[str, Backend] = field(default_factory=dict)
     cancelled: threading.Event = field(default_factory=threading.Event)
     progress: ProgressFactory = no_progress
@@ -90,9 +93,9 @@ class ElementBuilder:
     enters: dict[type[Backend], Backend] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        node, self.commons = self.node, self.build.commons
+        node = self.node
         self.name, self.keys = node.name, node.keys
-        self.measuring = Measuring(node, self.commons.probes)
+        self.measuring = Measuring(node, self.build.probes)
         self.edges = set(edges(node.tree))
         self.shared = Shared()
         self.parts.add(self.shared)
@@ -145,9 +148,6 @@ class ElementBuilder:
         backend._name, backend._liveness = element.name, at.liveness
         if cls.builds_elsewhere:
             backend._child_label = children[0].name
-        # What `init` builds through the context is noted before the backend, so that it is closed
-        # after it.
-        late = replace(at, parts=at.parts.add_inner())
         at.parts.add(backend, at.thread)
         self.by_element.setdefault(element, backend)
         backend._is_last = element in self.edges
@@ -155,7 +155,7 @@ class ElementBuilder:
             at.liveness.keeps = True
         if isinstance(backend, Word):
             backend._prepare(self, element, at)
-        context = self._context(backend, element, children, late)
+        context = self._context(backend, element, children, at)
         backend._pad = context.batch.pad
         backend._start(element.options, context)
         self._take_range(backend, element, children, at)
@@ -207,7 +207,7 @@ class ElementBuilder:
             span=self.measuring.span(element, index),
             allow_import=self.build.plan.allow_import,
             batch=batch,
-            store=InitContext.Stores(self.shared, at.instance, at.scope, self.commons.store),
+            store=InitContext.Stores(self.shared, at.instance, at.scope, self.build.store),
             request=InitContext.Requests(
                 deadline=deadline_here,
                 entered=partial(enter_result_of, element.cls),
@@ -285,7 +285,9 @@ class LateChild:
 
     def __init__(self, builder: ElementBuilder, element: Element, at: BuildSite) -> None:
         self.name, (self.min, self.max) = element.name, element.range
-        self._builder, self._element, self._at = builder, element, at
+        self._builder, self._element = builder, element
+        # Noted before the container, so that it is closed after it.
+        self._at = replace(at, parts=at.parts.add_inner())
 
     def build(self) -> Backend:
         """Build it; what a build that fails has left is closed."""

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from headrace._language.building.wrappers import BatchEnd
 from headrace._language.contract.backend import Backend
 from headrace._run.checked import Liveness
-from headrace._run.probes import Probes
 from headrace._run.shared import Shared
 from headrace._run.threads import OwnThread
 
@@ -169,16 +168,3 @@ class BuildSite:
         """
         store = Shared()
         return cls(parts.add_inner(store, more.get("thread")), store, store, **more)
-
-
-@dataclass
-class PipelineState:
-    """What belongs to all nodes of a pipeline.
-
-    Attributes:
-        store: What backends share by ``context.store.pipeline``.
-        probes: The probes that are switched on now.
-    """
-
-    store: Shared = field(default_factory=Shared)
-    probes: Probes = field(default_factory=Probes)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import PurePath
 from typing import Any
 
@@ -162,12 +162,14 @@ def _repr_of(value: Any) -> str:
     return str(value) if isinstance(value, PurePath) else repr(value)
 
 
-_PART = r"""(?:"[^"]*"|'[^']*'|[\w-]+)"""
-_NAME = rf"({_PART}(?:\s*\.\s*{_PART})*)"
-_TABLE = re.compile(rf"\s*\[\[?\s*{_NAME}\s*\]\]?\s*(?:#.*)?")
-_KEY = re.compile(rf"\s*{_NAME}\s*=")
-_LONG_TEXT = re.compile(r'"""|' + "'''")
-
+_PART = r"""(?:"[^"\n]*"|'[^'\n]*'|[\w-]+)"""
+_NAME = rf"{_PART}(?:[ \t]*\.[ \t]*{_PART})*"
+_PLACES = re.compile(
+    rf"^[ \t]*(?:\[\[?[ \t]*(?P<table>{_NAME})[ \t]*\]\]?[ \t]*(?:#.*)?$|(?P<key>{_NAME})[ \t]*=)"
+    r"|\"{3}[\s\S]*?\"{3}|'{3}[\s\S]*?'{3}",
+    re.MULTILINE,
+)
+"""The beginning of a table or of a key, or a text of several lines, which holds neither."""
 
 _Pieces = dict[str, tuple[int, int, str]]
 """By path of a key: the offset of its line, the offset of the next key's line, and the text of
@@ -193,19 +195,15 @@ def _pieces_of(file: str) -> _Pieces:
     if "\0" in text:  # a file that a plugin reads
         return {}
     starts: list[tuple[str, int]] = []
-    table, inside, offset = "", False, 0
-    for line in re.findall(r".*\n|.+", text):
-        if not inside and (match := _TABLE.fullmatch(line.rstrip())):
-            table = f"{_plain_name(match[1])}."
-            starts.append((table[:-1], offset))
-        elif not inside and (match := _KEY.match(line)):
-            starts.append((table + _plain_name(match[1]), offset))
-        inside ^= len(_LONG_TEXT.findall(line)) % 2 == 1
-        offset += len(line)
-    ends = [start for _, start in starts[1:]] + [offset]
-    pieces = [
-        (key, (start, end, text)) for (key, start), end in zip(starts, ends, strict=bool(starts))
-    ]
+    table = ""
+    for match in _PLACES.finditer(text):
+        if header := match["table"]:
+            table = f"{_plain_name(header)}."
+            starts.append((table[:-1], match.start()))
+        elif key := match["key"]:
+            starts.append((table + _plain_name(key), match.start()))
+    following = pairwise([*starts, ("", len(text))])
+    pieces = [(key, (start, end, text)) for (key, start), (_, end) in following]
     # Of two tables with the same name the first one counts, and `map` stands where `map.a = ...`
     # does.
     dotted = [(key[: m.start()], where) for key, where in pieces for m in re.finditer("[.]", key)]

@@ -147,8 +147,8 @@ class Requests:
             such node. See `Backend.nodes_called`.
         resume: ``resume(handle, node=None)`` queues a request again after `forward` has returned
             `headrace.PENDING` for it. It goes to the front of the queue of its own node, where any
-            instance may take it. With ``node`` it goes on at that node, which `Backend.nodes_called`
-            names. It leaves its way through the graph, and the nodes linked after the other one
+            instance may take it. With ``node`` it goes on at that node, one of
+            `Backend.nodes_called`. It leaves its way through the graph, and the nodes linked after the other one
             run. Where no graph leads the request (``Forward`` called the node, or it is the only
             one) the other node answers it. It may be called while `forward` still runs. It gives
             False if the request waits or runs already, or has ended. It raises ContractError for

@@ -18,7 +18,7 @@ from headrace._language.plan.nodes import Plan
 from headrace._language.plan.parameters import place_at
 from headrace._language.plan.planner import Planner
 from headrace._language.plan.rewriting import rewrite
-from headrace._language.registry.imports import HOW_TO_ALLOW, run_imports, why_refused
+from headrace._language.registry.imports import HOW_TO_ALLOW, run_import, why_refused
 from headrace._language.registry.packages import package_of
 from headrace._language.registry.registry import Files, registry
 from headrace._run.notebook import html_of
@@ -204,7 +204,7 @@ def _run_imports(document: Document, why: str | None, problems: Problems) -> Fil
     tables: dict[str, dict[str, type[Any]]] = {}
     for item, file in document.imports.items():
         try:
-            tables.update(run_imports([item]))
+            tables.update(run_import(*item))
         except PluginError as error:
             place = key_place(file, "import", "import", [item[0]])
             start, end = place.pop("span")

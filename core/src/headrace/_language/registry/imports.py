@@ -33,35 +33,33 @@ _ELSEWHERE = "Code under 'import' registers backends; load and build configurati
 _YES = ("1", "true", "yes", "on")
 
 
-def run_imports(wanted: list[tuple[str, Path]]) -> Files:
-    """Run the files and modules that ``import`` lists.
+def run_import(item: str, base: Path) -> dict[str, dict[str, type[Any]]]:
+    """Run a file or a module that ``import`` lists.
 
     Args:
-        wanted: Each item as written, and the folder from which a relative path starts.
+        item: The item as written.
+        base: The folder from which a relative path starts.
 
     Returns:
-        The path of each file, and the classes that it has registered, by name. A module registers
-        its classes for the process, so they are not here.
+        By the path of the file the classes that it has registered, by name. Empty for a module,
+        which registers its classes for the process.
 
     Raises:
         PluginLoadError: The code cannot be found, or raised.
     """
-    tables: dict[str, dict[str, type[Any]]] = {}
-    for item, base in wanted:
-        path = _file_of(item, base)
-        with _import_lock(item if path is None else str(path)):
-            try:
-                if path is None:
-                    importlib.import_module(item)
-                else:
-                    tables[str(path)] = package_of(path.parent).run(path)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:
-                line, hint = ("", _HINT) if path is None else _place_and_hint(error, path)
-                message = f"{item!r} failed{line}: {error_text(error)}"
-                raise PluginLoadError(message, hint=hint) from error
-    return tuple(tables.items())
+    path = _file_of(item, base)
+    with _import_lock(item if path is None else str(path)):
+        try:
+            if path is not None:
+                return {str(path): package_of(path.parent).run(path)}
+            importlib.import_module(item)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            line, hint = ("", _HINT) if path is None else _place_and_hint(error, path)
+            message = f"{item!r} failed{line}: {error_text(error)}"
+            raise PluginLoadError(message, hint=hint) from error
+    return {}
 
 
 HOW_TO_ALLOW = (

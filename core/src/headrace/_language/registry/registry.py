@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -111,6 +112,22 @@ def _is_again(known: type[Any], cls: type[Any]) -> bool:
     return same or "<" not in cls.__qualname__
 
 
+# No lock is held while these run, since modules of hooks may wait for other threads as they are
+# imported. Two threads may both discover, and find the same.
+
+
+@lru_cache(maxsize=1)
+def _plugins_of(where: tuple[str | None, ...]) -> list[Plugin]:
+    """Return the plugins that are installed and allowed there."""
+    return discover()
+
+
+@lru_cache(maxsize=1)
+def _plugins_with_hooks(where: tuple[str | None, ...]) -> list[Plugin]:
+    """Return the same plugins with what their hooks offer."""
+    return [*map(call_hooks, _plugins_of(where))]
+
+
 class Registry:
     """All names of the process: core's, those of installed plugins, and registered ones.
 
@@ -120,7 +137,6 @@ class Registry:
 
     def __init__(self) -> None:
         self.local: dict[str, type[Any]] = {}
-        self._plugins: tuple[Any, list[Plugin], list[Plugin] | None] | None = None
         self._recording: dict[str, dict[str, type[Any]]] = {}
 
     def plugins(self, *, hooks: bool = False) -> list[Plugin]:
@@ -132,19 +148,13 @@ class Registry:
         Args:
             hooks: Whether with what their hooks offer, which are imported and called once for this.
         """
-        known, where = self._plugins, (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
-        # No lock is held here, since modules of hooks may wait for other threads as they are
-        # imported. Two threads may both discover: they find the same, and the one that assigns last
-        # wins.
-        if known is None or known[0] != where:
-            known = self._plugins = where, discover(), None
-        if hooks and known[2] is None:
-            known = self._plugins = where, known[1], [*map(call_hooks, known[1])]
-        return (known[2] or known[1]) if hooks else known[1]
+        where = (os.environ.get("HEADRACE_PLUGINS"), *sys.path)
+        return _plugins_with_hooks(where) if hooks else _plugins_of(where)
 
     def refresh(self) -> None:
         """Forget the discovered plugins, so that the next call reads the metadata again."""
-        self._plugins = None
+        _plugins_of.cache_clear()
+        _plugins_with_hooks.cache_clear()
 
     def add(self, name: str, cls: Any, *, replace: bool, batched: bool) -> None:
         """Register a class or a function; see `register`."""
