@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import headrace
+from headrace.hookspecs import attached
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -79,11 +81,21 @@ CALLS = {
 }
 
 
+class Failures:
+    """A probe of failures alone."""
+
+    def request_failed(self, node, request, error):
+        """Hear of none."""
+
+
+@pytest.mark.parametrize("probe", [None, Failures()])
 @pytest.mark.parametrize("way", CALLS)
-def test_a_call_runs_few_functions(way):
+def test_a_call_runs_few_functions(way, probe):
     call, most = CALLS[way]
     headrace.register("Copy", Copy, replace=True)
-    with headrace.pipe({"backend": "Copy"}) as pipe:
+    with headrace.pipe({"backend": "Copy"}) as pipe, ExitStack() as stack:
+        if probe is not None:
+            stack.enter_context(attached(pipe, probe))
         call(pipe)  # what is made once
         counts = [in_a_thread(lambda: calls_of(lambda: call(pipe))) for _ in range(5)]
     assert min(counts) <= most, counts

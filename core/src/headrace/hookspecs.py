@@ -245,8 +245,7 @@ def headrace_probes() -> dict[str, str]:
         that is no dict comes as it was sent, with its InputError.
     ``request_failed(node, request, error)``
         As ``request_done``, for the requests that failed alone. Who wants no more has this method
-        alone: the others have every batch of a fast backend timed. ``request`` is an empty dict
-        where a later step of its way has failed.
+        alone: the others have every batch of a fast backend timed.
     ``batch_ran(record)``
         A batch has run: called with ``batch_done``, and tells its requests. ``record`` is a
         `BatchRecord`: the requests that ran together, when each arrived and joined the batch, and

@@ -468,6 +468,46 @@ def test_a_batch_without_memory_fails_alone_and_idle_models_leave(error, code, s
         assert models("a", {"data": 0})["result"] == "a"
 
 
+def test_all_requests_of_a_batch_without_memory_fail_and_idle_models_leave(says):
+    class NoMemory(headrace.Backend):
+        """Fails every batch."""
+
+        max = 4
+
+        def forward(self, batch):
+            raise MemoryError
+
+    headrace.register("NoMemory", NoMemory, replace=True)
+    left = threading.Event()
+    given = {"a": saying("a"), "fails": {"backend": "NoMemory"}}
+    with Models(given, memory=memory("9 GiB", given)) as models:
+        models.subscribe(lambda change: change.state == "unloaded" and left.set())
+        with pytest.raises(headrace.errors.RequestsFailed) as caught:
+            models("fails", [{"data": n} for n in range(4)])
+        assert [error.code for error in caught.value.errors] == ["memory"] * 4
+        assert left.wait(60)
+        assert present(models) == {"fails"}
+
+
+def test_a_budget_adds_no_call_of_python_to_a_request(says):
+    def count_calls(budget):
+        with Models({"a": saying("a")}, memory=budget) as models, models.lease("a") as pipe:
+            counts = []
+            for _ in range(20):
+                events = []
+                sys.setprofile(lambda _frame, event, _, events=events: events.append(event))
+                try:
+                    pipe({"data": 0})
+                finally:
+                    sys.setprofile(None)
+                counts.append(events.count("call"))
+            return min(counts)
+
+    with ThreadPoolExecutor(1) as pool:  # a request of the main thread runs elsewhere
+        without = pool.submit(count_calls, None).result()
+        assert pool.submit(count_calls, memory(names="a")).result() == without
+
+
 def test_models_that_come_and_go_too_fast_are_told_once_a_minute(caplog):
     clock = FakeClock()
     budget = memory("1 GiB", "ab", min_stay_s=10, clock=clock)

@@ -175,7 +175,7 @@ class Entry:
         except Exception as refusal:  # the caller's own dict may raise anything
             self.error = refuses_change(refusal)
             if self.node is not None:
-                self.node.count_late(self.error)
+                self.node.count_late(self.request, self.error)
         key = id(self.request)  # as in `leave`
         on_way, self.on_way = self.on_way, None
         if on_way is not None:

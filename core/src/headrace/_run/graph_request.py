@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from headrace._run.node import Node
     from headrace._run.route import Graph, Route
     from headrace._run.traversal import Visit
+    from headrace.keys import Request
 
 
 class GraphRequest:
@@ -138,7 +139,7 @@ class GraphRequest:
                     error = self._finish()
         except BaseException as raised:
             error = unable(visit.step, raised)
-            visit.step.node.count_late(error)
+            visit.step.node.count_late(self._traversal.request, error)
         self.end(error)
         return []
 
@@ -154,7 +155,7 @@ class GraphRequest:
         """Count a failure between two nodes at the node that answers for it; give its error."""
         node = failure.step.node
         if failure.has_run:
-            node.count_late(failure.error)
+            node.count_late(self._traversal.request, failure.error)
         else:
             node.count_refused(self._traversal.request, failure.error)
         return failure.error
@@ -234,9 +235,9 @@ class GraphRequest:
         """Tell whether a backend runs on the request; in any thread."""
         return any(inner.state == RUNNING and not inner.waits for inner in [*self.open])
 
-    def count_late(self, error: BaseException) -> None:
+    def count_late(self, request: Request, error: BaseException) -> None:
         """Count as failed a request that failed after its last node."""
-        self.first.count_late(error)
+        self.first.count_late(request, error)
 
 
 def send_all(requests: Sequence[GraphRequest]) -> None:

@@ -166,10 +166,10 @@ class Node:
         now = self.clock()
         self.events.report_outcome(request, now, now, error)
 
-    def count_late(self, error: BaseException) -> None:
+    def count_late(self, request: Any, error: BaseException) -> None:
         """Count as failed a request that ended well at this node, and failed after it."""
         post(self.box, self._count, error, 0)
-        self.events.report_failure({}, error)
+        self.events.report_failure(request, error)
 
     def _count(self, error: BaseException, entered: int) -> None:
         self.entered += entered

@@ -120,7 +120,7 @@ class NodeRequest:
                 message = f"an element gave no 'result' in node {links.name!r}"
                 error = NoResultError(message, node=links.name)
                 if links.each_errors is None:
-                    self._node.count_late(error)
+                    self._node.count_late(self._request, error)
             if error is not None and (links.each_errors is None or _ends_all(error, late=late)):
                 return error
             results.append(None if error is not None else entry.request["result"])
@@ -141,7 +141,7 @@ class NodeRequest:
             del error  # see `Entry.take_error`
         name = self._node.name
         missing = NoResultError(f"node {name!r} gave no 'result'", node=name)
-        self._node.count_late(missing)
+        self._node.count_late(self._request, missing)
         return missing
 
     def forget(self) -> list[BaseException | None]:

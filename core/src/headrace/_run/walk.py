@@ -116,5 +116,5 @@ def _hop(route: Route, request: Request, home: Node) -> None:
     silent = finish([(sink, ends[sink.name]) for sink in route.sinks], request)
     if silent is not None:
         missing = no_result(silent)
-        silent.node.count_late(missing)
+        silent.node.count_late(request, missing)
         raise missing

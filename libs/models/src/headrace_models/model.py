@@ -53,22 +53,33 @@ class _Instances:
 
 
 class _InBudget(_Instances):
-    """A probe that also tells of batches that had no memory, where models have a budget.
+    """A probe that also tells of requests that had no memory, where models have a budget.
 
     Args:
         all_lost: See `_Instances`.
-        no_memory: Called in a thread of its own.
+        no_memory: Called in a thread of its own, once at a time: all requests of a batch fail together.
     """
 
     def __init__(self, all_lost: Callable[[str], None], no_memory: Callable[[], None]) -> None:
         super().__init__(all_lost)
         self._no_memory = no_memory
+        self._is_told = threading.Lock()
 
-    def batch_done(self, *told: Any) -> None:
-        """Look at the errors of a batch, which are told last."""
-        if "memory" in {code_of(error) for error in told[-1] if error is not None}:
+    def request_failed(self, node: str, request: Any, error: BaseException) -> None:
+        """Look at the error of a request."""
+        if code_of(error) == "memory" and self._is_told.acquire(blocking=False):
             name = "headrace-models-memory"
-            threading.Thread(target=self._no_memory, name=name, daemon=True).start()
+            try:
+                threading.Thread(target=self._tell, name=name, daemon=True).start()
+            except RuntimeError:  # no thread can be started: the next failure tries again
+                self._is_told.release()
+                raise
+
+    def _tell(self) -> None:
+        try:
+            self._no_memory()
+        finally:
+            self._is_told.release()
 
 
 class Model:
