@@ -384,9 +384,9 @@ def largest_size(sizes: Sequence[int], most: int | None) -> int | None:
     return next((size for size in reversed(sizes) if most is None or size <= most), most)
 
 
-def is_count(value: Any, least: int = 1) -> bool:
-    """Tell whether a value is an int of at least ``least``, and no bool."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def is_count(value: Any) -> bool:
+    """Tell whether a value is an int of at least 1, and no bool."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def as_int(value: Any) -> int | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace._run.box import ask
 from headrace._run.checked import PENDING, Outcomes
-from headrace._run.entry import Entry
+from headrace._run.entry import RUNNING, UNTOUCHED, Entry
 from headrace._run.runners import Waiter, wait
 
 if TYPE_CHECKING:
@@ -35,10 +35,12 @@ def call_directly(node: Node, instance: Instance, batch: list[Request]) -> list[
     def claim() -> bool | None:
         if not node.claim(instance):
             return False if type(instance.holder) is Waiter else None
-        instance.begin(waiter, entries, node.clock())
+        # As `Instance.begin`. Nothing counts it.
+        instance.holder, instance.entries = waiter, entries
         instance.ident = get_ident() if thread is None else thread.ident
         for entry in entries:
-            entry.node = node
+            entry.node, entry.state, entry.cut = node, RUNNING, node.clock()
+            entry.data = UNTOUCHED
         return True
 
     def release(kept: list[Entry]) -> None:

@@ -37,8 +37,8 @@ class GraphRequest:
         open: The entries at nodes that have no outcome.
     """
 
-    def __init__(self, graph: Graph, route: Route, entry: Entry, *, internal: bool = False) -> None:
-        self._graph, self.entry, self._internal = graph, entry, internal
+    def __init__(self, graph: Graph, route: Route, entry: Entry) -> None:
+        self._graph, self.entry, self._internal = graph, entry, False
         self._traversal = Traversal(entry.request)
         self._ticket = Ticket(route.first, entered=False, walks=True)
         self._route, self.first = route, route.first

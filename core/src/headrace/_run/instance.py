@@ -8,7 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace._run.checked import Liveness, as_int
-from headrace._run.entry import RUNNING
 from headrace._run.statistics import Tally
 
 if TYPE_CHECKING:
@@ -133,9 +132,7 @@ class Instance(Tally):
         """Whether the instance can run batches, and all that it computes with is there."""
         return self.living and not self.liveness.parts_away
 
-    def begin(
-        self, holder: object, entries: list[Entry], now: float, reason: str | None = None
-    ) -> None:
+    def begin(self, holder: object, entries: list[Entry], now: float, reason: str) -> None:
         """Begin a batch on this instance, which was claimed.
 
         `ShortCut.call` does the same for a request without entry, and `Node.give_back` ends it.
@@ -144,23 +141,19 @@ class Instance(Tally):
             holder: Who has the instance from now on.
             entries: The batch.
             now: The time, on the clock of the node.
-            reason: Why the batch was formed from the queue, which then lets go of the entries. None
-                where it was not there: nothing counts it.
+            reason: Why the batch was formed.
         """
         self.holder, self.entries = holder, entries
-        weight, timed = 0, reason is not None and not (self.batches + 1) & self.mask
+        weight, timed = 0, not (self.batches + 1) & self.mask
         for entry in entries:
             weight += entry.weight
             entry.cut = now
-            if reason is None:
-                entry.state = RUNNING
             if timed:
                 since = entry.arrival if entry.held is None else entry.held.since
                 self.waited.add((now - since) * 1000)
-        if reason is not None:
-            self.reason = reason
-            for cut in self.events.cut:
-                cut(self, len(entries), weight, reason)
+        self.reason = reason
+        for cut in self.events.cut:
+            cut(self, len(entries), weight, reason)
 
     def note_duration(self, duration_s: float) -> None:
         """Take note of the duration of one batch."""

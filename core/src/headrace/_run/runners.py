@@ -115,9 +115,11 @@ class Waiter:
 
     __slots__ = ("deadline", "ident", "lock", "pending")
 
-    def __init__(self, deadline: float | None = None) -> None:
-        self.deadline, self.ident, self.pending = deadline, get_ident(), 0
+    def __init__(self, entries: Sequence[Entry] = ()) -> None:
+        deadline = max([entry.deadline or 0.0 for entry in entries], default=0.0)
+        self.deadline, self.ident, self.pending = deadline or None, get_ident(), 0
         self.lock = new_lock()
+        self.expects(entries)
 
     def note_taken(self, entry: Entry) -> None:
         """Count one outcome; in a step."""
@@ -145,15 +147,6 @@ def seconds_until(deadline: float) -> float:
     return min(max(0.0, deadline - time.monotonic()), TIMEOUT_MAX)
 
 
-def sleep(box: Box, lock: Any, deadline: float | None, entries: Sequence[Entry]) -> None:
-    """Sleep until woken; entries without an outcome fail at the deadline."""
-    if deadline is None:
-        lock.acquire()
-    elif not lock.acquire(True, seconds_until(deadline)):
-        post(box, expire, entries)  # from here on they are done, or will be in a moment
-        lock.acquire()
-
-
 def wait_for(node: Node, entries: Sequence[Entry]) -> None:
     """Let requests of the calling thread in, and wait for all. Each then holds its outcome.
 
@@ -162,26 +155,27 @@ def wait_for(node: Node, entries: Sequence[Entry]) -> None:
     refuse_inside(node.name)
     check_stack()
     node.start(entries)
-    waiter = Waiter(max([entry.deadline or 0.0 for entry in entries], default=0.0) or None)
-    waiter.expects(entries)
-    if waiter.pending:
-        wait(node.box, waiter, entries, node.send, entries, waiter.ident)
-    for entry in entries:
-        entry.give_back()
+    wait(node.box, Waiter(entries), entries, node.send, entries, get_ident())
 
 
 def wait(
     box: Box, waiter: Waiter, entries: Sequence[Entry], begin: Callable[..., Any], *args: Any
 ) -> None:
-    """Wait for the outcomes of entries, which ``begin(*args)`` lets enter."""
+    """Wait for the outcomes of entries, which ``begin(*args)`` lets enter if any has none."""
     try:
-        begin(*args)
-        sleep(box, waiter.lock, waiter.deadline, entries)
+        if waiter.pending:
+            begin(*args)
+            if waiter.deadline is None:
+                waiter.lock.acquire()
+            elif not waiter.lock.acquire(True, seconds_until(waiter.deadline)):
+                post(box, expire, entries)  # from here on they are done, or will be in a moment
+                waiter.lock.acquire()
     except BaseException as raised:  # Ctrl-C
         raised.abandoned = ask(box, withdraw, entries)  # type: ignore[attr-defined]
+        raise
+    finally:
         for entry in entries:
             entry.give_back()
-        raise
 
 
 def expire(entries: Sequence[Entry]) -> None:

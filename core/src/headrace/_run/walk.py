@@ -46,31 +46,26 @@ def may_wait(route: Route, entry: Entry) -> bool:
     return True
 
 
-def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]], *, internal: bool = False) -> None:
+def run_and_wait(graph: Graph, items: list[tuple[Route, Entry]]) -> None:
     """Let several requests go through the graph, and wait until each entry has its outcome."""
     if not items:
         return
     refuse_inside(items[0][0].first.name)
     check_stack()
     fresh = [(route, entry) for route, entry in items if may_wait(route, entry)]
-    requests = [GraphRequest(graph, route, entry, internal=internal) for route, entry in fresh]
+    requests = [GraphRequest(graph, route, entry) for route, entry in fresh]
     entries = [entry for _, entry in fresh]
-    waiter = Waiter(entries[0].deadline if entries else None)
-    waiter.expects(entries)
-    if waiter.pending:
-        wait(graph.box, waiter, entries, send_all, requests)
-    for entry in entries:
-        entry.give_back()
+    wait(graph.box, Waiter(entries), entries, send_all, requests)
 
 
-def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False) -> None:
+def walk(graph: Graph, route: Route, request: Request) -> None:
     """Take a request through the graph in the calling thread, without a deadline.
 
     It raises the error of the request.
     """
     if not route.is_walked or (route.parallel and not is_cheap(route)):
         entry = Entry(request)
-        run_and_wait(graph, [(route, entry)], internal=internal)
+        run_and_wait(graph, [(route, entry)])
         entry.raise_error()
         return
     data = request["data"]
@@ -78,7 +73,7 @@ def walk(graph: Graph, route: Route, request: Request, *, internal: bool = False
     home = route.first
     try:
         walking[token] = get_ident()
-        route.first.call(request, internal=internal)
+        route.first.call(request)
         if route.is_chain:  # one dict all the way
             for _, _, node, _ in route.hops:
                 request["data"] = request.pop("result")
