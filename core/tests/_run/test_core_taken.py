@@ -209,13 +209,13 @@ def test_a_thread_that_comes_back_from_a_step_left_behind_takes_no_further_one(c
     ]
     closing = internals.Pass(steps, pool)
     closing.start(time.monotonic())
-    assert closing.hangs
+    assert closing.current == "first"
     hangs.set()
     until(lambda: len(pool._parked) == 1)  # the thread of the first step has nothing to do
     assert done == []
     goes_on.set()
-    until(lambda: closing.over)
-    assert done == ["second", "third"]
+    until(lambda: done == ["second", "third"])
+    until(lambda: closing.current is None)
 
 
 # A stack without room.

@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from math import inf
 from threading import get_ident
@@ -19,7 +20,7 @@ from headrace._run.threads import Pool, Signal, took_token
 from headrace.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     from headrace._run.engine import Engine
     from headrace._run.node import Node
@@ -120,7 +121,7 @@ class Closer:
         # The probes are closed, which saw the pipeline closed.
         self.is_over = self._has_ended = True
         self._watchers.wake()
-        if closing.hangs or self._engine.busy():
+        if self._engine.busy():
             self._box.threads.timer.call_at(time.monotonic() + _GRACE_S, self._end_processes)
         if not all_idle:  # what ran a batch then is closed once that has ended
             self._watchers.wait(lambda: ask(self._box, self._is_quiet))
@@ -135,8 +136,8 @@ class Closer:
                 request.end(ClosedError(text), frees=True)
 
     def hangs(self) -> bool:
-        """Tell whether something was left behind that has not ended in its ``close``."""
-        return any(closing.hangs and not closing.over for closing in self._passes)
+        """Tell whether something has not ended in its ``close``."""
+        return any(closing.current is not None for closing in self._passes)
 
     def _end_processes(self) -> None:
         """End the processes of instances that are not closed by now."""
@@ -228,19 +229,18 @@ class Watchers(list[Signal]):
 class Pass:
     """One run over closing steps, in a thread of the pool. A step that hangs is left behind.
 
-    A thread that comes back from a step which was left behind takes no further one.
+    Each thread takes its steps out of one deque. So one that comes back from a step which was left
+    behind finds none.
 
     Attributes:
-        over: Whether the last step has ended.
-        hangs: Whether a step was left behind.
+        current: The step that has begun last. None once all have ended.
     """
 
-    def __init__(self, steps: Sequence[Closing], pool: Pool) -> None:
+    def __init__(self, steps: Iterable[Closing], pool: Pool) -> None:
         self._pool = pool
         self._steps = deque(steps)
-        self.over = self.hangs = False
-        self._current = "the pipeline"
-        self._watchers = Watchers()
+        self._ended = Signal()
+        self.current: str | None = "the pipeline"
 
     def start(self, until: float) -> None:
         """Take the steps, and wait for them.
@@ -249,33 +249,28 @@ class Pass:
         """
         until = max(until, time.monotonic() + _AT_LEAST_S)
         try:
-            self._pool.run(self._run, turn := self._next_turn())
+            self._pool.run(self._run)
         except RuntimeError:  # no more threads
-            self._run(turn)
-        self._watchers.wait(lambda: self.over, until)
-        while not self.over:
-            current = self._current
-            if took_token(self._turn):
-                self.hangs = True
-                message = "closing %s has not ended in time; it is left behind, "
-                _log.warning(message + "the rest is closed without it", current)
-                self._pool.run(self._run, self._next_turn())
-                break
+            self._run()
+        self._ended.sleep(until - time.monotonic())
+        current = self.current
+        if current is not None:
+            message = "closing %s has not ended in time; it is left behind, "
+            _log.warning(message + "the rest is closed without it", current)
+            self._pool.run(Pass(self._take_steps(), self._pool)._run)
 
-    def _next_turn(self) -> list[None]:
-        """Return a token for the next step, for its thread or who leaves the step before behind."""
-        self._turn: list[None] = [None]
-        return self._turn
+    def _take_steps(self) -> Iterator[Closing]:
+        """Give the steps that are left, each to one thread alone."""
+        with suppress(IndexError):
+            while True:
+                yield self._steps.popleft()
 
-    def _run(self, turn: list[None]) -> None:
-        while took_token(turn):
-            if not self._steps:
-                self.over = True
-                self._watchers.wake()
-                return
-            name, close = self._steps.popleft()
-            self._current, turn = name, self._next_turn()
+    def _run(self) -> None:
+        for name, close in self._take_steps():
+            self.current = name
             try:
                 close()
             except BaseException as error:  # the others must be closed as well
                 _log.warning("closing %s failed", name, exc_info=error)
+        self.current = None
+        self._ended.wake()
