@@ -226,9 +226,6 @@ def refuse(entries: Iterable[Entry]) -> None:
 
 def watch(node: Node) -> None:
     """Look in a while whether a request still waits at a node where one waits now; in a step."""
-    after_s = node.limits.deadlock_after_s
-    if after_s <= 0:
-        return
     there = weakref.ref(node)  # the timer keeps no pipeline alive
 
     def look() -> None:
@@ -236,7 +233,7 @@ def watch(node: Node) -> None:
         if node is not None:
             post(node.box, _look_at, node)
 
-    node.box.threads.timer.call_at(node.clock() + after_s, look)
+    node.box.threads.timer.call_at(node.clock() + node.limits.deadlock_after_s, look)
     node.watched = True
 
 

@@ -13,7 +13,7 @@ from headrace._run.fitting import refusal
 from headrace._run.policies import BestFit, Greedy, part_of
 from headrace._run.runners import Work, new_lock
 from headrace._run.standby import TINY_S
-from headrace._run.view import WINDOW, QueueView, places_of, unread
+from headrace._run.view import WINDOW, QueueView, places_of, refuse, unread
 from headrace._texts import error_text
 from headrace.errors import ContractError
 
@@ -283,9 +283,8 @@ class Decision:
         node = self._node
         window = node.queue.head(WINDOW)
         failed = unread(window, self.policy, node.name)
-        for entry, error in failed:
-            node.fail_waiting(error, [entry])
         if failed:
+            refuse(node, failed)
             return None, inf
         places, again_at = self._ask_policy(QueueView(node, window), instance, now)
         return [window[place] for place in places], again_at

@@ -64,7 +64,6 @@ class ShortCut:
         self._starts = limits.timeout_ms is not None or node.decision.picks
         self._stands_by = bool(self.max_weight) and node.max == 1
         self._lingers = limits.batching_timeout_ms > 0 and node.max != 1 and not spreads
-        node.standby.set_bounds(self.max_weight)
 
     def call(  # one more call of Python would cost a tenth of all that this does
         self, request: Request, *, internal: bool = False, home: Node | None = None

@@ -58,11 +58,6 @@ class Standby:
         self.left = 0
         self._returns = self._looks = False
 
-    def set_bounds(self, max_weight: int) -> None:
-        """Work out who may stand by, after keys, policies or instances have changed."""
-        node = self._node
-        self._below_s = BRIEF_S * len(node.instances) if max_weight and node.max == 1 else 0.0
-
     # In any thread.
 
     def wait(self) -> float:
@@ -72,7 +67,7 @@ class Standby:
             How long that took, in seconds. 0 where the request enters by the box.
         """
         node, turns = self._node, self.turns
-        brief = TINY_S <= node.instances[0].least_s < self._below_s
+        brief = TINY_S <= node.instances[0].least_s < BRIEF_S * len(node.instances)
         if not brief or node.special or node.events.each:
             return 0.0
         me = get_ident()
