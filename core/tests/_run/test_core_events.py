@@ -81,6 +81,25 @@ def test_a_request_that_fails_after_its_last_backend_is_told_with_its_dict(short
     assert request is sealed
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_what_fails_between_two_nodes_is_told_in_no_step_before_its_caller_knows(shortcut, way):
+    told = []
+
+    class Asks:
+        def request_failed(self, node, request, error):
+            asking = threading.Thread(target=pipe.stats)
+            asking.start()
+            asking.join(60)
+            told.append((node, request, type(error), asking.is_alive()))
+
+    last = {"backend": "Refuses", "map": {"first": {"missing": "data"}}}
+    config, request = {"first": {"backend": "Refuses", "next": "last"}, "last": last}, {"data": 1}
+    with headrace.pipe(config) as pipe, attached(pipe, Asks()):
+        with pytest.raises(InputError):
+            WAYS[way](pipe, request)
+        assert told == [("last", request, InputError, False)]
+
+
 def test_what_fails_as_it_waits_is_told(shortcut):
     probe = Failures()
     entered, leaves = threading.Event(), threading.Event()

@@ -301,6 +301,14 @@ def ask(box: Box, step: Callable[..., Answer], *args: Any) -> Answer:
     return result
 
 
+def outside(box: Box, function: Callable[..., object], *args: Any) -> None:
+    """Call a function in no step of a box: now, or once the lock is left."""
+    if in_steps.get(get_ident()) is box:
+        box.later(function, *args)
+    else:
+        function(*args)
+
+
 def is_inside() -> bool:
     """Tell whether this thread is in the midst of a step: of a destructor there, or of a policy."""
     me = get_ident()

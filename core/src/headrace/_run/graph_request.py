@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from headrace._run.box import post
 from headrace._run.entry import DONE, NEW, OUTSIDE, RUNNING, Entry, put_back, refuses_change
 from headrace._run.node_request import FREES_CALLER, NodeRequest, waiting_for
 from headrace._run.refusals import withdrawn
@@ -91,8 +92,7 @@ class GraphRequest:
         if not alive and not internal and node.refusing is not None:
             error = node.refusing._passing(passes=False)
             error.begun = False
-            node.count_refused(visit.request, error)
-            return self._advance(visit, error)
+            return self._fail_between(Failure(visit.step, error, has_run=False))
         if not entries:
             return self._advance(visit, at_node.gather())
         for entry in [made for made in entries if made.state == DONE]:
@@ -128,37 +128,40 @@ class GraphRequest:
 
     def _advance(self, visit: Visit, error: BaseException | None) -> list[Visit]:
         """Advance by a visit that has ended; give the visits that may start now."""
+        failure: Failure | None = None
         try:
             if error is None:
                 following = self._traversal.advance(visit)
                 if isinstance(following, Failure):
-                    error = self._count_failure(following)
+                    failure = following
                 elif self._traversal.sinks_left:
                     return following
                 else:
-                    error = self._finish()
+                    failure = self._finish(visit)
         except BaseException as raised:
-            error = unable(visit.step, raised)
-            visit.step.node.count_late(self._traversal.request, error)
+            failure = Failure(visit.step, unable(visit.step, raised), has_run=True)
+        if failure is not None:
+            return self._fail_between(failure)
         self.end(error)
         return []
 
-    def _finish(self) -> BaseException | None:
-        """Put the results of the sinks into the caller's dict; give the error if one is missing."""
+    def _finish(self, visit: Visit) -> Failure | None:
+        """Put the results of the sinks into the caller's dict; give a failure if one is missing."""
         try:
-            failure = self._traversal.finish()
+            return self._traversal.finish()
         except Exception as raised:
-            return refuses_change(raised)
-        return None if failure is None else self._count_failure(failure)
+            return Failure(visit.step, refuses_change(raised), has_run=True)
 
-    def _count_failure(self, failure: Failure) -> BaseException:
-        """Count a failure between two nodes at the node that answers for it; give its error."""
+    def _fail_between(self, failure: Failure) -> list[Visit]:
+        """Count a failure between two nodes at the node that answers for it, tell of it, and end.
+
+        Nothing follows: it gives no visits.
+        """
         node = failure.step.node
-        if failure.has_run:
-            node.count_late(self._traversal.request, failure.error)
-        else:
-            node.count_refused(self._traversal.request, failure.error)
-        return failure.error
+        count = node.count_late if failure.has_run else node.count_refused
+        count(self._traversal.request, failure.error)
+        self.box.later(post, self.box, self.end, failure.error)
+        return []
 
     # The outcome.
 
@@ -221,8 +224,8 @@ class GraphRequest:
     def cancel(self, entry: Entry) -> bool:
         """Withdraw the request while it waits: all branches or none."""
         self._find()
-        if entry.state == DONE or not all(inner.waits for inner in self.open):
-            return False
+        if not self.open or not all(inner.waits for inner in self.open):
+            return False  # it has ended, or is about to
         entry.then = None
         self.end(withdrawn(self.first, running=False))
         return True

@@ -16,7 +16,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from headrace._run import deadlocks, dispatch
-from headrace._run.box import ask, main, post
+from headrace._run.box import ask, main, outside, post
 from headrace._run.checked import PENDING, largest_size
 from headrace._run.entry import (
     DATA_ALONE,
@@ -164,12 +164,12 @@ class Node:
         """Count a request that was refused before it entered."""
         post(self.box, self._count, error, 1)
         now = self.clock()
-        self.events.report_outcome(request, now, now, error)
+        outside(self.box, self.events.report_outcome, request, now, now, error)
 
     def count_late(self, request: Any, error: BaseException) -> None:
         """Count as failed a request that ended well at this node, and failed after it."""
         post(self.box, self._count, error, 0)
-        self.events.report_failure(request, error)
+        outside(self.box, self.events.report_failure, request, error)
 
     def _count(self, error: BaseException, entered: int) -> None:
         self.entered += entered
