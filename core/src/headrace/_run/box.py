@@ -218,9 +218,8 @@ class Worker:
 
     __slots__ = ("returns", "thread", "work")
 
-    def __init__(self, thread: OwnThread | None = None) -> None:
-        self.thread = thread
-        self.work: Work | None = None
+    def __init__(self, thread: OwnThread | None, work: Work | None = None) -> None:
+        self.thread, self.work = thread, work
         self.returns: Callable[[Worker], object] | None = None
 
     def take(self, work: Work) -> bool:

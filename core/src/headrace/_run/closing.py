@@ -46,7 +46,7 @@ class Closer:
         self._engine = engine
         self._box = engine.box
         self._watchers = Watchers()
-        self._passes: list[Pass] = []
+        self._pass: Pass | None = None
         self.error: ClosedError | None = None
         self.is_over = self._has_ended = self._needs_this_thread = False
         self._unfinished = [None]
@@ -115,9 +115,8 @@ class Closer:
         steps, all_idle = self._close_idle()
         steps.append(("the pipeline", partial(setattr, self, "is_over", True)))
         steps.append(("the probes", lambda: self._engine.probes.close()))
-        closing = Pass(steps, self._box.threads.pool)
-        self._passes.append(closing)
-        closing.start(until)
+        self._pass = Pass(steps, self._box.threads.pool)
+        self._pass.start(until)
         # The probes are closed, which saw the pipeline closed.
         self.is_over = self._has_ended = True
         self._watchers.wake()
@@ -137,7 +136,7 @@ class Closer:
 
     def hangs(self) -> bool:
         """Tell whether something has not ended in its ``close``."""
-        return any(closing.current is not None for closing in self._passes)
+        return self._pass is not None and self._pass.current is not None
 
     def _end_processes(self) -> None:
         """End the processes of instances that are not closed by now."""

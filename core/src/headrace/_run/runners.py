@@ -47,18 +47,12 @@ class Work:
             self.instance.ident = get_ident()
         elif thread is not None:
             self.instance.ident = thread.ident
-            thread.post(self.serve)
+            thread.post(Worker(thread, self).run)
         else:
             try:
-                self.node.box.threads.pool.run(self.serve)
+                self.node.box.threads.pool.run(Worker(None, self).run)
             except RuntimeError as error:  # no thread can be started
                 self.fail(error)
-
-    def serve(self) -> None:
-        """Run it in a thread of ours, and the batches that this thread is given afterwards."""
-        worker = Worker(self.instance.thread)
-        worker.work = self
-        worker.run()
 
     def puts_off(self, locks: list[Any]) -> bool:
         """Have callers of the last batch woken once a device computes this one.
