@@ -148,11 +148,11 @@ class Requests:
         resume: ``resume(handle, node=None)`` queues a request again after `forward` has returned
             `headrace.PENDING` for it. It goes to the front of the queue of its own node, where any
             instance may take it. With ``node`` it goes on at that node, one of
-            `Backend.nodes_called`. It leaves its way through the graph, and the nodes linked after the other one
-            run. Where no graph leads the request (``Forward`` called the node, or it is the only
-            one) the other node answers it. It may be called while `forward` still runs. It gives
-            False if the request waits or runs already, or has ended. It raises ContractError for
-            any other node.
+            `Backend.nodes_called`. It leaves its way through the graph, and the nodes linked after
+            the other one run. Where no graph leads the request (``Forward`` called the node, or it
+            is the only one) the other node answers it. It may be called while `forward` still runs.
+            It gives False if the request waits or runs already, or has ended. It raises
+            ContractError for any other node.
         finish: ``finish(handle, outcome)`` ends such a request: with its ``result``, or with an
             error if ``outcome`` is an exception. It gives False, and changes nothing, if the
             request is not kept as PENDING. A deadline, a cancellation, a close and a fork end it
