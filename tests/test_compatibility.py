@@ -34,7 +34,7 @@ SAID = {
     ("core/src/headrace/errors.py", 'code = "deadline"', 'code = "late"'): (
         "codes > deadline is gone"
     ),
-    ("core/src/headrace/_run/statistics.py", '"waiting": waiting', '"queued": waiting'): (
+    ("core/src/headrace/_run/records/statistics.py", '"waiting": waiting', '"queued": waiting'): (
         "stats > nodes > main > waiting is gone"
     ),
     ("cli/src/headrace_cli/conformance.py", '"--certificate"', '"--certified"'): (

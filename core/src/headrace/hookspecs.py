@@ -164,7 +164,7 @@ from contextlib import contextmanager
 import pluggy
 
 from headrace._run.pipeline import Pipeline  # noqa: TC001 - a program may read the annotations
-from headrace._run.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
+from headrace._run.records.probes import PROBE_METHODS, BatchRecord, BatchRequest, GuardedProbe
 
 __all__ = [
     "BatchRecord",

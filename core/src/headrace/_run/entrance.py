@@ -11,18 +11,18 @@ from sys import modules
 from threading import TIMEOUT_MAX, get_ident
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from headrace._run.box import ask, post
-from headrace._run.checked import as_int
-from headrace._run.deadlocks import refuse as refuse_endless
-from headrace._run.entry import DATA_ALONE, DONE, NEW, OUTSIDE, Entry, check_weight
-from headrace._run.futures import LoopCall, LoopWaker, RequestFuture, give_up
-from headrace._run.graph_request import GraphRequest, send_all
+from headrace._run.batches.runners import wait_for
+from headrace._run.contract.checked import as_int
+from headrace._run.graph.graph_request import GraphRequest, send_all
+from headrace._run.graph.walk import may_wait, run_and_wait, walk
 from headrace._run.process import report
-from headrace._run.refusals import endless_wait
-from headrace._run.runners import wait_for
-from headrace._run.threads import Signal, check_stack, warn_in_coroutine
-from headrace._run.tracebacks import set_abandoned, with_cause, without_locals
-from headrace._run.walk import may_wait, run_and_wait, walk
+from headrace._run.requests.deadlocks import refuse as refuse_endless
+from headrace._run.requests.entry import DATA_ALONE, DONE, NEW, OUTSIDE, Entry, check_weight
+from headrace._run.requests.futures import LoopCall, LoopWaker, RequestFuture, give_up
+from headrace._run.requests.refusals import endless_wait
+from headrace._run.steps.box import ask, post
+from headrace._run.steps.threads import Signal, check_stack, warn_in_coroutine
+from headrace._run.steps.tracebacks import set_abandoned, with_cause, without_locals
 from headrace._texts import error_text, repr_of
 from headrace.errors import InputError, RequestsFailed
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace._run.box import Box
-    from headrace._run.checked import Checked
+    from headrace._run.contract.checked import Checked
+    from headrace._run.graph.route import Graph, Route
     from headrace._run.node import Node
-    from headrace._run.route import Graph, Route
+    from headrace._run.steps.box import Box
     from headrace.errors import ClosedError
     from headrace.keys import Request
 

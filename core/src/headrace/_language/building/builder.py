@@ -16,8 +16,8 @@ from headrace._language.expression.nesting import with_room
 from headrace._language.plan.auto import advice_for
 from headrace._language.plan.declared import narrow, no_batch
 from headrace._language.plan.key_use import required_keys
+from headrace._run.batches.instance import Instance
 from headrace._run.blueprint import BuiltNode
-from headrace._run.instance import Instance
 from headrace.errors import SetupError
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from pydantic import (
 from headrace._language.config.document import Document, Table, Written
 from headrace._language.config.problems import Problems, key_place
 from headrace._language.contract.options import Options, keys_of
-from headrace._run.queue import QueueFull
+from headrace._run.requests.queue import QueueFull
 from headrace._texts import nearest
 
 _Name = Annotated[str, Field(min_length=1)]

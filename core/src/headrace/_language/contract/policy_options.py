@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from headrace._language.contract.options import Options as _Options
-from headrace._run import policies as _run
+from headrace._run.contract import policies as _run
 
 
 class _HasOptions:

@@ -23,7 +23,7 @@ from headrace._language.plan.parameters import OWN_KEYS, Found, argument, neares
 from headrace._language.registry.discovery import ELSEWHERE, REPLACED, how_to_install
 from headrace._language.registry.files import find_place
 from headrace._language.registry.registry import Offer, registry
-from headrace._run.probes import PROBE_METHODS
+from headrace._run.records.probes import PROBE_METHODS
 from headrace._texts import error_text, nearest
 from headrace.errors import ConfigError
 

@@ -12,7 +12,7 @@ from headrace._language.expression.tree import Call
 from headrace._language.plan.parameters import key_of, read_expression_of
 from headrace._language.registry.discovery import load
 from headrace._language.registry.registry import registry
-from headrace._run.tracebacks import without_locals
+from headrace._run.steps.tracebacks import without_locals
 from headrace._texts import error_text
 from headrace.errors import ConfigError, PluginError
 

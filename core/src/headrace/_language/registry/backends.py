@@ -12,8 +12,8 @@ from weakref import WeakSet
 from headrace._language.contract.backend import Backend
 from headrace._language.contract.groups import Bracket, Place
 from headrace._language.contract.options import Options
-from headrace._run.checked import PENDING, Outcomes, range_problem
-from headrace._run.tracebacks import none_if_all_ok
+from headrace._run.contract.checked import PENDING, Outcomes, range_problem
+from headrace._run.steps.tracebacks import none_if_all_ok
 from headrace._texts import repr_of
 from headrace.errors import BackendError, ContractError, InputError, PluginError
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace._language.building.parts import BuildSite
     from headrace._language.plan.element import Element
     from headrace._language.registry.registry import Files
-    from headrace._run.checked import Located
+    from headrace._run.contract.checked import Located
     from headrace.keys import Request
 
 __all__ = ["Call", "Identity"]
